@@ -1,19 +1,23 @@
 package kubepod
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
+	"k8s.io/apimachinery/pkg/util/json"
 )
 
 // Accepted is the Accept header of every request. Protobuf halves the time of a GET on an open connection (see
@@ -23,69 +27,47 @@ const Accepted = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 // A Client reads pods and namespaces with the credentials of one kubeconfig. It is safe for concurrent use. Make it with
 // [Open]; the zero Client does not work.
 type Client struct {
-	rest      *rest.RESTClient
-	transport *http.Transport
+	server string // without a slash at the end
+	user   user
+	http   http.Client
 }
 
+// maxBody is the most that is read of one answer, in bytes. An object in etcd has at most 1.5 MiB (its --max-request-bytes
+// default), which JSON can double.
+const maxBody = 8 << 20
+
 // Open reads the kubeconfig and prepares a client for its current context, without connecting. Inline credentials are read
-// once, so after a 401 call Open again; client-go rereads a tokenFile by itself.
+// once, so after a 401 call Open again; a tokenFile is read again for each request.
 //
 // The error is a *[ConfigError]. A user with an exec or auth-provider entry is refused: a plugin that runs as root for
 // every pod should not start credential helpers.
 func Open(kubeconfigPath string) (*Client, error) {
-	c, err := open(kubeconfigPath)
+	cluster, user, err := load(kubeconfigPath)
+	var t *http.Transport
+	if err == nil {
+		t, err = transport(cluster, user)
+	}
 	if err != nil {
 		return nil, &ConfigError{Path: kubeconfigPath, Err: err}
 	}
-	return c, nil
-}
-
-func open(kubeconfigPath string) (*Client, error) {
-	config, err := load(kubeconfigPath)
-	if err != nil {
-		return nil, err
-	}
-	transport, err := transportFor(config)
-	if err != nil {
-		return nil, err
-	}
-	wrapped, err := rest.HTTPWrappersForConfig(config, limited{transport})
-	if err != nil {
-		return nil, err
-	}
-	config.APIPath = "/api"
-	config.GroupVersion = &corev1.SchemeGroupVersion
-	config.NegotiatedSerializer = codecs()
-	config.ContentType = runtime.ContentTypeProtobuf
-	config.AcceptContentTypes = Accepted
-	config.QPS = -1 // no limiter: one process makes one request
-	config.WarningHandler = rest.NoWarnings{}
-	r, err := rest.RESTClientForConfigAndClient(config, &http.Client{
-		Transport: wrapped,
+	return &Client{server: cluster.Server, user: user, http: http.Client{
+		Transport: t,
 		// A redirect would be a second request, and would carry the token to whatever host it names.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &Client{rest: r, transport: transport}, nil
-}
-
-// codecs knows only the three kinds that an answer can have: registering all of core/v1 costs more than decoding a pod.
-func codecs() runtime.NegotiatedSerializer {
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.Namespace{})
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	return serializer.NewCodecFactory(scheme).WithoutConversion()
+	}}, nil
 }
 
 // Close closes idle connections. A process that exits right after its request need not call it.
-func (c *Client) Close() { c.transport.CloseIdleConnections() }
+func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Pod makes one GET for the pod; ctx limits all of it. The package documentation lists its errors.
 func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
-	err := c.get(ctx, "Pod", namespace, name, pod)
+	err := errors.Join(checkName("namespace", namespace), checkName("name", name))
+	if err == nil {
+		err = c.get(ctx, "Pod", at("namespaces", namespace, "pods", name), pod)
+	}
+	pod.TypeMeta = metav1.TypeMeta{} // only JSON has it
 	if err == nil && (pod.Namespace != namespace || pod.Name != name) {
 		err = &ResponseError{Kind: "Pod", Err: fmt.Errorf("it is named %q in namespace %q", pod.Name, pod.Namespace)}
 	}
@@ -99,7 +81,11 @@ func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, 
 // [Client.Pod].
 func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
 	ns := &corev1.Namespace{}
-	err := c.get(ctx, "Namespace", "", name, ns)
+	err := checkName("name", name)
+	if err == nil {
+		err = c.get(ctx, "Namespace", at("namespaces", name), ns)
+	}
+	ns.TypeMeta = metav1.TypeMeta{}
 	if err == nil && ns.Name != name {
 		err = &ResponseError{Kind: "Namespace", Err: fmt.Errorf("it is named %q", ns.Name)}
 	}
@@ -115,8 +101,7 @@ func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace,
 func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
 	err := errors.Join(checkName("namespace", namespace), checkName("name", name))
 	if err == nil {
-		err = c.rest.Patch(types.MergePatchType).MaxRetries(0).BackOffWithContext(nil).Namespace(namespace).Resource("pods").
-			Name(name).SubResource("status").Body(patch).Do(klog.NewContext(ctx, klog.Logger{})).Error()
+		_, err = c.do(ctx, http.MethodPatch, at("namespaces", namespace, "pods", name, "status"), patch)
 	}
 	if err != nil {
 		return fmt.Errorf("patch status of pod %s/%s: %w", namespace, name, err)
@@ -124,37 +109,94 @@ func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, pat
 	return nil
 }
 
-func (c *Client) get(ctx context.Context, kind, namespace, name string, into runtime.Object) error {
-	if err := checkName("name", name); err != nil {
+// at is a path below that of core/v1.
+func at(segments ...string) string {
+	for i, s := range segments {
+		segments[i] = url.PathEscape(s)
+	}
+	return strings.Join(segments, "/")
+}
+
+// object is what all types of the API are.
+type object interface{ Unmarshal(protobuf []byte) error }
+
+func (c *Client) get(ctx context.Context, kind, path string, into object) error {
+	body, err := c.do(ctx, http.MethodGet, path, nil)
+	if err != nil {
 		return err
 	}
-	// By itself, client-go would retry ten times after a Retry-After, and back off as KUBE_CLIENT_BACKOFF_* say.
-	request := c.rest.Get().MaxRetries(0).BackOffWithContext(nil)
-	if kind == "Pod" {
-		if err := checkName("namespace", namespace); err != nil {
-			return err
+	if err := decode(body, kind, into); err != nil {
+		var status metav1.Status
+		if decode(body, "Status", &status) == nil && status.Status != metav1.StatusSuccess {
+			return &apierrors.StatusError{ErrStatus: status}
 		}
-		request = request.Namespace(namespace).Resource("pods")
-	} else {
-		request = request.Resource("namespaces")
-	}
-	// The zero logger discards: klog's lines would break the stream of JSON records on stderr, and the error says it all.
-	result := request.Name(name).Do(klog.NewContext(ctx, klog.Logger{}))
-	if err := result.Error(); err != nil {
-		return err
-	}
-	// Another kind that the scheme knows leaves into as it was, without an error: the callers compare the name.
-	if err := result.Into(into); err != nil {
 		return &ResponseError{Kind: kind, Err: err}
 	}
 	return nil
+}
+
+// do makes one request, and returns the body of an answer that says success.
+func (c *Client) do(ctx context.Context, method, path string, patch []byte) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, method, c.server+"/api/v1/"+path, bytes.NewReader(patch))
+	if err != nil {
+		return nil, err
+	}
+	request.Header = c.user.header()
+	if method == http.MethodPatch {
+		request.Header.Set("Content-Type", string(types.MergePatchType))
+	}
+	answer, err := c.http.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(http.MaxBytesReader(nil, answer.Body, maxBody))
+	if err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	if answer.StatusCode >= http.StatusOK && answer.StatusCode <= http.StatusPartialContent {
+		return body, nil
+	}
+	var status metav1.Status
+	if decode(body, "Status", &status) == nil && status.Status == metav1.StatusFailure {
+		return nil, &apierrors.StatusError{ErrStatus: status}
+	}
+	text := ""
+	if strings.HasPrefix(answer.Header.Get("Content-Type"), "text/") {
+		text = strings.TrimSpace(string(body[:min(len(body), 2048)]))
+	}
+	wait, _ := strconv.Atoi(answer.Header.Get("Retry-After"))
+	i := strings.LastIndexByte(path, '/')
+	return nil, apierrors.NewGenericServerResponse(answer.StatusCode, method, schema.GroupResource{Resource: path[:i]}, path[i+1:], text, wait, true)
+}
+
+// magic begins what the API server writes as protobuf.
+var magic = []byte("k8s\x00")
+
+// decode reads an object of core/v1, in either format: which it is shows, whatever the header says.
+func decode(body []byte, kind string, into object) error {
+	text, binary := bytes.CutPrefix(body, magic)
+	var of runtime.Unknown
+	if binary {
+		if err := of.Unmarshal(text); err != nil {
+			return err
+		}
+	} else if err := json.Unmarshal(body, &of.TypeMeta); err != nil {
+		return err
+	}
+	switch {
+	case of.Kind != kind || of.APIVersion != "v1":
+		return fmt.Errorf("it is %q of %q", of.Kind, of.APIVersion)
+	case binary:
+		return into.Unmarshal(of.Raw)
+	}
+	return json.Unmarshal(body, into)
 }
 
 func checkName(what, name string) error {
 	if name == "" {
 		return fmt.Errorf("empty %s: %w", what, ErrName)
 	}
-	// client-go refuses these too, with an error that has no type.
 	for _, segment := range []string{".", ".."} {
 		if name == segment {
 			return fmt.Errorf("%s %q may not be '%s': %w", what, name, segment, ErrName)
@@ -165,5 +207,3 @@ func checkName(what, name string) error {
 	}
 	return nil
 }
-
-var errHelper = errors.New("it has an exec or auth-provider entry, and the plugin runs no credential helper; use a token, tokenFile or client certificate")

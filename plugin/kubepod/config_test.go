@@ -1,9 +1,19 @@
 package kubepod_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
+	"encoding/pem"
 	"fmt"
+	"io"
+	"math/big"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/meshcni/meshcni/plugin/kubepod"
 	"github.com/meshcni/meshcni/plugin/plugintest"
@@ -71,6 +82,7 @@ func TestKubeconfigForms(t *testing.T) {
 		"insecure":        {"server: " + server.URL() + "\ninsecure-skip-tls-verify: true", "token: " + server.Token()},
 		"tls server name": {"server: " + server.URL() + "\ntls-server-name: localhost\n" + inlineCA, "token: " + server.Token()},
 		"host name":       {"server: " + byName + "\n" + inlineCA, "token: " + server.Token()},
+		"no scheme":       {"server: " + strings.TrimPrefix(server.URL(), "https://") + "\n" + inlineCA, "token: " + server.Token()},
 		"trailing slash":  {"server: " + server.URL() + "/\n" + inlineCA, "token: " + server.Token()},
 	}
 	for name, c := range cases {
@@ -120,6 +132,15 @@ func TestBadKubeconfigs(t *testing.T) {
 		"token file missing": {
 			cluster: server, user: "tokenFile: absent-token", want: "absent-token",
 		},
+		"two tokens":        {cluster: server, user: "token: t\nusername: u", want: "only one is allowed"},
+		"as nobody":         {cluster: server, user: "token: t\nas-groups: [g]", want: "as"},
+		"CA twice":          {cluster: server + "\ncertificate-authority-data: Z2FyYmFnZQ==\ncertificate-authority: ca.pem", user: "token: t", want: "too"},
+		"CA and insecure":   {cluster: server + "\ncertificate-authority-data: Z2FyYmFnZQ==\ninsecure-skip-tls-verify: true", user: "token: t", want: "insecure"},
+		"half a pair":       {cluster: server, user: "client-certificate-data: Z2FyYmFnZQ==", want: "certificate"},
+		"another scheme":    {cluster: "server: ftp://127.0.0.1", user: "token: t", want: "ftp"},
+		"proxy's scheme":    {cluster: server + "\nproxy-url: ftp://127.0.0.1", user: "token: t", want: "proxy-url"},
+		"ambiguous context": {content: "contexts: [{name: x}, {name: x}]\ncurrent-context: x\n", want: "specified context: x"},
+		"no user":           {content: "contexts: [{name: x, context: {user: u}}]\ncurrent-context: x\n", want: "specified user: u"},
 		"exec": {
 			cluster: server, user: "exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, interactiveMode: Never}", want: "credential helper",
 		},
@@ -140,5 +161,76 @@ func TestBadKubeconfigs(t *testing.T) {
 			assert.ErrorContains(t, err, c.want)
 			assert.False(t, kubepod.Transient(err))
 		})
+	}
+}
+
+// TestWhoAsks: each way of saying it reaches the server, a token's file as it is at the time of the request.
+func TestWhoAsks(t *testing.T) {
+	server := plugintest.NewAPIServer(t)
+	server.SetPod(testPod())
+	var got http.Header
+	server.Handle(func(_ int, _ http.ResponseWriter, r *http.Request) bool { got = r.Header.Clone(); return false })
+	cluster := "server: " + server.URL() + "\ninsecure-skip-tls-verify: true"
+	for name, c := range map[string]struct {
+		user string
+		want http.Header
+	}{
+		"token":      {"token: t", http.Header{"Authorization": {"Bearer t"}}},
+		"token file": {"token: old\ntokenFile: token", http.Header{"Authorization": {"Bearer new"}}},
+		"password":   {"username: u\npassword: p", http.Header{"Authorization": {"Basic dTpw"}}},
+		"as another": {"token: t\nas: a\nas-uid: 1\nas-groups: [g, h]\nas-user-extra: {scopes/x: [some]}", http.Header{
+			"Authorization": {"Bearer t"}, "Impersonate-User": {"a"}, "Impersonate-Uid": {"1"}, "Impersonate-Group": {"g", "h"},
+			"Impersonate-Extra-Scopes%2fx": {"some"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := writeConfig(t, cluster, strings.ReplaceAll(c.user, "as-uid: 1", `as-uid: "1"`))
+			token := filepath.Join(filepath.Dir(path), "token")
+			require.NoError(t, os.WriteFile(token, []byte("first"), 0o600))
+			client, err := kubepod.Open(path)
+			require.NoError(t, err)
+			defer client.Close()
+			require.NoError(t, os.WriteFile(token, []byte("new\n"), 0o600))
+			_, err = client.Pod(t.Context(), "default", "web-0")
+			require.True(t, apierrors.IsUnauthorized(err), err)
+			for _, other := range []string{"Accept", "User-Agent"} {
+				got.Del(other)
+			}
+			assert.Equal(t, c.want, got)
+		})
+	}
+}
+
+// TestClientCertificate: a server that wants one gets it, from the kubeconfig or from files.
+func TestClientCertificate(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	cert, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(7)}, &x509.Certificate{SerialNumber: big.NewInt(7)}, &key.PublicKey, key)
+	require.NoError(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	certPEM, keyPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
+	var serial *big.Int
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		serial = r.TLS.PeerCertificates[0].SerialNumber
+		_, _ = io.WriteString(w, `{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "prod"}}`)
+	}))
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	server.StartTLS()
+	defer server.Close()
+	for _, user := range []string{
+		"client-certificate: cert.pem\nclient-key: key.pem",
+		"client-certificate-data: " + base64.StdEncoding.EncodeToString(certPEM) + "\nclient-key-data: " + base64.StdEncoding.EncodeToString(keyPEM),
+	} {
+		path := writeConfig(t, "server: "+server.URL+"\ninsecure-skip-tls-verify: true", user)
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), "cert.pem"), certPEM, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), "key.pem"), keyPEM, 0o600))
+		client, err := kubepod.Open(path)
+		require.NoError(t, err)
+		serial = nil
+		_, err = client.Namespace(t.Context(), "prod")
+		require.NoError(t, err)
+		assert.Equal(t, big.NewInt(7), serial)
+		client.Close()
 	}
 }
