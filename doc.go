@@ -19,6 +19,9 @@
 //	dialect/kuma            Kuma
 //	dialect/consul          Consul
 //	explain                 what becomes of a pod, why, and what to do, for people and programs
+//	mesh                    a mesh's facts for people and commands: its injector, init container and own plugin
+//	mesh/builtin            those beside our dialects: dialect/istio/istiofacts, dialect/ambient/ambientfacts,
+//	                        dialect/linkerd/linkerdfacts, dialect/kuma/kumafacts, dialect/consul/consulfacts
 //	conflist                CNI conflists, edited in one insertion
 //	plugin/netconf          the plugin's configuration: keys, defaults, Parse, Marshal
 //

@@ -6,7 +6,9 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/mesh"
 )
 
 // A program of your own explains a pod of your mesh, here Istio.
@@ -18,7 +20,7 @@ spec: {containers: [{name: app}, {name: istio-proxy}]}`))
 		fmt.Println(err)
 		return
 	}
-	x, err := explain.Pod(dialect.List{istio.New()}, explain.Input{Subject: dialect.Subject{Pod: m.Pod}, Template: m.Template})
+	x, err := explain.Pod(dialect.List{istio.New()}, explain.Input{Subject: dialect.Subject{Pod: m.Pod}, Facts: mesh.List{istiofacts.New()}, Template: m.Template})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -25,6 +26,8 @@ type Input struct {
 	Options dialect.Options
 	// Known are the meshes that the program has: if the pod is of one that is not configured, the verdict says so.
 	Known dialect.List
+	// Facts are what is known of the meshes beside their dialects. Of one without, its Policy says how pods get into it.
+	Facts mesh.List
 	// Template: the pod is what a workload's template says, before any injector has seen it.
 	Template bool
 	// Warnings are those of how the input was found. The Explanation has them first.
@@ -46,7 +49,7 @@ func Pod(meshes dialect.List, in Input) (Explanation, error) {
 	x := Explanation{
 		Pod: Name(in.Subject.Pod), Dialect: cmp.Or(plan.Dialect, meshes.String()), Answers: plan.Answers, Configuration: in.Configuration, Decision: plan.Decision,
 		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, plan.Codes()...), Warnings: append([]string{}, in.Warnings...),
-		Plan: plan, err: err, Subject: in.Subject, known: in.Known, template: in.Template,
+		Plan: plan, err: err, Subject: in.Subject, known: in.Known, facts: in.Facts, template: in.Template,
 	}
 	if in.Template {
 		x.Warnings = append(x.Warnings, TemplateOnly)
@@ -55,11 +58,11 @@ func Pod(meshes dialect.List, in Input) (Explanation, error) {
 	for _, b := range plan.Bypasses {
 		x.Bypasses = append(x.Bypasses, b.String())
 	}
-	mesh := meshes.Named(plan.Dialect)
-	if mesh == nil {
-		mesh = &meshes[0]
+	d := meshes.Named(plan.Dialect)
+	if d == nil {
+		d = &meshes[0]
 	}
-	if proxy := mesh.Policy.Proxy(in.Subject.Pod); proxy != nil {
+	if proxy := d.Policy.Proxy(in.Subject.Pod); proxy != nil {
 		x.proxy = proxy.Name
 	}
 	switch {
@@ -105,6 +108,7 @@ type Explanation struct {
 
 	err      error // of a refused pod
 	known    dialect.List
+	facts    mesh.List
 	template bool
 	proxy    string // the name of its proxy container
 }

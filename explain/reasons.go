@@ -8,12 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
 
 // about is one mesh's answer about a pod.
 type about struct {
-	mesh
+	mesh.Facts
 	name      string
 	dialect   *dialect.Dialect // nil: not known
 	pod       *corev1.Pod
@@ -55,19 +57,35 @@ var reasons = map[selection.Reason]func(about) explained{
 	selection.HasSidecar:               about.hasSidecar,
 	selection.NotEnabled:               about.notEnabled,
 	selection.NotInjected:              about.notInjected,
-	selection.DryRun:                   about.dryRun,
-	selection.InterceptionNone:         about.interceptionNone,
+	selection.DryRun:                   about.byItsOwn,
+	selection.InterceptionNone:         about.byItsOwn,
 	selection.NamespaceExcludedByLabel: about.namespaceExcludedByLabel,
 }
 
 // explain gives a mesh's reason to leave the pod alone. Of a reason of a dialect's own only its detail is known.
 func (a about) explain() explained {
+	if advice, ok := a.Advice[a.Reason]; ok && advice.Because != "" {
+		return a.advised(advice)
+	}
 	if say := reasons[a.Reason]; say != nil {
 		return say(a)
 	}
 	return explained{because: a.Detail, do: []string{
 		fmt.Sprintf("Ask whoever runs the mesh %s: the reason %s is its own", a.name, a.Reason),
 	}}
+}
+
+// advised gives the mesh's own words.
+func (a about) advised(advice mesh.Advice) explained {
+	x := explained{because: fmt.Sprintf(advice.Because, a.Detail), aside: advice.Aside}
+	if advice.Meant != "" {
+		x.do = []string{nothing + ", if " + advice.Meant}
+	}
+	if _, ok := a.pod.Annotations[advice.Annotation]; ok {
+		x.do = append(x.do, "Else: "+set(a.pod, annotations, advice.Annotation, nil))
+		return x
+	}
+	return explained{x.because, append(x.do, strings.ReplaceAll(advice.Do, "NAMESPACE", word(a.pod.Namespace)), Then("Then", a.pod)), x.aside}
 }
 
 // bySystem is the remedy for a pod of the cluster itself; nil if it is none.
@@ -117,20 +135,14 @@ func (a about) initContainer() explained {
 	x := explained{because: a.Detail + ": it is the mesh's own, and captures the pod in the plugin's place", aside: true, do: []string{
 		nothing + ", if the mesh is to write its rules itself",
 	}}
-	if a.cniMode != "" {
-		x.do = append(x.do, "To leave that to the plugin, tell the injector that there is one: "+a.cniMode, Then("Then", a.pod))
+	if a.Injection.PluginMode != "" {
+		x.do = append(x.do, "To leave that to the plugin, tell the injector that there is one: "+a.Injection.PluginMode, Then("Then", a.pod))
 	}
 	return x
 }
 
 func (a about) proxyDisabled() explained {
-	if a.name != "istio" {
-		return explained{because: "its proxy is switched off: " + a.Detail, do: []string{"Take that variable away where it comes from", Then("Then", a.pod)}}
-	}
-	return explained{because: "its proxy is switched off: " + a.Detail, do: []string{
-		"Take that variable away where it comes from: proxyMetadata in the annotation proxy.istio.io/config of the pod's template, or in meshConfig.defaultConfig",
-		Then("Then", a.pod),
-	}}
+	return explained{because: "its proxy is switched off: " + a.Detail, do: []string{"Take that variable away where it comes from", Then("Then", a.pod)}}
 }
 
 func (a about) proxyType() explained {
@@ -146,26 +158,26 @@ func (a about) notInjected() explained {
 }
 
 func (a about) uninjected(lacks string) explained {
-	found := a.asks(a.pod, a.namespace)
+	found := a.Injection.Asks(a.pod, a.namespace)
 	x := explained{because: fmt.Sprintf("%s (%s)", lacks, a.Detail)}
 	switch {
-	case slices.Contains(a.never, a.pod.Namespace):
+	case slices.Contains(a.Injection.Never, a.pod.Namespace):
 		x.because += ": the injector never touches " + a.pod.Namespace
 		x.do = []string{nothing + ", this is by design: pods of the cluster itself stay out of a mesh"}
-	case found.no:
-		x.because += ", and " + found.by
+	case found.Answer == mesh.No:
+		x.because += ", and " + found.By
 		x.do = []string{a.join(a.pod, found), Then("Then", a.pod)}
-		if !found.namespaced {
+		if !found.Namespaced {
 			x.do = x.do[:1]
 		}
-	case found.yes && a.template:
-		x.because += ": this is a template, and the injector adds the proxy to each pod that is made from it, since " + found.by
+	case found.Answer == mesh.Yes && a.template:
+		x.because += ": this is a template, and the injector adds the proxy to each pod that is made from it, since " + found.By
 		x.do = []string{"Ask about one of its pods: kubectl meshcni explain --namespace " + word(a.pod.Namespace) + " " + WorkloadOf(a.pod).String()}
-	case found.yes:
-		x.because += ", although " + found.by + ": either the pod is older than that, or the injector was not reached"
+	case found.Answer == mesh.Yes:
+		x.because += ", although " + found.By + ": either the pod is older than that, or the injector was not reached"
 		x.do = []string{Restart(a.pod), "If the new pod is the same: " + a.lookAtInjector()}
-		if strings.Contains(a.Detail, "transparent-proxy-status") && a.cniMode != "" {
-			x.do = []string{"Tell the injector that there is a CNI plugin, and to use transparent proxying: " + a.cniMode, Then("Then", a.pod)}
+		if mark := a.Injection.PluginMark; mark != "" && strings.Contains(a.Detail, mark) {
+			x.do = []string{"Tell the injector that there is a CNI plugin, and to use transparent proxying: " + a.Injection.PluginMode, Then("Then", a.pod)}
 		}
 	default:
 		x.do = a.joining(found, &x.because)
@@ -174,33 +186,50 @@ func (a about) uninjected(lacks string) explained {
 }
 
 // joining is the remedy for a pod for which nobody has asked the mesh.
-func (a about) joining(found asked, because *string) []string {
+func (a about) joining(found mesh.Asked, because *string) []string {
 	var do []string
 	if do := a.bySystem(); do != nil {
 		return do
 	}
-	if a.namespace == nil && len(a.onNamespace) > 0 {
+	if a.namespace == nil && len(a.Injection.Namespace) > 0 {
 		*because += "; whether its namespace asks for it is not known here"
 		do = append(do, GiveNamespace)
-	} else if len(a.onPod) > 0 {
-		*because += ", and nothing asks " + Title(a.name) + " for one"
+	} else if len(a.Injection.Pod) > 0 {
+		*because += ", and nothing asks " + a.Title + " for one"
 	}
 	how := a.join(a.pod, found)
 	if how == "" {
 		return append(do, "See that the mesh's injector chooses the pod, and that it runs", Then("Then", a.pod))
 	}
 	do = append(do, "To have it in the mesh: "+how)
-	if len(a.onNamespace) > 0 {
+	if len(a.Injection.Namespace) > 0 {
 		do = append(do, Then("Then", a.pod))
 	}
 	return do
 }
 
+// join is the command that asks the mesh for the pod: at its namespace where the mesh looks at that, else at the pod.
+func (a about) join(pod *corev1.Pod, found mesh.Asked) string {
+	if found.Answer == mesh.No && !found.Namespaced {
+		return set(pod, string(found.Wish.Source)+"s", found.Wish.Key, &found.Wish.On[0])
+	}
+	if len(a.Injection.Namespace) == 0 {
+		if len(a.Injection.Pod) == 0 {
+			return ""
+		}
+		w := a.Injection.Pod[0]
+		return set(pod, string(w.Source)+"s", w.Key, &w.On[0])
+	}
+	w := a.Injection.Namespace[0]
+	verb := map[redirect.Source]string{redirect.FromLabel: "label", redirect.FromAnnotation: "annotate"}[w.Source]
+	return fmt.Sprintf("kubectl %s --overwrite namespace %s %s=%s", verb, word(pod.Namespace), w.Key, w.On[0])
+}
+
 func (a about) lookAtInjector() string {
-	if a.injector == "" {
+	if a.Injection.Health == "" {
 		return "see that the mesh's injector chooses the pod, and that it runs"
 	}
-	return a.injector
+	return a.Injection.Health
 }
 
 func (a about) injectDisabled() explained {
@@ -229,36 +258,29 @@ func (a about) onWord() *string {
 }
 
 func (a about) hasSidecar() explained {
-	if a.name != "ambient" {
-		return explained{because: a.Detail, aside: true, do: []string{nothing + ", if that proxy is meant to stay", "Else have whoever puts it there leave the pod out, and create the pod anew"}}
-	}
-	return explained{because: "it has a sidecar of its own, which handles its traffic (" + a.Detail + ")", aside: true, do: []string{
-		nothing + ", if the sidecar is meant to stay; the plugin captures it if istio is among its dialects",
-		"To have it in the ambient mesh, switch the sidecar's injection off: kubectl label namespace " + word(a.pod.Namespace) + " istio-injection-",
-		Then("Then", a.pod),
-	}}
+	return explained{because: a.Detail, aside: true, do: []string{nothing + ", if that proxy is meant to stay", "Else have whoever puts it there leave the pod out, and create the pod anew"}}
 }
 
 func (a about) notEnabled() explained {
-	found := a.asks(a.pod, a.namespace)
-	if found.no {
-		x := explained{because: found.by, do: []string{a.join(a.pod, found)}}
-		if found.namespaced {
+	found := a.Injection.Asks(a.pod, a.namespace)
+	if found.Answer == mesh.No {
+		x := explained{because: found.By, do: []string{a.join(a.pod, found)}}
+		if found.Namespaced {
 			x.do = []string{"To have it in the mesh: " + x.do[0] + a.joins()}
 		}
 		return x
 	}
 	x := explained{because: a.Detail}
-	if found.yes || a.join(a.pod, found) == "" {
+	if found.Answer == mesh.Yes || a.join(a.pod, found) == "" {
 		x.do = []string{"The selectors of the dialect " + a.name + " decide: ask whoever runs the mesh which labels they want, or change those of the pod or of its namespace"}
-		if a.name == "ambient" {
-			x.do = []string{"The plugin's own selectors decide (enablement_selectors, ambient.enablementSelectors in the chart's values): change them, or the labels of the pod or of its namespace"}
+		if advice := a.Advice[a.Reason]; advice.Do != "" {
+			x.do = []string{advice.Do}
 		}
 		return x
 	}
 	x.because = "nothing about it says that it is to be in the mesh"
-	if len(a.onNamespace) > 0 {
-		x.because = "neither it nor its namespace has the label " + a.onNamespace[0].key + "=" + a.onNamespace[0].on[0]
+	if len(a.Injection.Namespace) > 0 {
+		x.because = "neither it nor its namespace has the label " + a.Injection.Namespace[0].Key + "=" + a.Injection.Namespace[0].On[0]
 	}
 	if do := a.bySystem(); do != nil {
 		x.do = do
@@ -276,33 +298,9 @@ func (a about) joins() string {
 	return " (pods that run join without a restart)"
 }
 
-// byItsOwn is the advice about a reason whose usual words are another mesh's.
+// byItsOwn is the advice about a reason whose words are each mesh's own.
 func (a about) byItsOwn() explained {
 	return explained{because: a.Detail, do: []string{nothing + ", if that is meant", "Else ask whoever runs the mesh " + a.name}}
-}
-
-func (a about) dryRun() explained {
-	if a.name != "kuma" {
-		return a.byItsOwn()
-	}
-	return explained{because: "its configuration asks for a dry run (" + a.Detail + ")", do: []string{
-		"Take dryRun out of Kuma's configuration of the transparent proxy, from which the injector copies it",
-		Then("Then", a.pod),
-	}}
-}
-
-func (a about) interceptionNone() explained {
-	if a.name != "istio" {
-		return a.byItsOwn()
-	}
-	const key = "sidecar.istio.io/interceptionMode"
-	x := explained{because: "it asks for a proxy without redirection (" + a.Detail + "), so applications address the proxy themselves"}
-	if _, ok := a.pod.Annotations[key]; ok {
-		x.do = []string{nothing + ", if that is meant", "Else: " + set(a.pod, annotations, key, nil)}
-		return x
-	}
-	x.do = []string{nothing + ", if that is meant", "Else take interceptionMode out of the annotation proxy.istio.io/config of its template, or of meshConfig.defaultConfig", Then("Then", a.pod)}
-	return x
 }
 
 func (a about) namespaceExcludedByLabel() explained {

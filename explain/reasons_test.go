@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/playground"
+	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -149,9 +150,9 @@ func TestEveryReason(t *testing.T) {
 		for _, reason := range want {
 			assert.True(t, seen[d.Name+" "+string(reason)], "%s can say %s, and no case has it", d.Name, reason)
 		}
-		assert.NotEqual(t, d.Name, explain.Title(d.Name))
+		assert.NotEqual(t, d.Name, builtin.Facts().Title(d.Name))
 	}
-	assert.Equal(t, "acme", explain.Title("acme"))
+	assert.Equal(t, "acme", builtin.Facts().Title("acme"))
 }
 
 // TestEveryNotice: each way past the mesh, each field that excludes and each warning comes with what helps.

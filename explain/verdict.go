@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -84,7 +85,7 @@ func (x Explanation) verdict(l dialect.List) Verdict {
 		x.refused(&v)
 	case x.Plan.Decision.Selected:
 		v.Code, v.State, v.Mesh = CodeCaptured, Captured, x.Plan.Dialect
-		v.Sentence = "The plugin captures this pod: its connections go through " + Title(v.Mesh)
+		v.Sentence = "The plugin captures this pod: its connections go through " + x.facts.Title(v.Mesh)
 		v.Past, v.Excluded = x.past(), x.excluded()
 		sure := slices.ContainsFunc(x.Plan.Bypasses, func(b dialect.Bypass) bool { return !b.Unsure && !b.ByDefault() })
 		switch {
@@ -113,8 +114,8 @@ func (x Explanation) outside(v *Verdict, l dialect.List) {
 		all[i] = x.about(l.Named(a.Dialect), a)
 	}
 	concerned := slices.DeleteFunc(slices.Clone(all), func(a about) bool {
-		found := a.asks(a.pod, a.namespace)
-		return slices.Contains(untouched, a.Reason) && !found.yes && !found.no
+		found := a.Injection.Asks(a.pod, a.namespace)
+		return slices.Contains(untouched, a.Reason) && found.Answer == mesh.Unknown
 	})
 	switch {
 	case !slices.ContainsFunc(concerned, func(a about) bool { return !slices.Contains(untouched, a.Reason) }) && x.otherDialect(v, l):
@@ -139,9 +140,9 @@ func (x Explanation) outside(v *Verdict, l dialect.List) {
 		if e.because == all[0].explain().because {
 			continue // such as the host's network, which is the same to all
 		}
-		v.Because = append(v.Because, Title(a.name)+": "+e.because)
+		v.Because = append(v.Because, a.Title+": "+e.because)
 		for _, do := range e.do {
-			if do = "For " + Title(a.name) + ": " + do; !slices.Contains(v.Do, do) {
+			if do = "For " + a.Title + ": " + do; !slices.Contains(v.Do, do) {
 				v.Do = append(v.Do, do)
 			}
 		}
@@ -149,7 +150,7 @@ func (x Explanation) outside(v *Verdict, l dialect.List) {
 }
 
 func (x Explanation) about(d *dialect.Dialect, a dialect.Answer) about {
-	return about{mesh: meshOf(a.Dialect, d), name: a.Dialect, dialect: d, pod: x.Subject.Pod, namespace: x.Subject.Namespace, template: x.template, Decision: a.Decision}
+	return about{Facts: x.facts.Of(a.Dialect, d), name: a.Dialect, dialect: d, pod: x.Subject.Pod, namespace: x.Subject.Namespace, template: x.template, Decision: a.Decision}
 }
 
 // otherDialect looks whether the pod is of a mesh that was not asked.
@@ -159,17 +160,17 @@ func (x Explanation) otherDialect(v *Verdict, l dialect.List) bool {
 			continue
 		}
 		v.Code = CodeOtherDialect
-		v.Sentence = fmt.Sprintf("This pod is not captured, because it is of the mesh %s, and the plugin is configured for %s only.", Title(d.Name), titles(l))
+		v.Sentence = fmt.Sprintf("This pod is not captured, because it is of the mesh %s, and the plugin is configured for %s only.", x.facts.Title(d.Name), x.titles(l))
 		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(l.Names(), d.Name), ", ")), Then(inForce, x.Subject.Pod))
 		return true
 	}
 	return false
 }
 
-func titles(l dialect.List) string {
+func (x Explanation) titles(l dialect.List) string {
 	var all []string
 	for _, name := range l.Names() {
-		all = append(all, Title(name))
+		all = append(all, x.facts.Title(name))
 	}
 	return strings.Join(all, " and ")
 }
@@ -186,8 +187,8 @@ func (x Explanation) noMesh(v *Verdict, all []about) {
 		return
 	}
 	for _, a := range all {
-		if how := a.join(a.pod, asked{}); how != "" {
-			v.Do = append(v.Do, "To have it in "+Title(a.name)+": "+how)
+		if how := a.join(a.pod, mesh.Asked{}); how != "" {
+			v.Do = append(v.Do, "To have it in "+a.Title+": "+how)
 		}
 	}
 	v.Do = append(v.Do, Then("Then", x.Subject.Pod))

@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/playground"
+	"github.com/meshcni/meshcni/mesh/builtin"
 )
 
 // verdict asks the named meshes about a pod. An empty namespace is not known.
@@ -38,7 +39,7 @@ func askWith(t *testing.T, l dialect.List, pod, namespace string, o dialect.Opti
 		require.NoError(t, err)
 	}
 	subject := dialect.Subject{Pod: m.Pod, Namespace: n, Addrs: explain.Addrs(m.Pod)}
-	x, err := explain.Pod(l, explain.Input{Subject: subject, Options: o, Known: dialects.All(), Template: m.Template})
+	x, err := explain.Pod(l, explain.Input{Subject: subject, Options: o, Known: dialects.All(), Facts: builtin.Facts(), Template: m.Template})
 	require.NoError(t, err)
 	return x
 }

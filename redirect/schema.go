@@ -160,7 +160,7 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 		if key != setting.Keys[0] {
 			warnings = append(warnings, Warningf(WarningDeprecated, key, "%s %s is deprecated: use %s", source, key, setting.Keys[0]))
 		}
-		switch err := setting.set(&r, value); {
+		switch err := setting.Apply(&r, value); {
 		case err == nil:
 			origins = addOrigin(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
 		case errors.Is(err, ErrSchema):
@@ -247,8 +247,8 @@ func (s Setting) find(g Values) (source Source, key, value string, ok bool) {
 	return "", "", "", false
 }
 
-// set parses the value into the setting's field.
-func (s Setting) set(r *Redirect, value string) error {
+// Apply parses the value into the setting's field.
+func (s Setting) Apply(r *Redirect, value string) error {
 	if s.Set != nil {
 		return s.Set(r, value)
 	}

@@ -1,7 +1,6 @@
 package kubectlcmd
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,13 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/selection"
 )
 
 // injector is a webhook by which a mesh puts its proxies into pods.
 type injector struct {
-	mesh string
+	mesh  string
+	facts mesh.Injection
 	// name is the configuration's, and the webhook's in it.
 	name                string
 	namespaces, objects labels.Selector
@@ -36,59 +36,14 @@ type injectors struct {
 	known bool
 }
 
-// injection is a mesh's decision about a pod that its webhook gets.
-type injection struct {
-	mesh string
-	// suffix ends the names of its webhooks.
-	suffix string
-	inject func(pod *corev1.Pod, namespace *corev1.Namespace) agentapi.Answer
-}
-
-// injecting are the meshes whose injectors are known.
-var injecting = []injection{
-	{"istio", "sidecar-injector.istio.io", func(pod *corev1.Pod, _ *corev1.Namespace) agentapi.Answer {
-		const key = "sidecar.istio.io/inject" // a label hides the annotation
-		return says(cmp.Or(pod.Labels[key], pod.Annotations[key]), agentapi.Yes, "true", "false")
-	}},
-	{"linkerd", "proxy-injector.linkerd.io", func(pod *corev1.Pod, namespace *corev1.Namespace) agentapi.Answer {
-		const key = "linkerd.io/inject"
-		return says(cmp.Or(pod.Annotations[key], namespace.Annotations[key]), agentapi.No, "enabled ingress", "disabled")
-	}},
-	{"kuma", "kuma-injector.kuma.io", func(pod *corev1.Pod, namespace *corev1.Namespace) agentapi.Answer {
-		const key = "kuma.io/sidecar-injection"
-		return says(cmp.Or(pod.Labels[key], namespace.Labels[key]), agentapi.No, "enabled true yes", "disabled false no")
-	}},
-	{"consul", "connect-injector.consul.hashicorp.com", func(pod *corev1.Pod, _ *corev1.Namespace) agentapi.Answer {
-		return says(pod.Annotations["consul.hashicorp.com/connect-inject"], agentapi.Unknown, "true", "false") // its flags say the default
-	}},
-}
-
-// says reads a pod's word on injection. Without one it is the injector's default; another word is not understood.
-func says(value string, otherwise agentapi.Answer, yes, no string) agentapi.Answer {
-	switch {
-	case value == "":
-		return otherwise
-	case slices.Contains(strings.Fields(yes), value):
-		return agentapi.Yes
-	case slices.Contains(strings.Fields(no), value):
-		return agentapi.No
-	}
-	return agentapi.Unknown
-}
-
 // takes reports that the injector would put a proxy into a pod that is made now.
-func (i injector) takes(pod *corev1.Pod, namespace *corev1.Namespace) agentapi.Answer {
+func (i injector) takes(pod *corev1.Pod, namespace *corev1.Namespace) mesh.Answer {
 	if !i.namespaces.Matches(labels.Set(namespace.Labels)) || !i.objects.Matches(labels.Set(pod.Labels)) {
-		return agentapi.No
+		return mesh.No
 	}
-	answer := agentapi.Unknown
-	for _, m := range injecting {
-		if m.mesh == i.mesh {
-			answer = m.inject(pod, namespace)
-		}
-	}
-	if answer == agentapi.Yes && i.conditional {
-		return agentapi.Unknown
+	answer := i.facts.Injects(pod, namespace)
+	if answer == mesh.Yes && i.conditional {
+		return mesh.Unknown
 	}
 	return answer
 }
@@ -103,7 +58,7 @@ func (c *cluster) injectors(ctx context.Context, f *findings, s *settings) (foun
 	down := map[[2]string]bool{}
 	err := list(ctx, c.client.AdmissionregistrationV1().MutatingWebhookConfigurations().List, metav1.ListOptions{}, func(configuration *admissionv1.MutatingWebhookConfiguration) {
 		for _, w := range configuration.Webhooks {
-			i, ok := injectorOf(configuration.Name, w)
+			i, ok := injectorOf(c.Facts, configuration.Name, w)
 			if !ok || !slices.Contains(meshes, i.mesh) {
 				continue
 			}
@@ -124,14 +79,14 @@ func (c *cluster) injectors(ctx context.Context, f *findings, s *settings) (foun
 }
 
 // injectorOf reads a webhook, if it is a mesh's injector.
-func injectorOf(configuration string, w admissionv1.MutatingWebhook) (i injector, ok bool) {
+func injectorOf(meshes mesh.List, configuration string, w admissionv1.MutatingWebhook) (i injector, ok bool) {
 	takesPods := slices.ContainsFunc(w.Rules, func(r admissionv1.RuleWithOperations) bool {
 		return (slices.Contains(r.Operations, admissionv1.Create) || slices.Contains(r.Operations, admissionv1.OperationAll)) &&
 			(slices.Contains(r.Resources, "pods") || slices.Contains(r.Resources, "*") || slices.Contains(r.Resources, "*/*"))
 	})
-	for _, m := range injecting {
-		if takesPods && strings.HasSuffix(w.Name, m.suffix) {
-			i.mesh = m.mesh
+	for _, m := range meshes {
+		if suffix := m.Injection.Webhook; takesPods && suffix != "" && strings.HasSuffix(w.Name, suffix) {
+			i.mesh, i.facts = m.Name, m.Injection
 		}
 	}
 	if i.mesh == "" {
@@ -196,14 +151,14 @@ func (f *findings) excluded(namespace *corev1.Namespace, s *settings, webhooks i
 				continue
 			}
 			switch i.takes(ordinary, namespace) {
-			case agentapi.Yes:
+			case mesh.Yes:
 				f.add(codeInjectorExcluded, levelError, where, fmt.Sprintf("the injector of %s (%s) takes the pods of this namespace, and the plugin leaves them alone: new pods there bypass the mesh", i.mesh, i.name))
 				return // once for a namespace
-			case agentapi.Unknown:
+			case mesh.Unknown:
 				if i.conditional {
 					f.add(codeInjectorUnknown, levelUnknown, where, fmt.Sprintf("the plugin leaves the pods of this namespace alone, and whether the injector of %s (%s) takes them cannot be told: its matchConditions are not evaluated", i.mesh, i.name))
 				}
-			case agentapi.No:
+			case mesh.No:
 			}
 		}
 	}
@@ -215,8 +170,8 @@ func (f *findings) missed(pod *corev1.Pod, namespace *corev1.Namespace, d *decid
 		return
 	}
 	for _, i := range webhooks.all {
-		mesh := d.meshes.Named(i.mesh)
-		if mesh != nil && mesh.Decide(pod, namespace).Reason == selection.NoProxy && i.takes(pod, namespace) == agentapi.Yes {
+		of := d.meshes.Named(i.mesh)
+		if of != nil && of.Decide(pod, namespace).Reason == selection.NoProxy && i.takes(pod, namespace) == mesh.Yes {
 			f.add(codeInjectorMissed, levelWarning, "pod/"+pod.Namespace+"/"+pod.Name,
 				fmt.Sprintf("has no proxy, and the injector of %s would give it one today: the pod started before the injection was switched on, or while nothing answered for the injector", i.mesh))
 			return
@@ -225,15 +180,14 @@ func (f *findings) missed(pod *corev1.Pod, namespace *corev1.Namespace, d *decid
 }
 
 // without adds the meshes that have neither an injector nor pods.
-func (f *findings) without(s *settings, webhooks injectors, selected map[string]int) {
+func (f *findings) without(meshes mesh.List, s *settings, webhooks injectors, selected map[string]int) {
 	if !webhooks.known {
 		return
 	}
-	for _, mesh := range s.sidecars() {
-		has := slices.ContainsFunc(webhooks.all, func(i injector) bool { return i.mesh == mesh })
-		watched := slices.ContainsFunc(injecting, func(m injection) bool { return m.mesh == mesh })
-		if watched && !has && selected[mesh] == 0 {
-			f.add(codeNoInjector, levelWarning, "", "the plugin is configured for "+mesh+", and the cluster has neither its injector nor a pod with its proxy")
+	for _, name := range s.sidecars() {
+		has := slices.ContainsFunc(webhooks.all, func(i injector) bool { return i.mesh == name })
+		if meshes.Of(name, nil).Injection.Webhook != "" && !has && selected[name] == 0 {
+			f.add(codeNoInjector, levelWarning, "", "the plugin is configured for "+name+", and the cluster has neither its injector nor a pod with its proxy")
 		}
 	}
 }

@@ -13,7 +13,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/mesh/builtin"
 )
 
 // webhook is a configuration of one webhook, with a service in the namespace mesh.
@@ -117,15 +118,15 @@ func TestCheckInjectors(t *testing.T) {
 // TestInjectors: each mesh's webhook is known by its name and its rules, and each mesh's word on a pod is understood.
 func TestInjectors(t *testing.T) {
 	read := func(name string, change ...func(*admissionv1.MutatingWebhook)) (injector, bool) {
-		return injectorOf("c", webhook("c", name, change...).Webhooks[0])
+		return injectorOf(builtin.Facts(), "c", webhook("c", name, change...).Webhooks[0])
 	}
-	for name, mesh := range map[string]string{
+	for name, want := range map[string]string{
 		"rev.namespace.sidecar-injector.istio.io": "istio", "sidecar-injector.istio.io": "istio", "linkerd-proxy-injector.linkerd.io": "linkerd", "pods-kuma-injector.kuma.io": "kuma",
 		"consul-connect-injector.consul.hashicorp.com": "consul", "linkerd-tap-injector.linkerd.io": "", "mesh.example.com": "", "sidecar-injector.istio.io.example.com": "",
 	} {
 		i, ok := read(name)
-		assert.Equal(t, mesh, i.mesh, name)
-		assert.Equal(t, mesh != "", ok, name)
+		assert.Equal(t, want, i.mesh, name)
+		assert.Equal(t, want != "", ok, name)
 	}
 	_, ok := read("sidecar-injector.istio.io", func(w *admissionv1.MutatingWebhook) { w.Rules[0].Resources = []string{"services"} })
 	assert.False(t, ok, "it is not about pods")
@@ -140,24 +141,26 @@ func TestInjectors(t *testing.T) {
 	for _, test := range []struct {
 		webhook, pod, namespace string
 		change                  func(*admissionv1.MutatingWebhook)
-		want                    agentapi.Answer
+		want                    mesh.Answer
 	}{
-		{"sidecar-injector.istio.io", `{}`, `{}`, nil, agentapi.Yes},
-		{"sidecar-injector.istio.io", `{"annotations":{"sidecar.istio.io/inject":"false"}}`, `{}`, nil, agentapi.No},
-		{"sidecar-injector.istio.io", `{"labels":{"sidecar.istio.io/inject":"true"},"annotations":{"sidecar.istio.io/inject":"false"}}`, `{}`, nil, agentapi.Yes},
-		{"sidecar-injector.istio.io", `{"labels":{"sidecar.istio.io/inject":"maybe"}}`, `{}`, nil, agentapi.Unknown},
-		{"sidecar-injector.istio.io", `{}`, `{"labels":{"a":"c"}}`, inNamespacesWith("a", "b"), agentapi.No},
+		{"sidecar-injector.istio.io", `{}`, `{}`, nil, mesh.Yes},
+		{"sidecar-injector.istio.io", `{"annotations":{"sidecar.istio.io/inject":"false"}}`, `{}`, nil, mesh.No},
+		{"sidecar-injector.istio.io", `{"labels":{"sidecar.istio.io/inject":"true"},"annotations":{"sidecar.istio.io/inject":"false"}}`, `{}`, nil, mesh.Yes},
+		{"sidecar-injector.istio.io", `{"labels":{"sidecar.istio.io/inject":"maybe"}}`, `{}`, nil, mesh.Unknown},
+		{"sidecar-injector.istio.io", `{}`, `{"labels":{"a":"c"}}`, inNamespacesWith("a", "b"), mesh.No},
 		{"sidecar-injector.istio.io", `{}`, `{}`, func(w *admissionv1.MutatingWebhook) {
 			w.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"sidecar.istio.io/inject": "true"}}
-		}, agentapi.No},
-		{"linkerd-proxy-injector.linkerd.io", `{}`, `{}`, nil, agentapi.No},
-		{"linkerd-proxy-injector.linkerd.io", `{}`, `{"annotations":{"linkerd.io/inject":"enabled"}}`, nil, agentapi.Yes},
-		{"linkerd-proxy-injector.linkerd.io", `{"annotations":{"linkerd.io/inject":"disabled"}}`, `{"annotations":{"linkerd.io/inject":"enabled"}}`, nil, agentapi.No},
-		{"linkerd-proxy-injector.linkerd.io", `{"annotations":{"linkerd.io/inject":"ingress"}}`, `{}`, nil, agentapi.Yes},
-		{"pods-kuma-injector.kuma.io", `{}`, `{"labels":{"kuma.io/sidecar-injection":"enabled"}}`, nil, agentapi.Yes},
-		{"pods-kuma-injector.kuma.io", `{"labels":{"kuma.io/sidecar-injection":"disabled"}}`, `{"labels":{"kuma.io/sidecar-injection":"enabled"}}`, nil, agentapi.No},
-		{"a-connect-injector.consul.hashicorp.com", `{}`, `{}`, nil, agentapi.Unknown},
-		{"a-connect-injector.consul.hashicorp.com", `{"annotations":{"consul.hashicorp.com/connect-inject":"true"}}`, `{}`, nil, agentapi.Yes},
+		}, mesh.No},
+		{"linkerd-proxy-injector.linkerd.io", `{}`, `{}`, nil, mesh.No},
+		{"linkerd-proxy-injector.linkerd.io", `{}`, `{"annotations":{"linkerd.io/inject":"enabled"}}`, nil, mesh.Yes},
+		{"linkerd-proxy-injector.linkerd.io", `{"annotations":{"linkerd.io/inject":"disabled"}}`, `{"annotations":{"linkerd.io/inject":"enabled"}}`, nil, mesh.No},
+		{"linkerd-proxy-injector.linkerd.io", `{"annotations":{"linkerd.io/inject":"ingress"}}`, `{}`, nil, mesh.Yes},
+		{"pods-kuma-injector.kuma.io", `{}`, `{"labels":{"kuma.io/sidecar-injection":"enabled"}}`, nil, mesh.Yes},
+		{"pods-kuma-injector.kuma.io", `{"labels":{"kuma.io/sidecar-injection":"yes"}}`, `{}`, nil, mesh.Yes},
+		{"pods-kuma-injector.kuma.io", `{"labels":{"kuma.io/sidecar-injection":"odd"}}`, `{"labels":{"kuma.io/sidecar-injection":"yes"}}`, nil, mesh.Unknown},
+		{"pods-kuma-injector.kuma.io", `{"labels":{"kuma.io/sidecar-injection":"disabled"}}`, `{"labels":{"kuma.io/sidecar-injection":"enabled"}}`, nil, mesh.No},
+		{"a-connect-injector.consul.hashicorp.com", `{}`, `{}`, nil, mesh.Unknown},
+		{"a-connect-injector.consul.hashicorp.com", `{"annotations":{"consul.hashicorp.com/connect-inject":"true"}}`, `{}`, nil, mesh.Yes},
 	} {
 		var pod corev1.Pod
 		var namespace corev1.Namespace

@@ -210,7 +210,7 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks i
 		f.add(codePodsNotKnown, levelUnknown, "", "list pods: "+err.Error())
 		return n
 	}
-	f.without(s, webhooks, selected)
+	f.without(c.Facts, s, webhooks, selected)
 	return n
 }
 

@@ -22,6 +22,8 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/mesh/builtin"
 )
 
 // The exit codes.
@@ -44,6 +46,8 @@ type Program struct {
 	Version string
 	// Dialects are those whose pods can be explained. Nil means those of this module.
 	Dialects []dialect.Dialect
+	// Facts are what is known of the meshes beside their dialects. Nil means those of this module.
+	Facts mesh.List
 	// Env looks up an environment variable, like os.LookupEnv; KUBECONFIG and the variables of a proxy are read from the process's
 	// own. Nil: none is set.
 	Env func(name string) (string, bool)
@@ -100,6 +104,9 @@ func (p *Program) setDefaults() {
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
 		p.Dialects = dialects.All()
+	}
+	if p.Facts == nil {
+		p.Facts = builtin.Facts()
 	}
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }

@@ -20,7 +20,9 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/mesh"
 )
 
 type migrateFlags struct {
@@ -71,7 +73,7 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&f.from, "from", "", "the other plugin: "+strings.Join(migration.Names(), ", ")+" (default: the one that is found)")
+	cmd.Flags().StringVar(&f.from, "from", "", "the other plugin: "+strings.Join(c.sources(), ", ")+" (default: the one that is found)")
 	cmd.Flags().StringVar(&f.daemonSet, "daemonset", "", "the other plugin's DaemonSet, as NAMESPACE/NAME (default: it is looked for); needs --from")
 	f.enter.register(cmd)
 	cmd.Flags().VarP(cli.Choice(&f.output, "text", "json"), "output", "o", "text or json")
@@ -79,6 +81,11 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 	cmd.Flags().StringVar(&f.values, "values", "", "write the chart's values to this file")
 	cmd.AddCommand(c.switchCommands()...)
 	return cmd
+}
+
+// sources are what can be moved from.
+func (c *cluster) sources() []string {
+	return append(migration.Plugins(c.Facts), migration.InitContainers)
 }
 
 // writeFile writes a file that is whole, or reports that it is not.
@@ -126,19 +133,19 @@ type move struct {
 
 // found is another plugin's DaemonSet.
 type found struct {
-	peer migration.Peer
+	mesh mesh.Facts
 	ds   *appsv1.DaemonSet
 }
 
 func (x found) String() string {
-	return x.peer.Name + " (DaemonSet " + x.ds.Namespace + "/" + x.ds.Name + ")"
+	return x.mesh.Plugin.Type + " (DaemonSet " + x.ds.Namespace + "/" + x.ds.Name + ")"
 }
 
 // find makes the plan.
 func (m *move) find(ctx context.Context, f migrateFlags) error {
-	peer, known := migration.Named(f.from)
+	from, known := migration.Named(m.Facts, f.from)
 	if f.from != "" && !known && f.from != migration.InitContainers {
-		return cli.Usagef("--from %q: none of %s", f.from, strings.Join(migration.Names(), ", "))
+		return cli.Usagef("--from %q: none of %s", f.from, strings.Join(m.sources(), ", "))
 	}
 	if f.daemonSet != "" {
 		namespace, name, ok := strings.Cut(f.daemonSet, "/")
@@ -149,7 +156,7 @@ func (m *move) find(ctx context.Context, f migrateFlags) error {
 		if err != nil {
 			return fmt.Errorf("--daemonset: %w", err)
 		}
-		return m.read(ctx, found{peer, ds})
+		return m.read(ctx, found{from, ds})
 	}
 	var all []found
 	if f.from != migration.InitContainers {
@@ -177,8 +184,8 @@ func (m *move) find(ctx context.Context, f migrateFlags) error {
 // daemonSets returns those of other plugins; an empty name is any plugin.
 func (m *move) daemonSets(ctx context.Context, name string) (all []found, err error) {
 	err = list(ctx, m.client.AppsV1().DaemonSets("").List, metav1.ListOptions{}, func(ds *appsv1.DaemonSet) {
-		if peer, ok := migration.Recognise(ds); ok && (name == "" || name == peer.Name) {
-			all = append(all, found{peer, ds.DeepCopy()})
+		if from, ok := migration.Recognise(m.Facts, ds); ok && (name == "" || name == from.Plugin.Type) {
+			all = append(all, found{from, ds.DeepCopy()})
 		}
 	})
 	if err != nil {
@@ -204,7 +211,7 @@ func (m *move) read(ctx context.Context, x found) error {
 	if err != nil {
 		return err
 	}
-	return m.choose(migration.Make(x.peer, settings))
+	return m.choose(migration.Make(x.mesh, settings))
 }
 
 // inits finds the mesh whose init containers write the rules.
@@ -213,8 +220,8 @@ func (m *move) inits(ctx context.Context) error {
 	meshes := map[string]int{}
 	err := m.eachPage(ctx, func(pods []corev1.Pod) error {
 		for i := range pods {
-			if mesh, c := migration.Init(&pods[i], m.Dialects); c != nil {
-				meshes[mesh]++
+			if d, c := migration.Init(&pods[i], m.Dialects); c != nil {
+				meshes[d.Name]++
 			}
 		}
 		return nil
@@ -224,11 +231,12 @@ func (m *move) inits(ctx context.Context) error {
 	case err != nil:
 		return err
 	case len(names) == 0:
-		return fmt.Errorf("nothing to move from was found: no DaemonSet of %s, and no pod with an init container that writes a mesh's rules", strings.Join(migration.Names()[:len(migration.Names())-1], ", "))
+		return fmt.Errorf("nothing to move from was found: no DaemonSet of %s, and no pod with an init container that writes a mesh's rules", strings.Join(migration.Plugins(m.Facts), ", "))
 	case len(names) > 1:
 		m.progress("the pods of %s only; there are also init containers of %s, which remain as they are", names[0], strings.Join(names[1:], ", "))
 	}
-	return m.choose(migration.Make(migration.Inits(names[0]), nil))
+	d := dialect.List(m.Dialects).Named(names[0])
+	return m.choose(migration.MakeInits(m.Facts.Of(d.Name, d), *d))
 }
 
 // look asks the agents of ours that there are.

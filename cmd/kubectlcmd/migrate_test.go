@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -227,7 +228,7 @@ func TestMigrateBySettings(t *testing.T) {
 // TestMigrateUnmodelled: settings that change the rules in a way that this program cannot follow leave nothing to be told.
 func TestMigrateUnmodelled(t *testing.T) {
 	t.Parallel()
-	peer, _ := migration.Named("linkerd-cni")
+	peer, _ := migration.Named(builtin.Facts(), "linkerd-cni")
 	for key, want := range map[migration.Setting]migration.Verdict{
 		{Key: "linkerd.simulate", Value: "true"}:                     migration.Unknown,
 		{Key: "linkerd.shiny", Value: "1"}:                           migration.Unknown,

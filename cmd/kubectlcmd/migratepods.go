@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
-	"github.com/meshcni/meshcni/cmd/internal/initrules"
 	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/explain"
@@ -49,7 +48,7 @@ func (m *move) choose(p migration.Plan) error {
 		return fmt.Errorf("the values: %w", err)
 	}
 	m.plan = p
-	m.judge = migration.Judge{Plan: p, Meshes: meshes.Meshes, Options: meshes.Options}
+	m.judge = migration.Judge{Plan: p, Meshes: meshes.Meshes, Facts: m.Facts, Options: meshes.Options}
 	return nil
 }
 
@@ -136,15 +135,15 @@ func (m *move) observe(ctx context.Context, l *lookout, c *candidate) (o migrati
 	if o.LiveError == "" || o.Moved {
 		return o
 	}
-	mesh, init := migration.Init(c.pod, m.judge.Meshes)
+	d, init := migration.Init(c.pod, m.judge.Meshes)
 	switch {
 	case init == nil && m.plan.From == migration.InitContainers:
 		o.InitError = "it has no init container that writes rules"
 	case init == nil:
-	case c.explained.Plan.Dialect != mesh:
-		o.InitError = "its init container " + init.Name + " is of " + mesh + ", and its plugin would be of another mesh"
+	case c.explained.Plan.Dialect != d.Name:
+		o.InitError = "its init container " + init.Name + " is of " + d.Name + ", and its plugin would be of another mesh"
 	default:
-		theirs, err := initrules.Redirect(mesh, c.pod, init, c.explained.Plan.Redirect)
+		theirs, err := m.judge.Written(d, c.pod, init, c.explained.Plan.Redirect)
 		if o.Init = &theirs; err != nil {
 			o.Init, o.InitError = nil, "what the init container "+init.Name+" writes cannot be told: "+err.Error()
 		}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
-	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
@@ -76,7 +75,7 @@ func (c *cluster) switchCommands() []*cobra.Command {
 			},
 		}
 		f := cmd.Flags()
-		f.StringVar(&o.from, "from", "", "the other plugin: "+strings.Join(migration.Plugins(), ", ")+" (default: the one that is found)")
+		f.StringVar(&o.from, "from", "", "the other plugin: "+strings.Join(migration.Plugins(c.Facts), ", ")+" (default: the one that is found)")
 		f.StringVar(&o.daemonSet, "daemonset", "", "the other plugin's DaemonSet, as NAMESPACE/NAME (default: it is looked for); needs --from")
 		f.BoolVar(&o.all, "all", false, "all nodes, one after the other, until one fails")
 		f.BoolVar(&o.yes, "yes", false, "do not ask")
@@ -147,8 +146,8 @@ func (c *cluster) cross(ctx context.Context, o crossOptions, nodes []string, eac
 // findOther finds the other plugin: the one that is named, or that a node is switched from, or that there is.
 func (x *crossing) findOther(ctx context.Context, nodes []string) error {
 	m := &move{cluster: x.cluster}
-	if x.from = x.o.from; x.from != "" && !slices.Contains(migration.Plugins(), x.from) {
-		return cli.Usagef("--from %q: none of %s", x.from, strings.Join(migration.Plugins(), ", "))
+	if x.from = x.o.from; x.from != "" && !slices.Contains(migration.Plugins(x.Facts), x.from) {
+		return cli.Usagef("--from %q: none of %s", x.from, strings.Join(migration.Plugins(x.Facts), ", "))
 	}
 	if x.o.daemonSet != "" {
 		namespace, name, ok := strings.Cut(x.o.daemonSet, "/")
@@ -168,7 +167,7 @@ func (x *crossing) findOther(ctx context.Context, nodes []string) error {
 			if err != nil && !apierrors.IsForbidden(err) {
 				return err
 			}
-			if err == nil && slices.Contains(migration.Plugins(), node.Labels[switchedFrom]) {
+			if err == nil && slices.Contains(migration.Plugins(x.Facts), node.Labels[switchedFrom]) {
 				x.from = node.Labels[switchedFrom]
 				break
 			}
@@ -185,9 +184,9 @@ func (x *crossing) findOther(ctx context.Context, nodes []string) error {
 		}
 		return cli.Usagef("there are several: %s; name one by --from, and its DaemonSet by --daemonset", strings.Join(names, ", "))
 	case len(all) == 1:
-		x.from, x.ds = all[0].peer.Name, all[0].ds
+		x.from, x.ds = all[0].mesh.Plugin.Type, all[0].ds
 	case x.from == "":
-		return fmt.Errorf("no DaemonSet of %s is in any namespace; --from names the plugin whose entry has been left", strings.Join(migration.Plugins(), ", "))
+		return fmt.Errorf("no DaemonSet of %s is in any namespace; --from names the plugin whose entry has been left", strings.Join(migration.Plugins(x.Facts), ", "))
 	}
 	return nil
 }
@@ -198,12 +197,12 @@ func (x *crossing) chained(ctx context.Context) error {
 		return nil
 	}
 	m := &move{cluster: x.cluster}
-	peer, _ := migration.Named(x.from)
-	if err := m.read(ctx, found{peer, x.ds}); err != nil {
+	from, _ := migration.Named(x.Facts, x.from)
+	if err := m.read(ctx, found{from, x.ds}); err != nil {
 		return err
 	}
-	if slices.Contains(m.plan.Dialects(), ambient.Name) {
-		return fmt.Errorf("%s serves ambient pods, and only one agent may hold the proxy's socket: a node cannot be switched with both there; see docs/migrating.md", x.from)
+	if m.plan.OnNode() {
+		return fmt.Errorf("%s serves pods of a mesh with a proxy on the node, and only one agent may hold the proxy's socket: a node cannot be switched with both there; see docs/migrating.md", x.from)
 	}
 	x.isChained = true
 	return nil

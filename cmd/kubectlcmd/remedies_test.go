@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -48,7 +49,7 @@ func running(change ...func(*subject)) *subject {
 		panic(err)
 	}
 	subject := dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}
-	x, err := explain.Pod(s.deciding.meshes, explain.Input{Subject: subject, Options: s.deciding.options, Known: dialects.All()})
+	x, err := explain.Pod(s.deciding.meshes, explain.Input{Subject: subject, Options: s.deciding.options, Known: dialects.All(), Facts: builtin.Facts()})
 	if err != nil {
 		panic(err)
 	}

@@ -113,12 +113,13 @@ func (y *yard) connect(from corev1.Pod, container corev1.Container, to netip.Add
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	captured := to.Port() != excludedPort && !y.past[fmt.Sprintf("%s %s %d", from.Name, container.Name, to.Port())]
-	proxyOf := func(pod corev1.Pod) (impostor, bool) {
+	proxyOf := func(pod corev1.Pod) (standIn, bool) {
 		dialect, _, _ := strings.Cut(pod.Name, "-")
-		return impostorOf(dialect)
+		as, err := standInOf(dialect)
+		return as, err == nil && as.proxy != ""
 	}
 	if as, meshed := proxyOf(from); meshed && captured && container.Name == "app" {
-		return &standin.Answer{Name: from.Name + "/" + as.container, Port: as.out, Original: to}
+		return &standin.Answer{Name: from.Name + "/" + as.proxy, Port: as.out, Original: to}
 	}
 	for _, other := range y.pods {
 		if address(&other, corev1.IPv4Protocol) != to.Addr() && address(&other, corev1.IPv6Protocol) != to.Addr() {
@@ -128,7 +129,7 @@ func (y *yard) connect(from corev1.Pod, container corev1.Container, to netip.Add
 			return nil
 		}
 		if as, meshed := proxyOf(other); meshed && captured {
-			return &standin.Answer{Name: other.Name + "/" + as.container, Port: as.in, Original: to}
+			return &standin.Answer{Name: other.Name + "/" + as.proxy, Port: as.in, Original: to}
 		}
 		return &standin.Answer{Name: other.Name + "/app", Port: to.Port(), Original: to}
 	}

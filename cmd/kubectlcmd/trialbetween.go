@@ -42,23 +42,23 @@ func next(sites []site, after int, of func(site) *corev1.Pod) (node string, pod 
 }
 
 // crossings are connections that show that a pod of a mesh reaches a pod outside it on another node.
-func crossings(pod, plain *corev1.Pod, as impostor, family corev1.IPFamily) []attempt {
-	open, excluded := netip.AddrPortFrom(address(plain, family), openPort), netip.AddrPortFrom(address(plain, family), excludedPort)
-	return []attempt{
-		aimed("outbound", pod, "app", open, pod.Name+"/"+as.container, as.out),
-		aimed("outbound, excluded port", pod, "app", excluded, plain.Name+"/app", excludedPort),
-		aimed("the proxy's own", pod, as.container, open, plain.Name+"/app", openPort),
-	}
+func crossings(pod, plain *corev1.Pod, as standIn, family corev1.IPFamily) []attempt {
+	return across(pod, plain, as, family, "outbound", "the proxy's own", plain.Name+"/app", openPort)
 }
 
 // meshCrossings are the same for a pod of the same mesh, whose proxy has to get what comes in.
-func meshCrossings(pod, meshed *corev1.Pod, as impostor, family corev1.IPFamily) []attempt {
-	open, excluded := netip.AddrPortFrom(address(meshed, family), openPort), netip.AddrPortFrom(address(meshed, family), excludedPort)
-	return []attempt{
-		aimed("outbound to the mesh", pod, "app", open, pod.Name+"/"+as.container, as.out),
-		aimed("outbound to the mesh, excluded port", pod, "app", excluded, meshed.Name+"/app", excludedPort),
-		aimed("proxy to proxy", pod, as.container, open, meshed.Name+"/"+as.container, as.in),
+func meshCrossings(pod, meshed *corev1.Pod, as standIn, family corev1.IPFamily) []attempt {
+	return across(pod, meshed, as, family, "outbound to the mesh", "proxy to proxy", meshed.Name+"/"+as.proxy, as.in)
+}
+
+// across are connections to another pod, where what the proxy sends has to arrive at who, at a port.
+func across(pod, to *corev1.Pod, as standIn, family corev1.IPFamily, outbound, own, who string, at uint16) []attempt {
+	open := netip.AddrPortFrom(address(to, family), openPort)
+	all := []attempt{aimed(outbound, pod, "app", open, pod.Name+"/"+as.proxy, as.out), aimed(own, pod, as.proxy, open, who, at)}
+	if as.notOut {
+		all = slices.Insert(all, 1, aimed(outbound+", excluded port", pod, "app", netip.AddrPortFrom(open.Addr(), excludedPort), to.Name+"/app", excludedPort))
 	}
+	return all
 }
 
 // between tries connections from each node's pods of the meshes to those of the next node that has such a pod. So each node is one end and
@@ -90,15 +90,18 @@ func (t *trial) onward(ctx context.Context, sites []site, from int, dialect stri
 	if pod == nil {
 		return nil
 	}
-	as, sidecar := impostorOf(dialect)
+	as, err := t.standIn(dialect)
+	if err != nil {
+		return nil // its own row says so
+	}
 	plain := func(to *corev1.Pod, family corev1.IPFamily) []attempt {
-		if sidecar {
+		if as.proxy != "" {
 			return crossings(pod, to, as, family)
 		}
 		return []attempt{passage("outbound", pod, to, family)}
 	}
 	meshed := func(to *corev1.Pod, family corev1.IPFamily) []attempt {
-		if sidecar {
+		if as.proxy != "" {
 			return meshCrossings(pod, to, as, family)
 		}
 		return []attempt{passage("outbound to the mesh", pod, to, family)}

@@ -1,7 +1,9 @@
 package kubectlcmd
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -12,63 +14,69 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/standin"
-	"github.com/meshcni/meshcni/dialect/ambient"
-	"github.com/meshcni/meshcni/dialect/consul"
-	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/dialect/kuma"
-	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/redirect"
 )
 
 // The ports of the test's pods. No mesh has a meaning for them.
 const (
-	openPort     = 28000 // of applications
-	excludedPort = 28001 // the same, and settings exclude it both ways
-	appControl   = 28002 // for questions to the application, on the loopback interface
-	proxyControl = 28003 // for questions to the proxy
+	openPort     = 28000             // of applications
+	excludedPort = mesh.ExcludedPort // the same, and settings exclude it both ways
+	appControl   = 28002             // for questions to the application, on the loopback interface
+	proxyControl = 28003             // for questions to the proxy
 )
 
 // appUser is the applications' user. Any that is no proxy's would do.
 const appUser = 1000
 
-// impostor imitates an injected pod, with a proxy of ours.
-type impostor struct {
-	dialect     string
-	container   string
-	user        int64
-	in, out     uint16
-	annotations map[string]string
-	env         []corev1.EnvVar
+// standIn is a pod of a mesh without its injector, with a proxy of ours.
+type standIn struct {
+	mesh.StandIn
+	// proxy is the name of the proxy's container; empty: the proxy is on the node.
+	proxy   string
+	user    int64
+	in, out uint16
+	// notIn and notOut: the settings exclude the port that is to be excluded.
+	notIn, notOut bool
 }
 
-// impostors are those of the meshes whose proxy is in the pod. Both families are captured, and the excluded port is not.
-func impostors() []impostor {
-	excluded := strconv.Itoa(excludedPort)
-	return []impostor{
-		{
-			dialect: "istio", container: "istio-proxy", user: istio.ProxyID, in: istio.InboundPort, out: istio.OutboundPort,
-			annotations: map[string]string{
-				istio.StatusAnnotation:    `{"containers":["istio-proxy"]}`,
-				istio.ExcludeInboundPorts: excluded, istio.ExcludeOutboundPorts: excluded,
-			},
-			env: []corev1.EnvVar{{Name: istio.DualStack, Value: "true"}},
-		},
-		{
-			dialect: "linkerd", container: "linkerd-proxy", user: linkerd.DefaultUID, in: linkerd.DefaultInboundPort, out: linkerd.DefaultOutboundPort,
-			annotations: map[string]string{linkerd.ProxyVersion: "test", linkerd.SkipInboundPorts: excluded, linkerd.SkipOutboundPorts: excluded},
-		},
-		{
-			dialect: "kuma", container: "kuma-sidecar", user: kuma.ProxyUID, in: kuma.InboundPort, out: kuma.OutboundPort,
-			annotations: map[string]string{kuma.SidecarInjected: "true", kuma.Config: "redirect:\n  inbound: {excludePorts: [" + excluded + "]}\n  outbound: {excludePorts: [" + excluded + "]}\n"},
-		},
-		{
-			dialect: "consul", container: "consul-dataplane", user: consul.ProxyUID, in: consul.InboundPort, out: consul.OutboundPort,
-			annotations: map[string]string{
-				consul.InjectStatus: "injected", consul.TransparentProxyStatus: "enabled", consul.DualStack: "true",
-				consul.RedirectTrafficConfig: fmt.Sprintf(`{"ProxyUserID":"%d","ProxyInboundPort":%d,"ProxyOutboundPort":%d,"ExcludeInboundPorts":["%s"],"ExcludeOutboundPorts":["%s"]}`,
-					consul.ProxyUID, consul.InboundPort, consul.OutboundPort, excluded, excluded),
-			},
-		},
+var errNoStandIn = errors.New("the test has no pod for this mesh")
+
+// standIn returns that of a mesh. The container, its user and its ports are those that the mesh's rules have in mind.
+func (c *cluster) standIn(name string) (s standIn, err error) {
+	d := dialect.List(c.Dialects).Named(name)
+	if d == nil {
+		return s, errNoStandIn
 	}
+	s.StandIn = c.Facts.Of(name, d).StandIn
+	switch {
+	case len(s.Labels)+len(s.Annotations) == 0:
+		return s, errNoStandIn
+	case d.NodeProxy != nil:
+		return s, nil
+	case s.Container == "" && len(d.Policy.ProxyContainers) == 0:
+		return s, fmt.Errorf("%w: its proxy has no container of a certain name", errNoStandIn)
+	}
+	if s.proxy = s.Container; s.proxy == "" {
+		s.proxy = d.Policy.ProxyContainers[0]
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "pod", Labels: s.Labels, Annotations: s.Annotations},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: s.proxy, Env: s.Env}}},
+	}
+	r, err := d.Redirect(pod, &corev1.Namespace{}, []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()})
+	if err != nil {
+		return s, fmt.Errorf("%w: %w", errNoStandIn, err)
+	}
+	if len(r.Redirect.Proxy.UIDs) > 0 {
+		s.user = int64(r.Redirect.Proxy.UIDs[0])
+	}
+	s.in, s.out = r.Redirect.Proxy.InboundPort, r.Redirect.Proxy.OutboundPort
+	out := r.Redirect.Outbound
+	s.notIn = r.Redirect.Inbound.ExcludePorts.Contains(excludedPort)
+	s.notOut = out.ExcludePorts.Contains(excludedPort) || slices.ContainsFunc(out.Exclude, func(e redirect.Exclusion) bool { return e.Ports.Contains(excludedPort) })
+	return s, nil
 }
 
 // trialLabel is on everything that the test makes, with the run's name.
@@ -121,22 +129,16 @@ func container(name, pod string, from image, user int64, control uint16, listen 
 	}
 }
 
-// meshed is a pod of a mesh whose proxy is in the pod.
-func (r trialRun) meshed(name, node string, from image, as impostor) *corev1.Pod {
+// meshed is a pod of a mesh.
+func (r trialRun) meshed(name, node string, from image, as standIn) *corev1.Pod {
 	pod := r.pod(name, node, from)
-	for k, v := range as.annotations {
-		pod.Annotations[k] = v
+	maps.Copy(pod.Labels, as.Labels)
+	maps.Copy(pod.Annotations, as.Annotations)
+	if as.proxy != "" {
+		proxy := container(as.proxy, name, from, as.user, proxyControl, as.in, as.out)
+		proxy.Env = as.Env
+		pod.Spec.Containers = append(pod.Spec.Containers, proxy)
 	}
-	proxy := container(as.container, name, from, as.user, proxyControl, as.in, as.out)
-	proxy.Env = as.env
-	pod.Spec.Containers = append(pod.Spec.Containers, proxy)
-	return pod
-}
-
-// ambient is a pod of a mesh whose proxy is on the node.
-func (r trialRun) ambient(name, node string, from image) *corev1.Pod {
-	pod := r.pod(name, node, from)
-	pod.Labels[ambient.DataplaneMode] = ambient.Name
 	return pod
 }
 
@@ -166,16 +168,20 @@ func aimed(what string, from *corev1.Pod, container string, to netip.AddrPort, w
 }
 
 // attempts are connections that show that a pod of a mesh is captured as it should be: in both directions, and only what should be.
-func attempts(peer, pod *corev1.Pod, as impostor, family corev1.IPFamily) []attempt {
+func attempts(peer, pod *corev1.Pod, as standIn, family corev1.IPFamily) []attempt {
 	theirs, ours := address(peer, family), address(pod, family)
-	app, proxy, other := pod.Name+"/app", pod.Name+"/"+as.container, peer.Name+"/app"
-	return []attempt{
+	app, proxy, other := pod.Name+"/app", pod.Name+"/"+as.proxy, peer.Name+"/app"
+	all := []attempt{
 		aimed("outbound", pod, "app", netip.AddrPortFrom(theirs, openPort), proxy, as.out),
 		aimed("inbound", peer, "app", netip.AddrPortFrom(ours, openPort), proxy, as.in),
-		aimed("outbound, excluded port", pod, "app", netip.AddrPortFrom(theirs, excludedPort), other, excludedPort),
-		aimed("inbound, excluded port", peer, "app", netip.AddrPortFrom(ours, excludedPort), app, excludedPort),
-		aimed("the proxy's own", pod, as.container, netip.AddrPortFrom(theirs, openPort), other, openPort),
 	}
+	if as.notOut {
+		all = append(all, aimed("outbound, excluded port", pod, "app", netip.AddrPortFrom(theirs, excludedPort), other, excludedPort))
+	}
+	if as.notIn {
+		all = append(all, aimed("inbound, excluded port", peer, "app", netip.AddrPortFrom(ours, excludedPort), app, excludedPort))
+	}
+	return append(all, aimed("the proxy's own", pod, as.proxy, netip.AddrPortFrom(theirs, openPort), other, openPort))
 }
 
 // passages are connections that show that a pod whose proxy is on the node reaches others, and they it: what the proxy does is its own affair.
@@ -221,14 +227,4 @@ func (a attempt) judge(d standin.Dialed) (result, detail string) {
 	default:
 		return resultFailed, fmt.Sprintf("it went to port %d of %s, not to port %d of %s", got.Port, got.Name, a.want.Port, a.want.Name)
 	}
-}
-
-// impostorOf returns that of a dialect.
-func impostorOf(dialect string) (impostor, bool) {
-	all := impostors()
-	at := slices.IndexFunc(all, func(i impostor) bool { return i.dialect == dialect })
-	if at < 0 {
-		return impostor{}, false
-	}
-	return all[at], true
 }

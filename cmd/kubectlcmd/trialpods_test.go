@@ -12,43 +12,51 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/standin"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/redirect"
 )
 
+// standInOf is that of a mesh of this module's.
+func standInOf(name string) (standIn, error) {
+	return (&cluster{Program: Program{Dialects: dialects.All(), Facts: builtin.Facts()}}).standIn(name)
+}
+
 var testRun = trialRun{name: "run", namespace: "ns", lifetime: time.Minute}
 
-// TestImpostors: to each mesh its pod is one of its own, and of no other's; both families are captured, for the ports at which the
+// TestStandIns: to each mesh its pod is one of its own, and of no other's; both families are captured, for the ports at which the
 // stand-in listens as the user that it runs as.
-func TestImpostors(t *testing.T) {
+func TestStandIns(t *testing.T) {
 	t.Parallel()
-	tried := []string{ambient.Name}
+	var tried []string
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
-	for _, as := range impostors() {
-		tried = append(tried, as.dialect)
+	for _, name := range dialects.Names() {
+		as, err := standInOf(name)
+		require.NoError(t, err)
+		if tried = append(tried, name); as.proxy == "" {
+			decision := dialects.All().Named(name).Decide(testRun.meshed("p", "n", image{}, as), namespace)
+			assert.True(t, decision.Selected, decision)
+			continue
+		}
 		pod := testRun.meshed("p", "n", image{name: "i"}, as)
 		plan, err := dialects.All().Plan(t.Context(), dialect.Subject{Pod: pod, Namespace: namespace, Addrs: []netip.Addr{netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("fd00::3")}}, dialect.Options{RefuseProxyUID: true, RefuseNetRaw: true})
-		require.NoError(t, err, as.dialect)
-		require.True(t, plan.Decision.Selected, as.dialect)
-		assert.Equal(t, as.dialect, plan.Dialect)
+		require.NoError(t, err, name)
+		require.True(t, plan.Decision.Selected, name)
+		assert.Equal(t, name, plan.Dialect)
 		r := plan.Redirect
-		assert.Equal(t, []redirect.FamilyMode{redirect.FamilyCapture, redirect.FamilyCapture}, []redirect.FamilyMode{r.IPv4, r.IPv6}, as.dialect)
-		assert.Equal(t, []uint16{as.in, as.out}, []uint16{r.Proxy.InboundPort, r.Proxy.OutboundPort}, as.dialect)
-		assert.Equal(t, []uint32{uint32(as.user)}, r.Proxy.UIDs, as.dialect)
+		assert.Equal(t, []redirect.FamilyMode{redirect.FamilyCapture, redirect.FamilyCapture}, []redirect.FamilyMode{r.IPv4, r.IPv6}, name)
+		assert.Equal(t, []uint16{as.in, as.out}, []uint16{r.Proxy.InboundPort, r.Proxy.OutboundPort}, name)
+		assert.Equal(t, []uint32{uint32(as.user)}, r.Proxy.UIDs, name)
 		out := r.Outbound.ExcludePorts
 		for _, e := range r.Outbound.Exclude {
 			out = out.Union(e.Ports)
 		}
-		assert.True(t, r.Inbound.ExcludePorts.Contains(excludedPort) && out.Contains(excludedPort), "%s: %+v", as.dialect, r)
-		assert.False(t, r.Inbound.ExcludePorts.Contains(openPort) || out.Contains(openPort), as.dialect)
-		assert.Empty(t, plan.Warnings, as.dialect)
-		assert.Empty(t, plan.Bypasses, as.dialect)
+		assert.True(t, r.Inbound.ExcludePorts.Contains(excludedPort) && out.Contains(excludedPort), "%s: %+v", name, r)
+		assert.False(t, r.Inbound.ExcludePorts.Contains(openPort) || out.Contains(openPort), name)
+		assert.Empty(t, plan.Warnings, name)
+		assert.Empty(t, plan.Bypasses, name)
 	}
-	assert.ElementsMatch(t, dialects.Names(), tried)
-
-	decision := ambient.New(ambient.Options{}).Decide(testRun.ambient("p", "n", image{}), namespace)
-	assert.True(t, decision.Selected, decision)
+	assert.Len(t, tried, 5)
 	outside, err := dialects.All().Plan(t.Context(), dialect.Subject{Pod: testRun.pod("p", "n", image{}), Namespace: namespace}, dialect.Options{})
 	require.NoError(t, err)
 	assert.False(t, outside.Decision.Selected)
@@ -57,7 +65,8 @@ func TestImpostors(t *testing.T) {
 // TestJudge: only the right answer is right.
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	as, _ := impostorOf("linkerd")
+	as, err := standInOf("linkerd")
+	require.NoError(t, err)
 	at := func(pod *corev1.Pod, ips ...string) *corev1.Pod {
 		for _, ip := range ips {
 			pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: ip})

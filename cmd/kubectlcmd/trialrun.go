@@ -21,7 +21,6 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/standin"
-	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
@@ -169,31 +168,25 @@ func (t *trial) dialect(ctx context.Context, n agentapi.Node, a agent, dialect, 
 	row := func(what, result, detail string) {
 		rows = append(rows, trialRow{Node: a.Node, Dialect: dialect, What: what, Result: result, Detail: detail})
 	}
-	as, sidecar := impostorOf(dialect)
-	var made *corev1.Pod
-	switch text := noProxy(n); {
-	case sidecar:
-		made = t.run.meshed(name, a.Node, from, as)
-	case dialect != ambient.Name:
-		row("pod starts", resultUnknown, "the test has no pod for this mesh")
-		return rows, nil
-	case text != "":
-		row("pod starts", resultUnknown, text)
-		return rows, nil
-	default:
-		made = t.run.ambient(name, a.Node, from)
+	as, err := t.standIn(dialect)
+	if text := noProxy(n); err == nil && as.proxy == "" && text != "" {
+		err = errors.New(text)
 	}
-	pod, err := t.start(ctx, made)
+	if err != nil {
+		row("pod starts", resultUnknown, err.Error())
+		return rows, nil
+	}
+	pod, err = t.start(ctx, t.run.meshed(name, a.Node, from, as))
 	if err != nil {
 		row("pod starts", resultFailed, err.Error())
 		return rows, nil
 	}
-	if !sidecar {
+	if as.proxy == "" {
 		row(t.captured(ctx, a, pod))
 	}
 	for _, family := range families(peer, pod) {
 		tries := passages(peer, pod, family)
-		if sidecar {
+		if as.proxy != "" {
 			tries = attempts(peer, pod, as, family)
 		}
 		rows = append(rows, t.connectAll(ctx, trialRow{Node: a.Node, Dialect: dialect, Family: string(family)}, tries)...)

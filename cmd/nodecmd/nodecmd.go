@@ -32,6 +32,8 @@ import (
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -46,6 +48,8 @@ type Program struct {
 	// Dialects are the values of --dialect; the first is the default. Nil means those of this module. One whose proxy is on
 	// the node needs Settings.Ambient.
 	Dialects []dialect.Dialect
+	// Facts are what is known of the meshes beside their dialects. Nil means those of this module.
+	Facts mesh.List
 	// Config holds the defaults of the flags, and settings that have no flag. Zero means installer.Default().
 	// Plugin.Dialects, by name from Dialects, is the default of --dialect; if it is empty or what installer.Default() has, the
 	// first of Dialects is.
@@ -94,6 +98,9 @@ func (p *Program) setDefaults() {
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
 		p.Dialects = dialects.All()
+	}
+	if p.Facts == nil {
+		p.Facts = builtin.Facts()
 	}
 	if !p.asked { // once, since the settings are read again every few seconds
 		p.asked, p.invalid = true, dialect.List(p.Dialects).Validate()
@@ -320,7 +327,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 		}
 		return texts
 	}
-	repairs.elsewhere = func(dialect string) bool { return servedBy(agent.Neighbours(), dialect) }
+	repairs.elsewhere = func(dialect string) bool { return servedBy(agent.Neighbours(), p.Facts, dialect) }
 	warnings := func() []string {
 		texts := slices.Concat(repairs.warnings(), held.warnings(), full.warnings(), left.warnings())
 		if why := agent.Refused(); why != "" {

@@ -12,17 +12,14 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/repair"
 )
 
-// servers are the plugins of other meshes that redirect the pods of a dialect.
-var servers = map[string][]string{
-	"istio": {"istio-cni"}, "ambient": {"istio-cni"}, "linkerd": {"linkerd-cni"}, "kuma": {"kuma-cni"}, "consul": {"consul-cni"},
-}
-
 // servedBy reports whether one of the plugins beside ours redirects the pods of a dialect.
-func servedBy(neighbours []installer.Neighbour, dialect string) bool {
-	return slices.ContainsFunc(neighbours, func(n installer.Neighbour) bool { return slices.Contains(servers[dialect], n.Plugin) })
+func servedBy(neighbours []installer.Neighbour, meshes mesh.List, dialect string) bool {
+	types := meshes.Of(dialect, nil).PluginTypes
+	return slices.ContainsFunc(neighbours, func(n installer.Neighbour) bool { return slices.Contains(types, n.Plugin) })
 }
 
 const (

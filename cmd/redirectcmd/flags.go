@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -34,7 +36,7 @@ type flagBuild struct {
 	p                                            Program
 	users                                        string // what was said of the proxy's users
 	gidsSet                                      bool
-	dualStack, redirectDNS, captureAllDNS        bool
+	redirectDNS, captureAllDNS                   bool
 	probePort                                    uint16
 	probeTimeout                                 time.Duration
 	runValidation, skipApply, dryRun, removeOnly bool
@@ -49,56 +51,44 @@ const (
 	list = "list" // a text of elements that are separated by commas
 )
 
-var ruleFlags = []ruleFlag{
-	{"envoy-port", "p", text, "port to which outbound connections are redirected", into(parsePort, func(b *flagBuild) *uint16 { return &b.Proxy.OutboundPort })},
-	{"inbound-capture-port", "z", text, "port to which inbound connections are redirected", into(parsePort, func(b *flagBuild) *uint16 { return &b.Proxy.InboundPort })},
-	{"inbound-tunnel-port", "e", text, "the proxy's tunnel port, never redirected", into(parsePort, func(b *flagBuild) *uint16 { return &b.Proxy.TunnelPort })},
-	{"proxy-uid", "u", list, "users of the proxy, by number or name, whose traffic is not redirected", setUIDs},
-	{"proxy-gid", "g", list, "groups of the proxy, by number or name; default, the same as the users where the mesh goes by groups too", setGIDs},
-	{"istio-inbound-interception-mode", "m", text, "REDIRECT or TPROXY", into(parseMode, func(b *flagBuild) *redirect.Mode { return &b.Mode })},
-	{"inbound-tproxy-mark", "t", text, "mark of packets on their way to a transparent listener", into(parseNumber, func(b *flagBuild) *uint32 { return &b.Names.InboundMark })},
-	{"inbound-tproxy-route-table", "r", text, "route table that keeps marked packets local", into(parseNumber, func(b *flagBuild) *uint32 { return &b.Names.RouteTable })},
-	{"istio-inbound-ports", "b", list, "inbound ports that are redirected; * is all, empty none", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Inbound.Ports })},
-	{"istio-local-exclude-ports", "d", list, "inbound ports that are not, when all are", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Inbound.ExcludePorts })},
-	{"istio-service-cidr", "i", list, "destinations that are redirected; * is all, empty none", into(prefixes(redirect.AllowAll), func(b *flagBuild) *redirect.PrefixSet { return &b.Outbound.CIDRs })},
-	{"istio-service-exclude-cidr", "x", list, "destinations that are not", into(prefixes(0), func(b *flagBuild) *redirect.PrefixSet { return &b.Outbound.ExcludeCIDRs })},
-	{"istio-outbound-ports", "q", list, "outbound ports that are redirected whatever the destination", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Outbound.Ports })},
-	{"istio-local-outbound-ports-exclude", "o", list, "outbound ports that are not", into(parsePorts, func(b *flagBuild) *redirect.PortSet { return &b.Outbound.ExcludePorts })},
-	{"kube-virt-interfaces", "k", list, "interfaces of virtual machines, whose inbound traffic counts as outbound", into(redirect.ParseInterfaces, func(b *flagBuild) *[]string { return &b.VirtualInterfaces })},
-	{"istio-exclude-interfaces", "c", list, "interfaces that are left alone", into(redirect.ParseInterfaces, func(b *flagBuild) *[]string { return &b.ExcludeInterfaces })},
-	{"istio-outbound-owner-groups", "", list, "groups whose outbound traffic is redirected; * is all", setOwnerGroups},
-	{"istio-outbound-owner-groups-exclude", "", list, "groups whose is not", setExcludeOwnerGroups},
-	{"host-ipv4-loopback-cidr", "", text, "the part of 127.0.0.0/8 that counts as localhost, and is left alone; default 127.0.0.1/32", into(parseLocalhost, func(b *flagBuild) *netip.Prefix { return &b.Localhost })},
-	{"redirect-dns", "", flag, "redirect look-ups to the servers in /etc/resolv.conf", into(parseBool, func(b *flagBuild) *bool { return &b.redirectDNS })},
-	{"capture-all-dns", "", flag, "with --redirect-dns: to all servers", into(parseBool, func(b *flagBuild) *bool { return &b.captureAllDNS })},
-	{"drop-invalid", "", flag, "drop packets that conntrack holds invalid", into(parseBool, func(b *flagBuild) *bool { return &b.DropInvalid })},
-	{"dual-stack", "", flag, "capture IPv6 even if the pod's first address is IPv4", into(parseBool, func(b *flagBuild) *bool { return &b.dualStack })},
-	{"iptables-probe-port", "", text, "port of validation's trial connections", into(parsePort, func(b *flagBuild) *uint16 { return &b.probePort })},
-	{"probe-timeout", "", text, "how long validation may take; default 5s", into(parseTimeout, func(b *flagBuild) *time.Duration { return &b.probeTimeout })},
-	{"dry-run", "n", flag, "print the rules and change nothing", into(parseBool, func(b *flagBuild) *bool { return &b.dryRun })},
-	{"skip-rule-apply", "", flag, "do not apply the rules", into(parseBool, func(b *flagBuild) *bool { return &b.skipApply })},
-	{"run-validation", "", flag, "validate afterwards", into(parseBool, func(b *flagBuild) *bool { return &b.runValidation })},
-}
+// ruleFlags are Istio's, with what this program finds in its environment: users, groups and servers. Then those that define no rules.
+var ruleFlags = func() (all []ruleFlag) {
+	own := map[string]func(*flagBuild, string) error{
+		"proxy-uid": setUIDs, "proxy-gid": setGIDs, "istio-outbound-owner-groups": setOwnerGroups, "istio-outbound-owner-groups-exclude": setExcludeOwnerGroups,
+		"redirect-dns":    into(parseBool, func(b *flagBuild) *bool { return &b.redirectDNS }),
+		"capture-all-dns": into(parseBool, func(b *flagBuild) *bool { return &b.captureAllDNS }),
+	}
+	for _, f := range istiofacts.Flags() {
+		r := ruleFlag{f.Name, f.Short, text, f.Usage, own[f.Name]}
+		switch {
+		case f.Bool:
+			r.kind = flag
+		case f.List:
+			r.kind = list
+		}
+		if r.set == nil {
+			r.set = func(b *flagBuild, value string) error { return f.Apply(&b.Redirect, value) }
+		}
+		ruleVariables[f.Name] = f.Variables[1:]
+		for _, other := range f.Also {
+			otherNames[other] = f.Name
+		}
+		all = append(all, r)
+	}
+	return append(all,
+		ruleFlag{"iptables-probe-port", "", text, "port of validation's trial connections", into(parsePort, func(b *flagBuild) *uint16 { return &b.probePort })},
+		ruleFlag{"probe-timeout", "", text, "how long validation may take; default 5s", into(parseTimeout, func(b *flagBuild) *time.Duration { return &b.probeTimeout })},
+		ruleFlag{"dry-run", "n", flag, "print the rules and change nothing", into(parseBool, func(b *flagBuild) *bool { return &b.dryRun })},
+		ruleFlag{"skip-rule-apply", "", flag, "do not apply the rules", into(parseBool, func(b *flagBuild) *bool { return &b.skipApply })},
+		ruleFlag{"run-validation", "", flag, "validate afterwards", into(parseBool, func(b *flagBuild) *bool { return &b.runValidation })},
+	)
+}()
 
-// ruleVariables are further variables of rule flags.
-var ruleVariables = map[string][]string{
-	"redirect-dns":               {"ISTIO_META_DNS_CAPTURE"},
-	"drop-invalid":               {"INVALID_DROP"},
-	"dual-stack":                 {"ISTIO_DUAL_STACK", "ISTIO_AGENT_DUAL_STACK"},
-	"host-ipv4-loopback-cidr":    {"ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR"},
-	"inbound-tproxy-mark":        {"ISTIO_INBOUND_TPROXY_MARK"},
-	"inbound-tproxy-route-table": {"ISTIO_INBOUND_TPROXY_ROUTE_TABLE"},
-	"iptables-probe-port":        {"NFTABLES_PROBE_PORT"},
-}
-
-// otherNames are further names of rule flags.
-var otherNames = map[string]string{
-	"istio-inbound-tproxy-mark":         "inbound-tproxy-mark",
-	"istio-inbound-tproxy-route-table":  "inbound-tproxy-route-table",
-	"istio-outbound-ipv4-loopback-cidr": "host-ipv4-loopback-cidr",
-	"nftables-probe-port":               "iptables-probe-port",
-	"nftables-trace-logging":            "iptables-trace-logging",
-}
+// ruleVariables are further variables of rule flags, and otherNames further names.
+var (
+	ruleVariables = map[string][]string{"iptables-probe-port": {"NFTABLES_PROBE_PORT"}}
+	otherNames    = map[string]string{"nftables-probe-port": "iptables-probe-port", "nftables-trace-logging": "iptables-trace-logging"}
+)
 
 func usualName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(cmp.Or(otherNames[name], name))
@@ -200,12 +190,9 @@ func (b *flagBuild) finish(asIstio bool) error {
 	if err := b.proxyUsers(asIstio); err != nil {
 		return err
 	}
-	if b.dualStack {
-		b.IPv6 = redirect.FamilyCapture
-	}
 	switch {
 	case b.redirectDNS && b.captureAllDNS:
-		b.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: dnsListener}
+		b.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: istio.DNSPort}
 	case b.redirectDNS:
 		servers, warnings, err := b.p.nameservers()
 		b.warnings = append(b.warnings, warnings...)
@@ -216,16 +203,12 @@ func (b *flagBuild) finish(asIstio bool) error {
 		case err != nil:
 			return fmt.Errorf("--redirect-dns without --capture-all-dns: %w", err)
 		}
-		b.DNS = redirect.DNS{Servers: redirect.Prefixes(servers...), Port: dnsListener}
+		b.DNS = redirect.DNS{Servers: redirect.Prefixes(servers...), Port: istio.DNSPort}
 	case b.captureAllDNS:
 		b.warnings = append(b.warnings, "--capture-all-dns does nothing without --redirect-dns")
 	}
 	return nil
 }
-
-// dnsListener is the proxy's DNS port, for which the init-container program has no
-// flag (istio.io/latest/docs/ops/deployment/application-requirements).
-const dnsListener = 15053
 
 const resolvConf = "/etc/resolv.conf"
 
@@ -268,22 +251,6 @@ func into[T any](parse func(string) (T, error), field func(*flagBuild) *T) func(
 
 func parsePort(value string) (uint16, error) { return redirect.ParsePort(value, redirect.AllowZero) }
 
-func parsePorts(value string) (redirect.PortSet, error) {
-	return redirect.ParsePorts(value, redirect.AllowAll)
-}
-
-func prefixes(g redirect.Grammar) func(string) (redirect.PrefixSet, error) {
-	return func(value string) (redirect.PrefixSet, error) { return redirect.ParsePrefixes(value, g) }
-}
-
-func parseNumber(value string) (uint32, error) {
-	n, err := strconv.ParseUint(value, 0, 32)
-	if err != nil {
-		return 0, errors.New("not a number from 0 to 4294967295")
-	}
-	return uint32(n), nil
-}
-
 func parseBool(value string) (bool, error) {
 	on, err := strconv.ParseBool(value)
 	if err != nil {
@@ -298,20 +265,4 @@ func parseTimeout(value string) (time.Duration, error) {
 		return 0, errors.New("not a duration such as 5s")
 	}
 	return d, nil
-}
-
-func parseMode(value string) (redirect.Mode, error) {
-	m := redirect.Mode(cmp.Or(value, string(redirect.ModeRedirect)))
-	if m != redirect.ModeRedirect && m != redirect.ModeTProxy {
-		return "", errors.New("not REDIRECT or TPROXY")
-	}
-	return m, nil
-}
-
-func parseLocalhost(value string) (netip.Prefix, error) {
-	p, err := redirect.ParsePrefix(value, 0)
-	if err == nil && (!p.Addr().Is4() || !p.Addr().IsLoopback() || p.Bits() < 8) {
-		err = errors.New("not a range of 127.0.0.0/8")
-	}
-	return p, err
 }

@@ -108,13 +108,6 @@ func (c *common) asIstio(fs *pflag.FlagSet) {
 	cli.Group(fs, "What is said", c.log.declare)
 }
 
-// istioBase is the Redirect of Istio's program without flags: it captures nothing.
-func istioBase(r redirect.Redirect) redirect.Redirect {
-	r.Inbound = redirect.Inbound{}
-	r.Outbound = redirect.Outbound{}
-	return r
-}
-
 // istioCommand makes the command and its second one.
 func (p Program) istioCommand() *cobra.Command {
 	cmd := p.istioVerb(IstioCommand+" [flags]", "Do as Istio's init-container program of this name, with its flags and defaults", runApply)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -16,12 +17,6 @@ import (
 const (
 	passwd = "/etc/passwd"
 	groups = "/etc/group"
-)
-
-// proxyUser is the name in Istio's image of the proxy's user and its group, and envoyUser the variable that names another user.
-const (
-	proxyUser = "istio-proxy"
-	envoyUser = "ENVOY_USER"
 )
 
 // numbers returns those of the users or groups of a file. A file that does not exist has none.
@@ -63,7 +58,7 @@ func (p Program) ids(value, file string) ([]uint32, error) {
 		id, ok := known[name]
 		switch {
 		case ok:
-		case name == proxyUser && (unread == nil || errors.Is(unread, errOtherContainer)):
+		case name == istiofacts.User && unread == nil:
 			id = istio.ProxyID
 		case unread != nil:
 			errs = append(errs, fmt.Errorf("%q is no number: %w", name, unread))
@@ -111,17 +106,17 @@ func setExcludeOwnerGroups(b *flagBuild, value string) (err error) {
 // proxyUsers sets the proxy's users and groups that no flag has. Istio's program looks up the user that a variable names, and takes
 // its default if there is none. The groups are called as the users; one that does not exist has the user's number.
 func (b *flagBuild) proxyUsers(asIstio bool) error {
-	if name, ok := b.p.Env(envoyUser); asIstio && b.users == "" {
+	if name, ok := b.p.Env(istiofacts.UserVariable); asIstio && b.users == "" {
 		known, err := b.p.numbers(passwd)
 		if !ok || name == "" {
-			name = proxyUser
+			name = istiofacts.User
 		}
 		id, found := known[name]
 		switch {
 		case found:
 			b.Proxy.UIDs = []uint32{id}
-		case err != nil && (name != proxyUser || !errors.Is(err, errOtherContainer)):
-			return fmt.Errorf("variable %s=%q: %w", envoyUser, name, err)
+		case err != nil:
+			return fmt.Errorf("variable %s=%q: %w", istiofacts.UserVariable, name, err)
 		}
 	}
 	if b.gidsSet || len(b.Proxy.GIDs) == 0 { // a mesh that goes by users alone stays so
@@ -133,7 +128,7 @@ func (b *flagBuild) proxyUsers(asIstio bool) error {
 	}
 	gids, err := b.p.numbers(groups)
 	uids, uerr := b.p.numbers(passwd)
-	if err := errors.Join(err, uerr); err != nil && !errors.Is(err, errOtherContainer) {
+	if err := errors.Join(err, uerr); err != nil {
 		return err
 	}
 	names := strings.Split(b.users, ",")

@@ -16,6 +16,8 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -40,6 +42,8 @@ type Program struct {
 	Version string
 	// Dialects are the values of --dialect; the first is the default. Nil means those of this module.
 	Dialects []dialect.Dialect
+	// Facts are what is known of the meshes beside their dialects. Nil means those of this module.
+	Facts mesh.List
 	// PluginType is the type of the plugin's entry in the node's network configuration, from which the settings come that
 	// no flag gives. Default: netconf.DefaultType.
 	PluginType string
@@ -110,6 +114,9 @@ func (p *Program) setDefaults() {
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
 		p.Dialects = dialects.All()
+	}
+	if p.Facts == nil {
+		p.Facts = builtin.Facts()
 	}
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }

@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/visible"
@@ -168,7 +169,7 @@ func (c *common) target(ns *netnsexec.NetNS) (*target, error) {
 // explained is [common.target], which has refused pods too.
 func (c *common) explained(ns *netnsexec.NetNS) (*target, error) {
 	t := &target{mesh: &c.dialects[0]}
-	in := explain.Input{Subject: dialect.Subject{Pod: &corev1.Pod{}, Addrs: c.addrs}, Known: c.Dialects, Configuration: c.config}
+	in := explain.Input{Subject: dialect.Subject{Pod: &corev1.Pod{}, Addrs: c.addrs}, Known: c.Dialects, Facts: c.Facts, Configuration: c.config}
 	meshes, err := c.dialects, error(nil)
 	if c.file == "" {
 		meshes, err = c.byFlags(t, &in, ns)
@@ -228,7 +229,7 @@ func (c *common) byFlags(t *target, in *explain.Input, ns *netnsexec.NetNS) (dia
 	}
 	base := built.Redirect
 	if c.istioFlags != nil {
-		base = istioBase(base)
+		base = istiofacts.Nothing(base)
 	}
 	if t.action, built.Origins, err = c.build(base, nil); err != nil {
 		return nil, err

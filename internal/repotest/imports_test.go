@@ -24,6 +24,8 @@ type rule struct {
 var values = []string{
 	"selection", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare", "dialect", "dialect/istio", "dialect/ambient",
 	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "nodeproxy/internal/machine", "cmd/internal/migration",
+	"mesh", "mesh/builtin", "dialect/istio/istiofacts", "dialect/ambient/ambientfacts", "dialect/linkerd/linkerdfacts", "dialect/kuma/kumafacts",
+	"dialect/consul/consulfacts",
 }
 
 // engine are the values that need no Kubernetes types at all.
@@ -71,6 +73,11 @@ var rules = []rule{
 		packages: []string{"cmd/meshcni"}, transitively: true,
 		forbid: []string{"k8s.io/client-go/...", "github.com/spf13/...", "github.com/prometheus/..."},
 		why:    "start-up time and size of the plugin, which is started for each pod",
+	},
+	{
+		packages: []string{"cmd/meshcni", "plugin", "selection", "redirect", "dialect", "dialect/istio", "dialect/ambient", "dialect/linkerd", "dialect/kuma", "dialect/consul"},
+		forbid:   []string{module + "/mesh/..."}, transitively: true,
+		why: "a mesh's facts are for people: nothing decides about a pod by them, and the plugin links none",
 	},
 }
 

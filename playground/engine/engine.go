@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -109,7 +110,7 @@ func (s Subject) ask() (*asked, error) {
 			return nil, inputError{"namespace", err}
 		}
 	}
-	x, err := explain.Pod(meshes.Meshes, explain.Input{Subject: subject, Options: meshes.Options, Known: dialects.All(), Template: m.Template, Configuration: explain.NoConfiguration})
+	x, err := explain.Pod(meshes.Meshes, explain.Input{Subject: subject, Options: meshes.Options, Known: dialects.All(), Facts: builtin.Facts(), Template: m.Template, Configuration: explain.NoConfiguration})
 	if err != nil {
 		return nil, inputError{"pod", err}
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
@@ -34,11 +33,17 @@ func (j *Judge) group(of explain.Explanation, e Evidence, x explain.Comparison) 
 			}
 		}
 	}
+	deliberate := func(p trace.Packet) string {
+		if j.Plan.mesh.Deliberate == nil {
+			return ""
+		}
+		return j.Plan.mesh.Deliberate(of.Plan.Redirect, p)
+	}
 	for _, d := range x.Differences {
-		note(cmp.Or(deliberate(of.Plan.Redirect, d.Packet), kind(d)), d.String())
+		note(cmp.Or(deliberate(d.Packet), kind(d)), d.String())
 	}
 	for _, d := range x.ConnectionDifferences {
-		note(cmp.Or(deliberate(of.Plan.Redirect, d.Packet), fmt.Sprintf("%s %s connections: %s there, %s here", d.Packet.Direction, d.Packet.Proto, d.A, d.B)), d.String())
+		note(cmp.Or(deliberate(d.Packet), fmt.Sprintf("%s %s connections: %s there, %s here", d.Packet.Direction, d.Packet.Proto, d.A, d.B)), d.String())
 	}
 	more := ""
 	if n := len(kinds) - maxKinds; n > 0 {
@@ -49,19 +54,6 @@ func (j *Judge) group(of explain.Explanation, e Evidence, x explain.Comparison) 
 		g.Cause = strings.TrimPrefix(g.Cause+j.blame(), "; ")
 	}
 	return g
-}
-
-// deliberate says in words where ours differ from the mesh's own rules on purpose, in which every pod of the kind does; nothing of
-// other packets. It is Istio with TPROXY: see "Difference to istio-cni" in docs/dialects/istio.md, and docs/comparison.md.
-func deliberate(r redirect.Redirect, p trace.Packet) string {
-	switch {
-	case r.Mode != redirect.ModeTProxy:
-	case p.Direction == trace.In && r.Proxy.TunnelPort != 0 && p.Dst.Port() == r.Proxy.TunnelPort:
-		return fmt.Sprintf("inbound connections to the proxy's tunnel port %d go to its inbound port there, and straight to the tunnel port here, as with REDIRECT", p.Dst.Port())
-	case p.Direction == trace.Out && p.Mark == r.Names.InboundMark: // the policy route keeps them in the pod
-		return "what the proxy sends to the application with the client's address comes back to the proxy there, without end, if the proxy runs as the mesh's user and not as root; here it arrives"
-	}
-	return ""
 }
 
 // kind describes a difference of fates, without addresses.

@@ -10,6 +10,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
+	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -30,7 +31,7 @@ func TestConsulWithPlugin(t *testing.T) {
 	assert.Equal(t, selection.InitContainer, d.Policy.Decide(p, nil).Reason)
 	without := migration.WithoutInit(p, dialect.List{d})
 	assert.False(t, d.Policy.Decide(without, nil).Selected, "it has no annotations of a plugin's pod")
-	j := migration.Judge{Meshes: dialect.List{d}}
+	j := migration.Judge{Meshes: dialect.List{d}, Facts: builtin.Facts()}
 	x, err := j.Explain(p, nil)
 	require.NoError(t, err)
 	require.True(t, x.Decision.Selected)

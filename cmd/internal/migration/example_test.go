@@ -4,10 +4,11 @@ import (
 	"fmt"
 
 	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/mesh/builtin"
 )
 
 func ExampleMake() {
-	peer, _ := migration.Named("istio-cni")
+	peer, _ := migration.Named(builtin.Facts(), "istio-cni")
 	plan := migration.Make(peer, []migration.Setting{
 		{Key: "EXCLUDE_NAMESPACES", Value: "kube-system, batch", From: "ConfigMap istio-system/istio-cni-config"},
 		{Key: "SHINY", Value: "yes", From: "ConfigMap istio-system/istio-cni-config"},

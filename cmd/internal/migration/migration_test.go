@@ -18,6 +18,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/mesh/builtin"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -48,7 +49,7 @@ func plan(t *testing.T, name string, change ...func(*appsv1.DaemonSet, map[strin
 	for _, c := range change {
 		c(ds, configMaps)
 	}
-	peer, ok := migration.Recognise(ds)
+	peer, ok := migration.Recognise(builtin.Facts(), ds)
 	require.True(t, ok)
 	settings, err := migration.Settings(ds, configMaps)
 	require.NoError(t, err)
@@ -181,9 +182,9 @@ func TestRecognise(t *testing.T) {
 		ds.Spec.Template.Spec.Containers = []corev1.Container{{Name: "install-cni", Command: []string{"/opt/cni/bin/install"}, EnvFrom: []corev1.EnvFromSource{
 			{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "calico-config"}}},
 		}}}
-		_, ok := migration.Recognise(ds)
+		_, ok := migration.Recognise(builtin.Facts(), ds)
 		assert.False(t, ok)
 	}
-	_, ok := migration.Recognise(&appsv1.DaemonSet{})
+	_, ok := migration.Recognise(builtin.Facts(), &appsv1.DaemonSet{})
 	assert.False(t, ok)
 }

@@ -10,11 +10,15 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/mesh"
 )
 
 // Plan lists the work of a move.
 type Plan struct {
-	// From is the other plugin's name, one of [Names].
+	// From is the other plugin's name, or [InitContainers].
 	From string `json:"from"`
 	// Values are those of the chart.
 	Values map[string]any `json:"values"`
@@ -29,8 +33,15 @@ type Plan struct {
 	// Steps are in order.
 	Steps []string `json:"steps"`
 
-	peer    Peer
+	mesh    mesh.Facts
+	onNode  []string // the dialects of meshes with a proxy on the node that a setting switches on
 	changed []change // to the rules, by settings without equal
+}
+
+// change is the effect on a pod's rules of a setting without an equal here, so that the other's rules can be told from ours.
+type change struct {
+	Setting
+	mesh.Outcome
 }
 
 // Kept is a setting and the values that it has become.
@@ -49,12 +60,10 @@ type Note struct {
 }
 
 // Dialects are the names of the meshes that the values choose, in order.
-func (p Plan) Dialects() []string {
-	if p.on("ambient.enabled") {
-		return []string{"ambient", p.peer.Dialect}
-	}
-	return []string{p.peer.Dialect}
-}
+func (p Plan) Dialects() []string { return append(slices.Clip(p.onNode), p.mesh.Name) }
+
+// OnNode reports whether the other plugin serves a mesh whose proxy is on the node.
+func (p Plan) OnNode() bool { return len(p.onNode) > 0 }
 
 // ExcludedNamespaces are those of the values.
 func (p Plan) ExcludedNamespaces() []string {
@@ -91,50 +100,79 @@ func (p Plan) value(path string) any {
 	return at
 }
 
-// Make returns the plan to move from a peer with settings. Every setting is in exactly one of the plan's lists, or has become
-// part of one in Kept.
-func Make(peer Peer, settings []Setting) Plan {
-	b := &builder{Plan: Plan{
-		From: peer.Name, peer: peer, Values: map[string]any{}, Kept: []Kept{}, Undone: []Note{}, Unknown: []Setting{}, Needless: []Note{},
-	}, said: map[string]Setting{}}
-	b.set("dialect", peer.Dialect)
-	b.set("excludeNamespaces", []string{})
+// Make returns the plan to move from a mesh's own plugin, by its settings. Every setting is in exactly one of the plan's lists, or has
+// become part of one in Kept.
+func Make(from mesh.Facts, settings []Setting) Plan {
+	b, said := begin(from.Plugin.Type, from), map[string]string{}
 	for _, s := range settings {
 		if s.Unread == "" {
-			b.said[s.Key] = s
+			said[s.Key] = s.Value
 		}
 	}
 	for _, s := range settings {
-		rule, ok := peer.rules[s.Key]
-		if !ok {
-			rule, ok = common[s.Key]
+		translate := from.Plugin.Settings[s.Key]
+		if translate == nil {
+			translate = common[s.Key]
 		}
 		switch {
-		case s.Unread != "" || !ok && !strings.HasPrefix(s.Key, "container "):
-			b.Unknown = append(b.Unknown, s)
-		case !ok:
-			b.undone(s, "a container of its own beside the installer's: see what it does, and whether you need it", false)
+		case s.Unread == "" && translate != nil:
+			b.take(s, translate(s.Value, said))
+		case s.Unread == "" && strings.HasPrefix(s.Key, "container "):
+			b.take(s, mesh.Outcome{Undone: "a container of its own beside the installer's: see what it does, and whether you need it"})
 		default:
-			rule(b, s)
+			b.Unknown = append(b.Unknown, s)
 		}
 	}
-	b.Steps = slices.Concat(peer.before, []string{
+	return b.end(from.Plugin.Before, from.Plugin.Remove)
+}
+
+// MakeInits returns the plan to move from the init containers of a mesh.
+func MakeInits(from mesh.Facts, d dialect.Dialect) Plan {
+	var remove []string
+	if mode := from.Injection.PluginMode; mode != "" {
+		remove = []string{"Tell the injector that there is a plugin: " + mode + "."}
+		if d.Validation.Container != "" && len(d.Policy.InitContainers) > 0 {
+			remove[0] += " New pods then have " + d.Validation.Container + " instead of " + d.Policy.InitContainers[0] + "."
+		}
+	}
+	return begin(InitContainers, from).end(nil, remove)
+}
+
+// common are the settings that all DaemonSets have.
+var common = map[string]mesh.Translate{"nodeSelector": mesh.Keep("nodeSelector", object), "affinity": mesh.Keep("affinity", object)}
+
+func object(v string) (any, error) {
+	var m map[string]any
+	return m, yaml.UnmarshalStrict([]byte(v), &m)
+}
+
+func begin(name string, from mesh.Facts) *builder {
+	b := &builder{Plan: Plan{
+		From: name, mesh: from, Values: map[string]any{}, Kept: []Kept{}, Undone: []Note{}, Unknown: []Setting{}, Needless: []Note{},
+	}}
+	b.set("dialect", from.Name)
+	b.set("excludeNamespaces", []string{})
+	return b
+}
+
+// end adds the steps.
+func (b *builder) end(before, remove []string) Plan {
+	b.Steps = slices.Concat(before, []string{
 		"Write the values with --values FILE, and read what the report says under settings: what has no equal is yours to decide.",
-	}, b.steps, b.switchOver(), []string{
+	}, b.steps, b.switchOver(remove), []string{
 		"kubectl meshcni check then finds nothing, and kubectl meshcni status counts the pods as captured.",
 	})
 	return b.Plan
 }
 
 // switchOver lists the steps that bring the one and remove the other.
-func (b *builder) switchOver() []string {
+func (b *builder) switchOver(remove []string) []string {
 	const (
 		install = "helm install meshcni with the values, in a namespace of its own, and wait until it is ready. "
 		restart = "Restart the pods, workload by workload: kubectl rollout restart. A running pod keeps the rules that it has."
 	)
-	remove := b.peer.remove
 	switch {
-	case b.on("ambient.enabled"):
+	case b.OnNode():
 		return slices.Concat([]string{"Only one agent may hold ztunnel's socket, so the other goes first. Do this in a maintenance window: pods that start in between are not captured until ours is there."},
 			remove, []string{install + "It takes running pods of ambient mode over. Restart those with a sidecar that started in between."})
 	case b.From == InitContainers:
@@ -150,27 +188,36 @@ func (b *builder) switchOver() []string {
 
 type builder struct {
 	Plan
-	said  map[string]Setting
 	steps []string // of settings
 }
 
-func (b *builder) keep(s Setting, path string, to any) {
-	b.set(path, to)
-	b.Kept = append(b.Kept, Kept{s, path, to})
-}
-
-func (b *builder) undone(s Setting, do string, rules bool) {
-	b.Undone = append(b.Undone, Note{s, do, rules})
-}
-
-func (b *builder) needless(s Setting, why string) {
-	b.Needless = append(b.Needless, Note{Setting: s, Text: why})
-}
-
-// wrong is a value that the other plugin would not take either, or that this program does not understand.
-func (b *builder) wrong(s Setting, err error) {
-	s.Unread = fmt.Sprintf("%q is not understood: %v", s.Value, err)
-	b.Unknown = append(b.Unknown, s)
+// take notes what becomes of a setting.
+func (b *builder) take(s Setting, o mesh.Outcome) {
+	switch {
+	case o.Err != nil: // the other plugin would not take it either, or this program does not understand it
+		s.Unread = fmt.Sprintf("%q is not understood: %v", s.Value, o.Err)
+		b.Unknown = append(b.Unknown, s)
+		return
+	case o.Path != "":
+		b.set(o.Path, o.Value)
+		b.Kept = append(b.Kept, Kept{s, o.Path, o.Value})
+	case o.Undone != "":
+		b.Undone = append(b.Undone, Note{s, o.Undone, o.Rules})
+	default:
+		b.Needless = append(b.Needless, Note{Setting: s, Text: o.Needless})
+	}
+	if o.Change != nil {
+		b.changed = append(b.changed, change{s, o})
+	}
+	if o.OnNode != "" {
+		b.onNode = append(b.onNode, o.OnNode)
+	}
+	if o.Step != "" {
+		b.steps = append(b.steps, o.Step)
+	}
+	for path, value := range o.Also {
+		b.set(path, value)
+	}
 }
 
 func (b *builder) set(path string, to any) {
@@ -187,61 +234,33 @@ func (b *builder) set(path string, to any) {
 	at[names[len(names)-1]] = to
 }
 
-// Peer is another plugin, or the init containers.
-type Peer struct {
-	// Name is its name for --from, and the type of its entry where it has one.
-	Name string
-	// Dialect is the mesh's name here.
-	Dialect string
-
-	rules          map[string]rule
-	recognise      func(*appsv1.DaemonSet) bool
-	before, remove []string
-}
-
-// rule translates a setting.
-type rule func(*builder, Setting)
-
-// Recognise returns the peers that a DaemonSet belongs to: none or one.
-func Recognise(ds *appsv1.DaemonSet) (Peer, bool) {
-	for _, p := range peers {
-		if p.recognise != nil && p.recognise(ds) {
-			return p, true
-		}
-	}
-	return Peer{}, false
-}
-
-// InitContainers is the name of the peer that is no plugin.
+// InitContainers is what to move from that is no plugin.
 const InitContainers = "init-containers"
 
-// Names lists the peers.
-func Names() (names []string) {
-	for _, p := range peers {
-		names = append(names, p.Name)
+// Plugins lists the names of the meshes' own plugins.
+func Plugins(meshes mesh.List) (names []string) {
+	for _, f := range meshes {
+		if f.Plugin != nil {
+			names = append(names, f.Plugin.Type)
+		}
 	}
-	return append(names, InitContainers)
+	return names
 }
 
-// Plugins lists the peers that are plugins.
-func Plugins() []string {
-	return slices.DeleteFunc(Names(), func(name string) bool { return name == InitContainers })
+// Recognise returns the mesh whose plugin a DaemonSet installs.
+func Recognise(meshes mesh.List, ds *appsv1.DaemonSet) (mesh.Facts, bool) {
+	names := ConfigMaps(ds)
+	return first(meshes, func(f mesh.Facts) bool { return f.Plugin.Installs(ds, names) })
 }
 
-// Named returns a peer by its name. For [InitContainers], see [Inits].
-func Named(name string) (Peer, bool) {
-	i := slices.IndexFunc(peers, func(p Peer) bool { return p.Name == name })
-	if i < 0 {
-		return Peer{}, false
-	}
-	return peers[i], true
+// Named returns the mesh whose plugin has a name.
+func Named(meshes mesh.List, plugin string) (mesh.Facts, bool) {
+	return first(meshes, func(f mesh.Facts) bool { return f.Plugin != nil && f.Plugin.Type == plugin })
 }
 
-// Inits is the peer of pods whose init container writes the rules of a mesh.
-func Inits(dialect string) Peer {
-	p := Peer{Name: InitContainers, Dialect: dialect}
-	if off, ok := injectors[dialect]; ok {
-		p.remove = []string{off}
+func first(meshes mesh.List, is func(mesh.Facts) bool) (mesh.Facts, bool) {
+	if i := slices.IndexFunc(meshes, is); i >= 0 {
+		return meshes[i], true
 	}
-	return p
+	return mesh.Facts{}, false
 }

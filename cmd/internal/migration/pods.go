@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -95,6 +97,7 @@ type Observed struct {
 type Judge struct {
 	Plan    Plan
 	Meshes  dialect.List
+	Facts   mesh.List
 	Options dialect.Options
 
 	groups []*Group
@@ -106,8 +109,8 @@ type Judge struct {
 
 // Explain says what becomes of the pod as the injector would make it with a plugin. The error means that this cannot be told.
 func (j *Judge) Explain(pod *corev1.Pod, namespace *corev1.Namespace) (explain.Explanation, error) {
-	pod = withPlugin(WithoutInit(pod, j.Meshes), pod)
-	return explain.Pod(j.Meshes, explain.Input{Subject: dialect.Subject{Pod: pod, Namespace: namespace, Addrs: explain.Addrs(pod)}, Options: j.Options})
+	pod = j.withPlugin(pod)
+	return explain.Pod(j.Meshes, explain.Input{Subject: dialect.Subject{Pod: pod, Namespace: namespace, Addrs: explain.Addrs(pod)}, Options: j.Options, Facts: j.Facts})
 }
 
 // WithoutInit returns the pod without the init containers by which the meshes write rules: the pod itself if it has none.
@@ -129,16 +132,47 @@ func writes(c *corev1.Container, meshes dialect.List) bool {
 	return slices.ContainsFunc(meshes, func(d dialect.Dialect) bool { return d.Policy.SetsRules(c) })
 }
 
+// withPlugin returns the pod as the mesh's injector makes it for a plugin: without the init container, and where the injector gives its
+// configuration in annotations then, with these.
+func (j *Judge) withPlugin(pod *corev1.Pod) *corev1.Pod {
+	without := WithoutInit(pod, j.Meshes)
+	d, c := Init(pod, j.Meshes)
+	if c == nil {
+		return pod
+	}
+	init := j.Facts.Of(d.Name, d).Init
+	if init == nil || !init.ForPlugin {
+		return without
+	}
+	all, _ := init.Annotations(mesh.InitContainer{Pod: pod, Container: c, Addrs: explain.Addrs(pod)}) // what is known of them
+	if len(all) == 0 {
+		return without
+	}
+	maps.Copy(all, without.Annotations)
+	as := *without
+	as.Annotations = all
+	return &as
+}
+
+// Written returns the rules that the init container of a pod writes, by a mesh's facts; ours are what its plugin of ours makes of the pod.
+func (j *Judge) Written(d *dialect.Dialect, pod *corev1.Pod, c *corev1.Container, ours redirect.Redirect) (redirect.Redirect, error) {
+	init := j.Facts.Of(d.Name, d).Init
+	if init == nil {
+		return redirect.Redirect{}, fmt.Errorf("the init containers of %s are not known", d.Name)
+	}
+	return init.Read(d, mesh.InitContainer{Pod: pod, Container: c, Addrs: explain.Addrs(pod), Ours: ours})
+}
+
 // Init returns the container by which a pod writes its rules itself, and its mesh; nil if it has none.
-func Init(pod *corev1.Pod, meshes dialect.List) (mesh string, c *corev1.Container) {
+func Init(pod *corev1.Pod, meshes dialect.List) (*dialect.Dialect, *corev1.Container) {
 	for i := range pod.Spec.InitContainers {
-		for _, d := range meshes {
-			if c := &pod.Spec.InitContainers[i]; d.Policy.SetsRules(c) {
-				return d.Name, c
+		for at := range meshes {
+			if c := &pod.Spec.InitContainers[i]; meshes[at].Policy.SetsRules(c) {
+				return &meshes[at], c
 			}
 		}
 	}
-	return "", nil
+	return nil, nil
 }
 
 // Add judges a pod of the mesh by what [Judge.Explain] says of it.
@@ -253,15 +287,15 @@ func (j *Judge) compareModel(x explain.Explanation, o Observed) Group {
 	default:
 		theirs = x.Plan.Redirect.Clone()
 		for _, c := range j.Plan.changed {
-			_, onPod := x.Subject.Pod.Annotations[c.annotation]
+			_, onPod := x.Subject.Pod.Annotations[c.Annotation]
 			onNamespace := false
 			if namespace := x.Subject.Namespace; namespace != nil {
-				_, onNamespace = namespace.Annotations[c.annotation]
+				_, onNamespace = namespace.Annotations[c.Annotation]
 			}
-			if c.annotation != "" && (onPod || onNamespace) {
+			if c.Annotation != "" && (onPod || onNamespace) {
 				continue
 			}
-			if err := c.apply(&theirs); err != nil {
+			if err := c.Change(&theirs); err != nil {
 				return unknown(Model, "what %s does to rules is not known: %v; %s", c.Key, err, o.LiveError)
 			}
 		}

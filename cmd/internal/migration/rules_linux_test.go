@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
@@ -94,7 +95,7 @@ func TestManyRules(t *testing.T) {
 
 func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
 	t.Helper()
-	peer, ok := migration.Named(l.Peer)
+	peer, ok := migration.Named(builtin.Facts(), l.Peer)
 	require.True(t, ok)
 	plan := migration.Make(peer, []migration.Setting{{Key: "AMBIENT_ENABLED", Value: "true"}})
 	if l.Peer != "istio-cni" {
@@ -102,7 +103,7 @@ func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
 	}
 	meshes, err := dialects.Choose(dialects.All(), plan.Dialects(), nil, nil)
 	require.NoError(t, err)
-	j := migration.Judge{Plan: plan, Meshes: meshes, Options: dialect.Options{UncapturedFamily: redirect.UncapturedAllow, RefuseProxyUID: true}}
+	j := migration.Judge{Plan: plan, Meshes: meshes, Facts: builtin.Facts(), Options: dialect.Options{UncapturedFamily: redirect.UncapturedAllow, RefuseProxyUID: true}}
 	x, err := j.Explain(&l.Pod, &corev1.Namespace{})
 	require.NoError(t, err)
 	require.True(t, x.Decision.Selected, x.Decision)

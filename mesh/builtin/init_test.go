@@ -1,4 +1,4 @@
-package initrules_test
+package builtin_test
 
 import (
 	"net/netip"
@@ -8,12 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/cmd/internal/initrules"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -28,6 +30,16 @@ func pod(c corev1.Container, addrs ...string) *corev1.Pod {
 		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a})
 	}
 	return p
+}
+
+// read returns what a mesh's init container writes in a pod.
+func read(name string, c corev1.Container, ours redirect.Redirect, addrs ...string) (redirect.Redirect, error) {
+	in := mesh.InitContainer{Pod: pod(c, addrs...), Container: &c, Ours: ours}
+	for _, a := range addrs {
+		in.Addrs = append(in.Addrs, netip.MustParseAddr(a))
+	}
+	d := dialects.All().Named(name)
+	return builtin.Facts().Of(name, d).Init.Read(d, in)
 }
 
 const consulJSON = `{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeInboundPorts": ["9090"], "ExcludeUIDs": ["5996"]}`
@@ -106,7 +118,7 @@ redirect:
 			t.Parallel()
 			ours := redirect.Default()
 			ours.IPv6 = redirect.FamilyCapture
-			got, err := initrules.Redirect(tc.mesh, pod(tc.c, "10.244.1.5"), &tc.c, ours)
+			got, err := read(tc.mesh, tc.c, ours, "10.244.1.5")
 			require.NoError(t, err)
 			want, err := tc.want().Ruleset()
 			require.NoError(t, err)
@@ -141,7 +153,7 @@ func TestRedirectUnknown(t *testing.T) {
 		"of variable " + dns:                 {"istio", corev1.Container{Env: []corev1.EnvVar{{Name: dns, ValueFrom: &corev1.EnvVarSource{}}}}},
 		dns + " is not in the pod":           {"istio", corev1.Container{Env: []corev1.EnvVar{{Name: dns, Value: "$(DNS)"}}}},
 		"is not in the pod":                  {"istio", corev1.Container{EnvFrom: []corev1.EnvFromSource{{}}}},
-		"unknown flag: --dazzle":             {"linkerd", with(linkerdArgs, "--dazzle")},
+		"not defined: -dazzle":               {"linkerd", with(linkerdArgs, "--dazzle")},
 		"--simulate it writes no rules":      {"linkerd", with(linkerdArgs, "--simulate")},
 		"--netns it writes":                  {"linkerd", with(linkerdArgs, "--netns", "/proc/1/ns/net")},
 		`"more" is no flag`:                  {"linkerd", with(linkerdArgs, "more")},
@@ -149,7 +161,7 @@ func TestRedirectUnknown(t *testing.T) {
 		"--proxy-uid: it is absent":          {"linkerd", with(linkerdArgs[:5])},
 		"--outbound-ports-to-ignore":         {"linkerd", with(linkerdArgs, "--outbound-ports-to-ignore", "http")},
 		`"$(PORT)" takes a variable's value`: {"linkerd", with(linkerdArgs, "--proxy-uid", "$(PORT)")},
-		"unknown flag: --sparkle":            {"kuma", with(kumaArgs, "--sparkle")},
+		"not defined: -sparkle":              {"kuma", with(kumaArgs, "--sparkle")},
 		"is in file /tmp/c.yaml":             {"kuma", with(kumaArgs, "--config-file", "/tmp/c.yaml")},
 		"it has no arguments":                {"kuma", with(nil)},
 		"dryRun it writes no rules":          {"kuma", with(kumaArgs, "--dry-run")},
@@ -159,13 +171,12 @@ func TestRedirectUnknown(t *testing.T) {
 		"TRAFFIC_CONFIG is not in the pod":   {"consul", corev1.Container{Env: elsewhere}},
 		"whether it captures IPv6":           {"consul", with(nil, "-redirect-traffic-config", consulJSON)},
 		"ProxyUserID":                        {"consul", with(nil, "-redirect-traffic-config", "{}")},
-		"of osm are not known":               {"osm", with(nil)},
 	} {
 		addrs := []string{"10.244.1.5", "fd00::5"}
 		if want == "ProxyUserID" {
 			addrs = addrs[:1]
 		}
-		_, err := initrules.Redirect(tc.mesh, pod(tc.c, addrs...), &tc.c, redirect.Default())
+		_, err := read(tc.mesh, tc.c, redirect.Default(), addrs...)
 		assert.ErrorContains(t, err, want)
 	}
 }

@@ -1,0 +1,13 @@
+package ambientfacts_test
+
+import (
+	"fmt"
+
+	"github.com/meshcni/meshcni/dialect/ambient/ambientfacts"
+)
+
+// A pod of the mesh is one by its label.
+func ExampleNew() {
+	fmt.Println(ambientfacts.New().StandIn.Labels)
+	// Output: map[istio.io/dataplane-mode:ambient]
+}
