@@ -32,7 +32,7 @@ func (r *run) remember(done captured) error {
 	if err := store.Write(record); err != nil {
 		return err
 	}
-	return store.Tidy()
+	return store.Tidy(record.ID)
 }
 
 // prepare begins, beside the kernel's work, what the record and the log need and what does not depend on the result: the first

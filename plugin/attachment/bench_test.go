@@ -15,7 +15,7 @@ func BenchmarkWrite(b *testing.B) {
 	r := record(b, redirect.Default())
 	for b.Loop() {
 		require.NoError(b, store.Write(r))
-		require.NoError(b, store.Tidy())
+		require.NoError(b, store.Tidy(r.ID))
 	}
 }
 

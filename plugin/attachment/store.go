@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"io/fs"
 	"iter"
@@ -303,8 +304,8 @@ func (s Store) Retain(network string, attachments []ID) error {
 	})
 }
 
-// Tidying begins at crowded files, several times as many as a node has pods (the kubelet's default limit is 110), and
-// happens at every tidyEvery files more, since it opens all of them.
+// Tidying begins at crowded files, several times as many as a node has pods (the kubelet's default limit is 110). One record in
+// tidyEvery asks for it, since it lists the directory, and opens all of its files if they are many.
 const (
 	crowded   = 1024
 	tidyEvery = 64
@@ -312,15 +313,22 @@ const (
 
 // Tidy limits the number of records on a node whose runtime does not call DEL for every attachment: once there are more
 // than a thousand it removes those whose network namespace is gone. Call it where the paths of the namespaces mean the same
-// as to the runtime, as in the plugin. A namespace that cannot be looked at counts as existing.
-func (s Store) Tidy() error {
+// as to the runtime, as in the plugin, with the ID of each record that was written: most do nothing. A namespace that cannot be
+// looked at counts as existing.
+func (s Store) Tidy(written ID) error {
+	name, err := written.file()
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(name))
+	if err != nil || hash.Sum32()>>16%tidyEvery != 0 { // the lower half is much alike for names that are
+		return err
+	}
 	return s.removeIf(crowded, func(name string) bool { return isRecord(name) && s.isOver(name) })
 }
 
 // removeIf removes the files that are over, and those that their writers abandoned, if there are enough.
 func (s Store) removeIf(atLeast int, over func(name string) bool) error {
 	names, err := s.names()
-	if err != nil || len(names) < atLeast || atLeast > 0 && len(names)%tidyEvery != 0 {
+	if err != nil || len(names) < atLeast {
 		return err
 	}
 	var errs []error
