@@ -116,8 +116,9 @@ func FromSchema(s redirect.Schema) func(Input) (Result, error) {
 
 // Read reads the pod by a schema. With an error, the Result has the warnings only.
 func (in Input) Read(s redirect.Schema) (r Result, err error) {
-	if in.look != nil {
+	if in.look != nil { // the pod has no settings
 		in.look.schemas = append(in.look.schemas, s)
+		return Result{Redirect: s.Defaults.Clone()}, nil
 	}
 	r.Redirect, r.Origins, r.Warnings, err = s.Build(in.Values())
 	return r, err

@@ -27,22 +27,23 @@ func (s Schema) Validate() error {
 
 // validateSettings returns an error for each thing that is wrong with a setting, whether a pod has it or not.
 func (s Schema) validateSettings() (errs []error) {
+	var r Redirect
 	for i, setting := range s.Settings {
-		for _, wrong := range setting.wrong() {
+		for _, wrong := range setting.wrong(fieldOf(&r, setting.Field)) {
 			errs = append(errs, fmt.Errorf("%w: setting %d (%s): %s", ErrSchema, i+1, brief.Text(strings.Join(setting.Keys, ", "), maxReason), wrong))
 		}
 	}
 	return errs
 }
 
-// wrong returns what is wrong with a setting.
-func (s Setting) wrong() (all []string) {
+// wrong returns what is wrong with a setting of a field; nil is none.
+func (s Setting) wrong(field any) (all []string) {
 	switch {
 	case s.Field == "" && s.Set == nil:
 		all = append(all, "it has neither Field nor Set")
-	case s.Field != "" && fieldOf(&Redirect{}, s.Field) == nil:
+	case s.Field != "" && field == nil:
 		all = append(all, fmt.Sprintf("a Redirect has no field %s", brief.Quote(s.Field)))
-	case s.Set == nil && !settable(s.Field):
+	case s.Set == nil && !settable(field):
 		all = append(all, fmt.Sprintf("nothing is known about how to read field %s: give it a Set function", brief.Quote(s.Field)))
 	}
 	if len(s.Keys) == 0 {
@@ -59,15 +60,15 @@ func (s Setting) wrong() (all []string) {
 	if s.Inherited && s.Source == FromEnv {
 		all = append(all, "a variable of the proxy container cannot be Inherited from the namespace")
 	}
-	if _, ports := fieldOf(&Redirect{}, s.Field).(*PortSet); s.Add && (!ports || s.Set != nil) {
+	if _, ports := field.(*PortSet); s.Add && (!ports || s.Set != nil) {
 		all = append(all, "Add is for a field of ports without a Set function")
 	}
 	return all
 }
 
 // settable reports whether a setting of the field needs no Set function.
-func settable(field string) bool {
-	switch fieldOf(&Redirect{}, field).(type) {
+func settable(field any) bool {
+	switch field.(type) {
 	case *uint16, *PortSet, *PrefixSet, *[]uint32, *[]string, *bool, *Mode:
 		return true
 	}
