@@ -13,7 +13,7 @@ type Comparison struct {
 	Dialect  string  `json:"dialect"`
 	Selected bool    `json:"selected"`
 	compare.Report
-	Foreign []compare.ForeignRule `json:"foreign,omitempty"`
+	Foreign ruleset.Live `json:"foreign,omitempty"`
 	// NotCompared lists the parts that a comparison does not see.
 	NotCompared []string `json:"notCompared"`
 	// Configuration is the origin of the settings.
@@ -25,10 +25,10 @@ func (c Comparison) Same() bool {
 	return len(c.Differences)+len(c.ConnectionDifferences)+len(c.Foreign) == 0
 }
 
-// CompareSaved compares what iptables-save and ip6tables-save, or nft, printed in a live pod with the pod's rules.
-func (x Explanation) CompareSaved(text string) (Comparison, error) {
-	saved, err := compare.Rules(text, x.Plan.Ruleset)
-	var foreign *compare.ForeignError
+// CompareLive compares the rules of a live pod, which come first in the report, with the pod's. [compare.Parse] reads saved ones.
+func (x Explanation) CompareLive(live ruleset.Live) (Comparison, error) {
+	saved, err := live.Ruleset(x.Plan.Ruleset)
+	var foreign *ruleset.ForeignError
 	if errors.As(err, &foreign) {
 		c := x.comparison()
 		c.Foreign = foreign.Rules

@@ -19,7 +19,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // attachment of the pod's sandbox, as the plugin describes it.
@@ -46,7 +46,7 @@ func (n *node) pending(i int) types.UID {
 // onePending is a node with one pod of the mesh, which the runtime is setting up.
 func onePending(t *testing.T) (*node, types.UID) {
 	t.Helper()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.pods.label("shop", "ambient")
 	uid := n.pending(1)
 	n.start()
@@ -132,7 +132,7 @@ func TestAttachFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, apply.Nftables)
+			n := newNode(t, ruleset.BackendNftables)
 			n.pods.label("shop", "ambient")
 			uid := n.pending(1)
 			c.with(n, uid)
@@ -155,7 +155,7 @@ func TestAttachFails(t *testing.T) {
 // TestAttachAwaitsTheProxy: as long as the plugin can, which then hears that it was the proxy that did not come.
 func TestAttachAwaitsTheProxy(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	nobody := fmt.Errorf("it disconnected: %w", nodeproxy.ErrNoProxy)
 	down := func(p *proxy) { p.down = nobody }
 	up := func(p *proxy) { p.down = nil }
@@ -241,7 +241,7 @@ func TestAttachOfWhatWasCaptured(t *testing.T) {
 // TestAttachBeforeTheCache: the plugin may know of a pod before the agent does, and a pod that never comes fails.
 func TestAttachBeforeTheCache(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.pods.label("shop", "ambient")
 	uid := n.pending(1)
 	pod := n.pods.get(uid)
@@ -305,7 +305,7 @@ func TestAttachClosesItsFile(t *testing.T) {
 // TestLongFault: however much a fault of one pod has to say, what the agent says of it is bounded.
 func TestLongFault(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.pods.label("shop", "ambient")
 	n.proxy.fault = func(nodeproxy.Workload) error { return errors.New(strings.Repeat("a long story, ", 1<<14)) }
 	uid := n.pod(1)

@@ -21,7 +21,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // nodePods is the kubelet's default for the most pods of a node (max-pods).
@@ -41,7 +41,7 @@ func cpuTime(b *testing.B) (sum time.Duration) {
 
 // BenchmarkEnrol is the label of a namespace with all of a node's pods: from the label until the last is captured, and back.
 func BenchmarkEnrol(b *testing.B) {
-	for _, backend := range []apply.Name{apply.Nftables, apply.IptablesNFT} {
+	for _, backend := range []ruleset.Backend{ruleset.BackendNftables, ruleset.BackendIptablesNFT} {
 		b.Run(fmt.Sprintf("%s/pods=%d", backend, nodePods), func(b *testing.B) {
 			n := newNode(b, backend)
 			n.options = func(o *nodeproxy.Options) { o.VerifyInterval = -1 }
@@ -76,7 +76,7 @@ func BenchmarkEnrol(b *testing.B) {
 // processor: with the default interval of verification, over one of them, and with the real watch of pods.
 func BenchmarkEndedPods(b *testing.B) {
 	const many = 5000
-	n := newNode(b, apply.Nftables)
+	n := newNode(b, ruleset.BackendNftables)
 	running := n.pod(1)
 	var all []corev1.Pod
 	for i := range many + 1 {

@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // echo is a server in a namespace that sends back what it gets.
@@ -68,7 +68,7 @@ func TestOpenConnections(t *testing.T) {
 	for name, tracked := range map[string]bool{"conntrack knows them": true, "conntrack does not": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, apply.Nftables)
+			n := newNode(t, ruleset.BackendNftables)
 			uid := n.pod(1)
 			w := netnstest.NewWorld(t, netnstest.Options{ProxyTCP: []uint16{}, ProxyUDP: []uint16{}})
 			n.netns[uid] = w.Pod

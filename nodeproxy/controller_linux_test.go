@@ -29,7 +29,7 @@ import (
 // node is a node with pods in real network namespaces, a proxy that listens in them, and a controller.
 type node struct {
 	t          testing.TB
-	backend    apply.Name
+	backend    ruleset.Backend
 	pods       *pods
 	proxy      *proxy
 	probes     *probes
@@ -44,7 +44,7 @@ type node struct {
 	stop func()
 }
 
-func newNode(t testing.TB, backend apply.Name) *node {
+func newNode(t testing.TB, backend ruleset.Backend) *node {
 	netnstest.Require(t, netnstest.Root)
 	n := &node{
 		t: t, backend: backend,
@@ -78,7 +78,7 @@ func (n *node) pod(i int) types.UID {
 // oneCaptured is a node with one pod, which runs and is captured.
 func oneCaptured(t *testing.T) (*node, types.UID) {
 	t.Helper()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	uid := n.pod(1)
 	n.pods.label("shop", "ambient")
 	n.start()
@@ -219,13 +219,13 @@ func (n *node) outside(uid types.UID) {
 	assert.NotContains(n.t, n.namespaces.Known(), uid)
 }
 
-var backends = []apply.Name{apply.Nftables, apply.IptablesNFT, apply.IptablesLegacy}
+var backends = []ruleset.Backend{ruleset.BackendNftables, ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy}
 
 func eachBackend(t *testing.T, test func(t *testing.T, n *node)) {
 	for _, b := range backends {
 		t.Run(string(b), func(t *testing.T) {
 			t.Parallel()
-			if b != apply.Nftables {
+			if b != ruleset.BackendNftables {
 				netnstest.Require(t, netnstest.Binary(string(b)+"-restore"))
 			}
 			test(t, newNode(t, b))
@@ -302,7 +302,7 @@ func TestDriftIsMended(t *testing.T) {
 // TestAnnotationThatLies: of a pod that says it is enrolled and has neither rules nor listeners, as after a reboot.
 func TestAnnotationThatLies(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	in, out, forged := n.pod(1), n.pod(2), n.pod(3)
 	n.pods.label("shop", "ambient")
 	says := func(p *corev1.Pod) { p.Annotations = map[string]string{"ambient.istio.io/redirection": "enabled"} }
@@ -345,7 +345,7 @@ func (a asking) Set(ctx context.Context, pod nodeproxy.PodID, key, value string)
 // TestAnnotationIsNotAhead: whoever has read that a pod is enrolled does not hear from the agent that it is outside.
 func TestAnnotationIsNotAhead(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	asked := make(chan agentsock.PodState, 1)
 	n.options = func(o *nodeproxy.Options) { o.Status = asking{n.pods, n, asked} }
 	uid := n.pod(1)

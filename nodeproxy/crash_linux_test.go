@@ -17,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestRestart: a controller without memory takes over what it finds, leaves alone what is well, and ends what another began.
@@ -57,7 +57,7 @@ func TestRestart(t *testing.T) {
 // TestProxyAway: captured pods stay captured, are not said to be, and are handed over when a proxy is back.
 func TestProxyAway(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	uid, outside := n.pod(1), n.pod(2)
 	n.pods.change(outside, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
 	n.pods.label("shop", "ambient")
@@ -133,7 +133,7 @@ func TestProxyLeavesWhileAsked(t *testing.T) {
 // TestImpostor: a pod that listens where the proxy would is not captured while no proxy is connected.
 func TestImpostor(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.proxy.set(func(p *proxy) { p.down = errFault })
 	uid := n.pod(1)
 	ns := open(t, n.netns[uid].Path())
@@ -175,7 +175,7 @@ func TestEndSaysNothing(t *testing.T) {
 	for name, release := range map[string]bool{"looked at": false, "given away": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, apply.Nftables)
+			n := newNode(t, ruleset.BackendNftables)
 			store := &endless{namespaces: n.namespaces, begins: make(chan struct{})}
 			n.options = func(o *nodeproxy.Options) { o.Namespaces, o.VerifyInterval = store, -1 }
 			uid := n.pod(1)
@@ -204,7 +204,7 @@ func TestEndSaysNothing(t *testing.T) {
 // TestNothingBeforeTheSnapshot: neither a pod nor a proxy is touched before all pods are known.
 func TestNothingBeforeTheSnapshot(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	in, unknown := n.pod(1), n.pod(2)
 	n.pod(3)
 	n.pods.change(uidN(3), func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
@@ -280,7 +280,7 @@ func TestRelease(t *testing.T) {
 // TestReleaseAtOnce: whoever releases the pods of an agent that is gone, and ends, has looked at all of them.
 func TestReleaseAtOnce(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	var uids []types.UID
 	for i := range 20 {
 		uids = append(uids, n.pod(i+1))
@@ -306,7 +306,7 @@ func TestReleaseAtOnce(t *testing.T) {
 // TestRounds: joining and leaving leaves nothing behind.
 func TestRounds(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	uid := n.pod(1)
 	for range longtest.Rounds(10, 100) {
 		n.start() // it remembers no rounds before, so that none is held back

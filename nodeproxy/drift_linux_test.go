@@ -20,7 +20,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -49,7 +49,7 @@ func (n *node) metric(series string) float64 {
 // its runtime gives to all, and no event says so of each.
 func TestBypassesAreReported(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.options = func(o *nodeproxy.Options) { o.Plan.RefuseProxyUID = true }
 	capabilities := map[types.UID]*corev1.Capabilities{
 		n.pod(1): nil, n.pod(2): {Drop: []corev1.Capability{"ALL"}}, n.pod(3): {Add: []corev1.Capability{"NET_ADMIN"}},
@@ -77,7 +77,7 @@ func TestBypassesAreReported(t *testing.T) {
 // TestMetrics: what is there, what went missing and what failed is counted, each incident once.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.options = func(o *nodeproxy.Options) { o.VerifyInterval, o.Status = -1, nil } // looked at only when the test says so
 	uid := n.pod(1)
 	n.pods.label("shop", "ambient")
@@ -136,7 +136,7 @@ func TestMendingIsLimited(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, apply.Nftables)
+			n := newNode(t, ruleset.BackendNftables)
 			n.options = func(o *nodeproxy.Options) {
 				c.limit(o)
 				// A pod that is looked at again once it is mended would count as one whose rules stay.
@@ -168,7 +168,7 @@ func TestMendingIsLimited(t *testing.T) {
 // TestMendingGoesByNamespace: who has most of a node's pods and changes their rules keeps nobody else's from being mended.
 func TestMendingGoesByNamespace(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.options = func(o *nodeproxy.Options) {
 		o.Budget = nodeproxy.Budget{PerMinute: 60_000, Burst: 20}
 		o.MaxDriftShare, o.MinDrifted, o.TrialInterval = 0.5, 4, time.Hour
@@ -213,7 +213,7 @@ func TestMendingGoesByNamespace(t *testing.T) {
 // TestProbesAreReadSeldom: one answer serves many looks, and none after the set was changed.
 func TestProbesAreReadSeldom(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.options = func(o *nodeproxy.Options) { o.VerifyInterval, o.Status = time.Hour, nil } // a written annotation has the pod looked at again
 	var uids []types.UID
 	for i := range 20 {
@@ -241,7 +241,7 @@ func TestProbesAreReadSeldom(t *testing.T) {
 // rules of ours, which an agent before us left, go.
 func TestRulesOfOthers(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	forged, left := n.pod(1), n.pod(2)
 	for _, uid := range []types.UID{forged, left} {
 		n.pods.change(uid, func(p *corev1.Pod) { p.Annotations = map[string]string{"ambient.istio.io/redirection": "enabled"} })
@@ -294,7 +294,7 @@ func TestCannotTell(t *testing.T) {
 // TestDeclinePanics: the one pod for which a mesh's Decline panics stays as it is, and the agent goes on.
 func TestDeclinePanics(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Names: ambient.Defaults().Names}
 	sidecar.Policy.Decline = func(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
 		if pod.Labels["boom"] != "" {
@@ -339,7 +339,7 @@ func TestSettingsChange(t *testing.T) {
 // TestSeveralMeshes: the first that selects a pod has it. One with its proxy in the pod is none of ours.
 func TestSeveralMeshes(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Policy: ambient.New(ambient.Options{}).Policy, Names: ambient.Defaults().Names}
 	sidecar.NeedsNamespace = true
 	n.options = func(o *nodeproxy.Options) { o.Dialects = append([]dialect.Dialect{sidecar}, o.Dialects...) }
@@ -382,7 +382,7 @@ func TestNew(t *testing.T) {
 	} {
 		assert.ErrorContains(t, err, part)
 	}
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start()
 	n.until("ready", func() bool { return n.c.Ready() == nil })
 	require.ErrorContains(t, n.c.Run(t.Context()), "runs or has run already")

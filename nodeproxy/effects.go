@@ -180,7 +180,7 @@ func (w *work) choose(ctx context.Context) (apply.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b.Name() != apply.Nftables {
+	if b.Name() != ruleset.BackendNftables {
 		return b, nil
 	}
 	// This backend does not see rules of iptables, and would take them for missing.

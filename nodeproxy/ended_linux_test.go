@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // indexed is a [nodeproxy.Pods] with a [nodeproxy.Index], which counts the looks.
@@ -77,7 +77,7 @@ const static = types.UID("0123456789abcdef0123456789abcdef")
 func TestEndedPodsAreNotLookedAt(t *testing.T) {
 	t.Parallel()
 	const many = 5000
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	index := &indexed{pods: n.pods, byUID: map[types.UID]int{}}
 	n.options = func(o *nodeproxy.Options) { o.Pods = index }
 	running := n.pod(2)
@@ -119,7 +119,7 @@ func TestEndedPodsAreNotLookedAt(t *testing.T) {
 // TestIndex: pods are found by the index, not by a look at all of them, and are known by the UID that it says the runtime has.
 func TestIndex(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	index := &indexed{pods: n.pods, byUID: map[types.UID]int{}}
 	n.options = func(o *nodeproxy.Options) { o.Pods, o.VerifyInterval = index, 20*time.Millisecond }
 	mirror := n.pod(1)

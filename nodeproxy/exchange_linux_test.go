@@ -20,7 +20,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // migrateReq has connections move from a listener that closes to another of the port.
@@ -80,7 +80,7 @@ func TestExchangeSysctl(t *testing.T) {
 		for _, before := range []string{"0", "1"} {
 			t.Run(name+", from "+before, func(t *testing.T) {
 				t.Parallel()
-				n := newNode(t, apply.Nftables)
+				n := newNode(t, ruleset.BackendNftables)
 				uid := n.pod(1)
 				n.sysctl(uid, before)
 				n.pods.label("shop", "ambient")
@@ -121,7 +121,7 @@ func TestExchangeSysctlIsGivenBack(t *testing.T) {
 		assert.Equal(t, "1", n.sysctl(uid, ""))
 	}
 
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.pods.label("shop", "ambient")
 	uid := n.pending(1)
 	seen := ""
@@ -150,7 +150,7 @@ func TestExchangeOnAnOldKernel(t *testing.T) {
 		dir := filepath.Join(root, "proc/sys/net/ipv4")
 		require.NoError(t, os.MkdirAll(dir, 0o700))
 		require.NoError(t, c.make(dir))
-		n := newNode(t, apply.Nftables)
+		n := newNode(t, ruleset.BackendNftables)
 		n.options = func(o *nodeproxy.Options) { o.Apply.Root = root }
 		uid := n.pod(1)
 		n.pods.label("shop", "ambient")

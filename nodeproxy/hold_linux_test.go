@@ -22,7 +22,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 const application = "10.244.1.5:7779"
@@ -216,7 +216,7 @@ func TestHeldBack(t *testing.T) {
 	// carrying is a captured pod with a connection that does not end by itself.
 	carrying := func(t *testing.T, patience time.Duration) (*shop, []pair) {
 		t.Helper()
-		s := newShop(t, newNode(t, apply.Nftables), patience)
+		s := newShop(t, newNode(t, ruleset.BackendNftables), patience)
 		servers := s.places(7777)
 		s.join()
 		return s, s.connect(servers)
@@ -324,7 +324,7 @@ func TestHeldBack(t *testing.T) {
 // TestAcknowledgedOnce: a proxy that connects, again or for the first time, is told each pod once, however often the pod is looked at.
 func TestAcknowledgedOnce(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, newNode(t, apply.Nftables), -1)
+	s := newShop(t, newNode(t, ruleset.BackendNftables), -1)
 	s.join()
 	for range 3 {
 		s.proxy.Kill()

@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // clogged is a [nodeproxy.Namespaces] whose looks at some pods take until their time is over, or until the test ends them.
@@ -94,7 +94,7 @@ func (c *clogged) now() (uids []types.UID) {
 // cloggedNode is a node with five pods whose looks take long, and a sixth, in a namespace of its own, whose looks do not.
 func cloggedNode(t *testing.T) (n *node, c *clogged, sixth types.UID) {
 	t.Helper()
-	n = newNode(t, apply.Nftables)
+	n = newNode(t, ruleset.BackendNftables)
 	c = &clogged{namespaces: n.namespaces, slow: map[types.UID]bool{}, inside: map[types.UID]bool{}, ended: map[types.UID]int{}}
 	for i := range 5 {
 		c.slow[n.pod(i)] = true

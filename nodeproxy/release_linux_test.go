@@ -39,7 +39,7 @@ func (n *node) live(uid types.UID) (rules []string) {
 	all, err := apply.Live(n.t.Context(), n.netns[uid], apply.Options{Backend: n.backend})
 	require.NoError(n.t, err)
 	for _, r := range all {
-		rules = append(rules, r.Table+" "+r.Chain+" "+r.Rule)
+		rules = append(rules, r.Table+" "+r.Chain+" "+r.Text)
 	}
 	slices.Sort(rules)
 	return rules
@@ -138,7 +138,7 @@ func TestGivenToNobody(t *testing.T) {
 // TestGivenAwayLater: what could not be given away is reported, and tried again; a pod that leaves the mesh meanwhile leaves it.
 func TestGivenAwayLater(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	stays, leaves := n.pod(1), n.pod(2)
 	n.pods.label("shop", "ambient")
 	n.start()
@@ -202,7 +202,7 @@ func (h half) Put(uid types.UID, addrs []netip.Addr) error {
 // TestUnexempt: an address that the host cannot exempt keeps no pod from being captured, and is no drift.
 func TestUnexempt(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	both, only := n.pod(1), n.pod(2)
 	n.pods.change(both, func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::5"}) })
 	n.pods.change(only, func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "fd00::6"}} })
@@ -236,7 +236,7 @@ func (f foreseeing) Foresee(_ context.Context, pods []nodeproxy.Sought) {
 // that somebody works on.
 func TestForesight(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	in, also, out := n.pod(1), n.pod(2), n.pod(3)
 	n.pods.change(out, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
 	told := make(chan []nodeproxy.Sought, 1)

@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -41,7 +42,7 @@ type captured struct {
 	answer   answer
 	decision selection.Decision
 	plan     dialect.Plan
-	backend  apply.Name
+	backend  ruleset.Backend
 	result   apply.Result
 	kernel   redirect.Kernel
 	left     []string // what the agent could not set up, besides the result's
@@ -181,7 +182,7 @@ func (r *run) look(ctx context.Context, ns NetNS, t target) (f found, err error)
 			err = asPanic(v)
 		}
 	}()
-	if f.backend, err = ns.Backend(ctx, apply.Name(r.config.Backend)); err != nil {
+	if f.backend, err = ns.Backend(ctx, ruleset.Backend(r.config.Backend)); err != nil {
 		return f, codeOf(err, CodeApply, "choose firewall backend")
 	}
 	if f.kernel, err = ns.Kernel(); err != nil {

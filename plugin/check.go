@@ -12,7 +12,6 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -93,7 +92,7 @@ func (r *run) differs(lost []ruleset.Difference) *types.Error {
 // comparison is the difference of the live rules from a record.
 type comparison struct {
 	families []ruleset.Family // that have rules in the record
-	backend  apply.Name
+	backend  ruleset.Backend
 	lost     []ruleset.Difference // by which redirection is no longer in force
 	warnings redirect.Warnings    // the other differences
 }
@@ -117,7 +116,7 @@ func (r *run) compare(ctx context.Context, ns NetNS, record attachment.Record) (
 			c.families = append(c.families, f)
 		}
 	}
-	c.backend = apply.Name(record.Backend)
+	c.backend = ruleset.Backend(record.Backend)
 	backend, err := ns.Backend(ctx, c.backend)
 	if err != nil {
 		return c, fmt.Errorf("choose the backend %s, which set the rules up: %w", c.backend, err)

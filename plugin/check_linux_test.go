@@ -28,6 +28,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 var allBackends = append([]string{"nftables"}, variants...)
@@ -313,7 +314,7 @@ func TestCheckOfOtherRules(t *testing.T) {
 			r.Inbound.ExcludePorts = redirect.Ports(7, 8)
 			rules, err := r.Ruleset()
 			require.NoError(t, err)
-			b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Name(backend), Runner: ns.Sandbox()})
+			b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: ruleset.Backend(backend), Runner: ns.Sandbox()})
 			require.NoError(t, err)
 			_, err = b.Apply(t.Context(), rules)
 			require.NoError(t, err)
@@ -349,7 +350,7 @@ func TestCheckOfEachDialect(t *testing.T) {
 				require.NoError(t, err)
 				ns := netnstest.New(t)
 				choose := func() plugin.Backend {
-					b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Name(backend), Runner: ns.Sandbox()})
+					b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: ruleset.Backend(backend), Runner: ns.Sandbox()})
 					require.NoError(t, err)
 					return b
 				}

@@ -13,7 +13,6 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -71,7 +70,7 @@ type Event struct {
 	Dialect string
 	Answers []dialect.Answer
 	// Backend is the one that was used; empty: none.
-	Backend apply.Name
+	Backend ruleset.Backend
 	// Families have capturing rules in the kernel. Addressed are those of the pod's addresses.
 	Families, Addressed []ruleset.Family
 	// Warnings include those of the decision. Their codes are redirect's and those of this package.

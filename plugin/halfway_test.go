@@ -28,7 +28,7 @@ type realNetNS struct {
 	options apply.Options
 }
 
-func (r realNetNS) Backend(ctx context.Context, name apply.Name) (plugin.Backend, error) {
+func (r realNetNS) Backend(ctx context.Context, name ruleset.Backend) (plugin.Backend, error) {
 	o := r.options
 	o.Backend = name
 	return apply.Choose(ctx, r.NetNS, o)
@@ -115,7 +115,7 @@ func TestFakeIsLikeTheKernel(t *testing.T) {
 			c.netns.Live = ruleset.Ruleset{}
 			return nil
 		}
-		b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.IptablesNFT, Runner: ns.Sandbox()})
+		b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: ruleset.BackendIptablesNFT, Runner: ns.Sandbox()})
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // kernelNetNS is a NetNS of the kernel.
@@ -28,7 +29,7 @@ func OpenNetNS(path string) (NetNS, error) {
 }
 
 // Backend implements NetNS. Programs run in the sandbox, away from the host's xtables lock and name services.
-func (k kernelNetNS) Backend(ctx context.Context, name apply.Name) (Backend, error) {
+func (k kernelNetNS) Backend(ctx context.Context, name ruleset.Backend) (Backend, error) {
 	return apply.Choose(ctx, k.NetNS, apply.Options{Backend: name, Runner: k.Sandbox()})
 }
 

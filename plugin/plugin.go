@@ -50,7 +50,7 @@ type Plugin struct {
 	// [OpenNetNS].
 	OpenNetNS func(path string) (NetNS, error)
 	// Available reports to STATUS whether the backend could work on this host. Default: [apply.Available].
-	Available func(apply.Name) error
+	Available func(ruleset.Backend) error
 	// OpenLog returns the logger, and what closes it; either may be nil. Default: [OpenLog].
 	OpenLog func(c netconf.Config, stderr io.Writer) (*slog.Logger, io.Closer)
 	// OnEvent is called once at the end of every ADD, CHECK, DEL, GC and STATUS, after the log has its records and before
@@ -105,7 +105,7 @@ func PodsFrom[P Pods](open func(kubeconfig string) (P, error)) func(string) (Pod
 // NetNS is a pod's network namespace, as the plugin needs it.
 type NetNS interface {
 	// Backend chooses what applies rules in the namespace.
-	Backend(ctx context.Context, name apply.Name) (Backend, error)
+	Backend(ctx context.Context, name ruleset.Backend) (Backend, error)
 	// ID tells the namespace from others.
 	ID() netnsexec.ID
 	// Kernel returns the namespace's address families. What it cannot find out is an error.
@@ -117,7 +117,7 @@ type NetNS interface {
 
 // Backend applies rules in one namespace. Every [apply.Backend] is one.
 type Backend interface {
-	Name() apply.Name
+	Name() ruleset.Backend
 	// Apply replaces the live rules, or fails and leaves them as they were.
 	Apply(context.Context, ruleset.Ruleset) (apply.Result, error)
 	// Check returns how the live rules differ.
@@ -160,7 +160,7 @@ func (p Plugin) withDefaults(args []string) Plugin {
 		p.OpenNetNS = OpenNetNS
 	}
 	if p.Available == nil {
-		p.Available = func(name apply.Name) error { return apply.Available(apply.Options{Backend: name}) }
+		p.Available = func(name ruleset.Backend) error { return apply.Available(apply.Options{Backend: name}) }
 	}
 	if p.OpenLog == nil {
 		p.OpenLog = OpenLog

@@ -201,9 +201,9 @@ func (nothing) Pod(context.Context, string, string) (*corev1.Pod, error) { retur
 
 type panicking struct{ plugin.NetNS }
 
-func (panicking) Backend(context.Context, apply.Name) (plugin.Backend, error) { panic("ouch") }
-func (panicking) ID() netnsexec.ID                                            { return (&plugintest.NetNS{}).ID() }
-func (panicking) Close() error                                                { return nil }
+func (panicking) Backend(context.Context, ruleset.Backend) (plugin.Backend, error) { panic("ouch") }
+func (panicking) ID() netnsexec.ID                                                 { return (&plugintest.NetNS{}).ID() }
+func (panicking) Close() error                                                     { return nil }
 
 func TestErrorsAreInTheAskedVersion(t *testing.T) {
 	t.Parallel()

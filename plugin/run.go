@@ -18,7 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/meshcni/meshcni/plugin/netconf"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // Run is the program: it does what CNI_COMMAND says and returns the exit code, 0 or 1. Stdout gets the result or the error
@@ -175,7 +175,7 @@ func (r *run) status(ctx context.Context) *types.Error {
 	if failure := r.agentReady(ctx, meshes); failure != nil {
 		return failure
 	}
-	if err := r.Available(apply.Name(r.config.Backend)); err != nil {
+	if err := r.Available(ruleset.Backend(r.config.Backend)); err != nil {
 		return fail(types.ErrPluginNotAvailable, "%v", err)
 	}
 	if r.config.Agent == netconf.AgentRequire {

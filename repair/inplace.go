@@ -52,7 +52,7 @@ type InPlace struct {
 	// Plan holds the plugin's options: pods that the plugin refuses are refused here too.
 	Plan dialect.Options
 	// Backend is the firewall backend. Zero means auto.
-	Backend apply.Name
+	Backend ruleset.Backend
 	// Path lists the directories in which iptables is looked for. Empty means [apply.DefaultPath].
 	Path string
 	// HostRoot is the root directory to run iptables in, such as that of the host, where the plugin runs. Empty means our
@@ -233,7 +233,7 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 	if err != nil {
 		return err
 	}
-	if b.Name() == apply.Nftables {
+	if b.Name() == ruleset.BackendNftables {
 		// This backend does not see rules of iptables, and would take them for missing.
 		traces, err := apply.IptablesTraces(ctx, ns, w.mesh.Names.Owner())
 		if err == nil && traces != "" {

@@ -83,7 +83,7 @@ type Options struct {
 	TrialInterval time.Duration
 
 	// Backend, Plan, ProcRoot, HostRoot and Records are those of [InPlace].
-	Backend            apply.Name
+	Backend            ruleset.Backend
 	Plan               dialect.Options
 	ProcRoot, HostRoot string
 	Records            attachment.Store

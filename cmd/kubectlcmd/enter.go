@@ -17,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // enterFlags say what to do where an agent cannot read the rules of pods.
@@ -131,7 +131,7 @@ func (s *subject) enterable() bool {
 }
 
 // rules are the live rules of the pod, read by the agent or by a pod on the node.
-func (s *subject) rules(ctx context.Context, c *cluster) ([]apply.LiveRule, error) {
+func (s *subject) rules(ctx context.Context, c *cluster) (ruleset.Live, error) {
 	p, err := s.look(ctx, c)
 	switch {
 	case p.LiveError != "":

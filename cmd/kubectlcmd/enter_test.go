@@ -20,7 +20,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
@@ -71,12 +71,12 @@ func TestEnter(t *testing.T) {
 	w.meshPod(t, "shop", "done", "a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
 	k := newErrandKubelet(t, w)
-	rule := apply.LiveRule{Backend: apply.IptablesNFT, Table: "nat", Chain: "OUTPUT", Position: 1, Rule: "-j ISTIO_OUTPUT", Ours: true, Counters: &apply.Counters{Packets: 12, Bytes: 700}}
+	rule := ruleset.LiveRule{Backend: ruleset.BackendIptablesNFT, Table: "nat", Chain: "OUTPUT", Position: 1, Text: "-j ISTIO_OUTPUT", Ours: true, Counters: &ruleset.Counters{Packets: 12, Bytes: 700}}
 	record := attachment.Record{Selected: true, By: "ADD", Reason: "selected", Dialect: "istio"}
 	static := record
 	static.Pod = attachment.Pod{Namespace: "shop", Name: "far", UID: staticUID}
-	theirs := agentapi.Pod{Records: []attachment.Record{static}, Live: []apply.LiveRule{rule}}
-	full := agentapi.Pod{Records: []attachment.Record{record}, Live: []apply.LiveRule{rule}}
+	theirs := agentapi.Pod{Records: []attachment.Record{static}, Live: []ruleset.LiveRule{rule}}
+	full := agentapi.Pod{Records: []attachment.Record{record}, Live: []ruleset.LiveRule{rule}}
 	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): full, staticUID: theirs}))
 
 	code, _, errs := w.run(t, "show", "-n", "shop", "cart")
@@ -102,10 +102,10 @@ func TestEnter(t *testing.T) {
 	assert.Equal(t, ExitOK, code)
 	assert.Contains(t, out, "  now: captured: recorded\n", "as the agent has it")
 	assert.Contains(t, out, "  live rules: 1 of the mesh, 0 others\n")
-	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: full.Records, Differences: []string{"nat/OUTPUT 1 is missing"}, Lost: []string{"nat/OUTPUT 1 is missing"}}, staticUID: theirs}))
+	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: full.Records, Differences: gone, Lost: gone}, staticUID: theirs}))
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart", "--enter")
 	assert.Equal(t, ExitWrong, code)
-	assert.Contains(t, out, "  LOST since ADD: nat/OUTPUT 1 is missing\n")
+	assert.Contains(t, out, "  LOST since ADD: ipv4 nat/OUTPUT:1 missing: -j X\n")
 
 	t.Run("the agent does not answer", func(t *testing.T) {
 		code, out, errs := w.run(t, "explain", "-n", "shop", "far", "--config", "none", "--enter")
@@ -115,7 +115,7 @@ func TestEnter(t *testing.T) {
 		assert.NotContains(t, out, "  now: ")
 		code, out, errs = w.run(t, "show", "-n", "shop", "far", "--enter", "-o", "json")
 		assert.Equal(t, ExitOK, code, errs)
-		assert.Len(t, decode[[]apply.LiveRule](t, out), 1)
+		assert.Len(t, decode[[]ruleset.LiveRule](t, out), 1)
 		k.next(func(*corev1.Pod) (string, corev1.PodStatus) {
 			return "", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfpods"}
 		})

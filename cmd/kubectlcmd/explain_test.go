@@ -18,10 +18,13 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestExplain: what should be comes from the cluster and the node's agent, without a flag, and what is stands beside it.
+// gone is one of the mesh's rules that is not there.
+var gone = []ruleset.Difference{{Kind: ruleset.Missing, Family: ruleset.IPv4, Table: "nat", Chain: "OUTPUT", Position: 1, Rule: "-j X"}}
+
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -61,7 +64,7 @@ func TestExplain(t *testing.T) {
 	answers[agentapi.PodPath+string(cart.UID)] = agentapi.Pod{
 		State:   &agentapi.State{Namespace: "shop", Name: "cart-1", State: "captured", Reason: "recorded"},
 		Records: []attachment.Record{{ID: attachment.ID{IfName: "eth0"}, Selected: true, Reason: "selected", Dialect: "istio", Backend: "nftables", By: "ADD", Time: time.Unix(1e9, 0)}},
-		Live:    []apply.LiveRule{{Backend: apply.Nftables, Table: "inet istio", Chain: "nat/OUTPUT", Position: 1, Rule: "jump", Ours: true, Counters: &apply.Counters{Packets: 12}}, {Rule: "other"}},
+		Live:    []ruleset.LiveRule{{Backend: ruleset.BackendNftables, Table: "inet istio", Chain: "nat/OUTPUT", Position: 1, Text: "jump", Ours: true, Counters: &ruleset.Counters{Packets: 12}}, {Text: "other"}},
 	}
 	answers[agentapi.PodPath+string(quiet.UID)] = agentapi.Pod{LiveError: "operation not permitted"}
 
@@ -119,11 +122,11 @@ What to do:
 
 	captured := answers[agentapi.PodPath+string(cart.UID)]
 	drifted := captured
-	drifted.Differences, drifted.Lost = []string{"nat/OUTPUT 1 is missing"}, []string{"nat/OUTPUT 1 is missing"}
+	drifted.Differences, drifted.Lost = gone, gone
 	answers[agentapi.PodPath+string(cart.UID)] = drifted
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1")
 	assert.Equal(t, ExitWrong, code)
-	assert.Contains(t, out, "  LOST since ADD: nat/OUTPUT 1 is missing\n")
+	assert.Contains(t, out, "  LOST since ADD: ipv4 nat/OUTPUT:1 missing: -j X\n")
 
 	// Of a pod that the agent does not count, its rules or its record say how it is, and if neither does, nothing is known.
 	for _, test := range []struct {
@@ -134,8 +137,8 @@ What to do:
 		{agentapi.Pod{LiveError: "operation not permitted"}, ExitUnknown, "  nothing says whether the pod has its rules\n"},
 		{agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Reason: "no-proxy"}}}, ExitUnknown, "  nothing says whether the pod has its rules\n"},
 		{agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}, ExitOK, ""},
-		{agentapi.Pod{Live: []apply.LiveRule{{Rule: "other"}}}, ExitWrong, "  none of the mesh's rules are there: the pod bypasses the mesh\n"},
-		{agentapi.Pod{Live: []apply.LiveRule{{Rule: "jump", Ours: true}}}, ExitOK, ""},
+		{agentapi.Pod{Live: []ruleset.LiveRule{{Text: "other"}}}, ExitWrong, "  none of the mesh's rules are there: the pod bypasses the mesh\n"},
+		{agentapi.Pod{Live: []ruleset.LiveRule{{Text: "jump", Ours: true}}}, ExitOK, ""},
 	} {
 		answers[agentapi.PodPath+string(cart.UID)] = test.is
 		code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1")

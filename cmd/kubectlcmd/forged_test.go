@@ -14,7 +14,6 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/internal/visible/visibletest"
-	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -62,7 +61,7 @@ func TestForgedLines(t *testing.T) {
 		answer.Records[i].Selected, answer.Records[i].Rules = true, ruleset.Ruleset{}
 	}
 	for i := range answer.Live {
-		answer.Live[i].Backend, answer.Live[i].Family, answer.Live[i].Counters = apply.IptablesNFT, ruleset.IPv4, nil
+		answer.Live[i].Backend, answer.Live[i].Family, answer.Live[i].Counters = ruleset.BackendIptablesNFT, ruleset.IPv4, nil
 	}
 	node := func(n *agentapi.Node) {
 		was := *n
@@ -127,7 +126,7 @@ func TestForgedLines(t *testing.T) {
 	var want string
 	require.NoError(t, json.Unmarshal(exact, &want))
 	_, out, _ := w.run(t, "-n", "shop", "show", "waits", "-o", "json")
-	rules := decode[[]apply.LiveRule](t, out)
+	rules := decode[[]ruleset.LiveRule](t, out)
 	require.Len(t, rules, 2)
 	assert.Equal(t, want, rules[0].Chain)
 	_, out, _ = w.run(t, "-n", "shop", "explain", "waits", "-o", "json")

@@ -7,7 +7,6 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -22,22 +21,23 @@ func (m *move) double(p agentapi.Pod) (cause, rule string) {
 	}
 	ours := slices.ContainsFunc(p.Records, func(r attachment.Record) bool { return r.Selected })
 	foreign := ""
-	for _, r := range p.Live {
-		if captures(r) && !r.Ours && foreign == "" {
-			foreign = fmt.Sprintf("%s, table %s, chain %s: %s", r.Backend, r.Table, r.Chain, r.Rule)
+	for i := range p.Live {
+		r := &p.Live[i]
+		if r.Captures() && !r.Ours && foreign == "" {
+			foreign = fmt.Sprintf("%s, table %s, chain %s: %s", r.Backend, r.Table, r.Chain, r.Text)
 		}
-		if r.Backend != apply.Nftables {
+		if r.Backend != ruleset.BackendNftables {
 			note(&places, string(r.Backend))
-		} else if captures(r) {
+		} else if r.Captures() {
 			note(&places, "nftables, "+program(r.Table))
 		}
 		for _, d := range m.Dialects {
-			if o := d.Names.Owner(); r.Backend != apply.Nftables && o.Prefix != "" && o.OwnsChain(r.Chain) {
+			if o := d.Names.Owner(); r.Backend != ruleset.BackendNftables && o.Prefix != "" && o.OwnsChain(r.Chain) {
 				note(&meshes, "chains "+o.Prefix+"*")
 			}
 		}
 	}
-	added := slices.IndexFunc(p.Differences, func(d string) bool { return strings.Contains(d, " unexpected: ") })
+	added := slices.IndexFunc(p.Differences, func(d ruleset.Difference) bool { return d.Kind == ruleset.Unexpected })
 	switch {
 	case len(places) > 1:
 		return "it has rules of two programs: in " + strings.Join(places, " and in "), ""
@@ -46,7 +46,7 @@ func (m *move) double(p agentapi.Pod) (cause, rule string) {
 	case ours && foreign != "":
 		return "our plugin has captured it, and another program redirects too", foreign
 	case ours && added >= 0:
-		return "our plugin has captured it, and another program has written into the same chains", p.Differences[added]
+		return "our plugin has captured it, and another program has written into the same chains", p.Differences[added].String()
 	}
 	return "", ""
 }
@@ -61,11 +61,4 @@ func program(table string) string {
 		}
 	}
 	return "table " + name
-}
-
-// captures reports whether a rule sends packets to a proxy.
-func captures(r apply.LiveRule) bool {
-	return slices.ContainsFunc([]string{"-j REDIRECT", "-j DNAT", "-j TPROXY", "redirect to ", "dnat ", "tproxy "}, func(s string) bool {
-		return strings.Contains(" "+r.Rule, " "+s)
-	})
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestDouble: the rules of one program may be in several tables, and rules that send nothing to a proxy are nobody's capture.
 func TestDouble(t *testing.T) {
 	t.Parallel()
 	ours := []attachment.Record{{Selected: true}}
-	native := func(table, rule string, mine bool) apply.LiveRule {
-		return apply.LiveRule{Backend: apply.Nftables, Table: table, Chain: "c", Rule: rule, Ours: mine}
+	native := func(table, rule string, mine bool) ruleset.LiveRule {
+		return read(t, "table "+table+" {\nchain c {\n"+rule+"\n}\n}\n", ruleset.BackendNftables, mine)[0]
 	}
-	iptables := apply.LiveRule{Backend: apply.IptablesNFT, Table: "nat", Chain: "ISTIO_REDIRECT", Rule: "-p tcp -j REDIRECT --to-ports 15001", Ours: true}
+	iptables := readChain(t, "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001", ruleset.BackendIptablesNFT, true)[0]
 	m := move{cluster: &cluster{}}
 	m.Dialects = dialects.All()
 	for name, tc := range map[string]struct {
@@ -26,17 +26,17 @@ func TestDouble(t *testing.T) {
 		cause, rule string
 	}{
 		"nothing":              {agentapi.Pod{}, "", ""},
-		"one, in two tables":   {agentapi.Pod{Live: []apply.LiveRule{native("inet istio-proxy-nat", "redirect to :1", false), native("inet istio-proxy-mangle", "tproxy to :1", false)}}, "", ""},
-		"one, in two families": {agentapi.Pod{Live: []apply.LiveRule{native("ip peer", "redirect to :1", false), native("ip6 peer", "redirect to :1", false)}}, "", ""},
-		"ours and a firewall":  {agentapi.Pod{Records: ours, Live: []apply.LiveRule{iptables, native("inet guard", "tcp dport 22 drop", false)}}, "", ""},
+		"one, in two tables":   {agentapi.Pod{Live: []ruleset.LiveRule{native("inet istio-proxy-nat", "redirect to :1", false), native("inet istio-proxy-mangle", "tproxy to :1", false)}}, "", ""},
+		"one, in two families": {agentapi.Pod{Live: []ruleset.LiveRule{native("ip peer", "redirect to :1", false), native("ip6 peer", "redirect to :1", false)}}, "", ""},
+		"ours and a firewall":  {agentapi.Pod{Records: ours, Live: []ruleset.LiveRule{iptables, native("inet guard", "tcp dport 22 drop", false)}}, "", ""},
 		"ours that lacks a rule": {agentapi.Pod{
-			Records: ours, Live: []apply.LiveRule{iptables}, Differences: []string{"ipv4 nat/ISTIO_OUTPUT:3 missing: -j RETURN"},
+			Records: ours, Live: []ruleset.LiveRule{iptables}, Differences: []ruleset.Difference{{Kind: ruleset.Missing, Family: ruleset.IPv4, Table: "nat", Chain: "ISTIO_OUTPUT", Position: 3, Rule: "-j RETURN"}},
 		}, "", ""},
-		"two tables": {agentapi.Pod{Live: []apply.LiveRule{native("inet istio", "redirect to :1", true), native("inet istio-proxy-nat", "redirect to :1", false)}},
+		"two tables": {agentapi.Pod{Live: []ruleset.LiveRule{native("inet istio", "redirect to :1", true), native("inet istio-proxy-nat", "redirect to :1", false)}},
 			"it has rules of two programs: in nftables, table istio and in nftables, tables istio-proxy-*", ""},
-		"iptables and nftables": {agentapi.Pod{Live: []apply.LiveRule{iptables, native("inet peer", "redirect to :1", false)}},
+		"iptables and nftables": {agentapi.Pod{Live: []ruleset.LiveRule{iptables, native("inet peer", "redirect to :1", false)}},
 			"it has rules of two programs: in iptables-nft and in nftables, table peer", ""},
-		"ours and another's": {agentapi.Pod{Records: ours, Live: []apply.LiveRule{native("inet peer", "dnat ip to 10.0.0.1", false)}},
+		"ours and another's": {agentapi.Pod{Records: ours, Live: []ruleset.LiveRule{native("inet peer", "dnat ip to 10.0.0.1", false)}},
 			"our plugin has captured it, and another program redirects too", "nftables, table inet peer, chain c: dnat ip to 10.0.0.1"},
 	} {
 		cause, rule := m.double(tc.pod)

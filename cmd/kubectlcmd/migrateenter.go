@@ -63,7 +63,7 @@ func (c *candidate) look(ctx context.Context, m *move, l *lookout) (p agentapi.P
 
 // unread reports whether nobody has read the pod's rules, and they matter.
 func (c *candidate) unread() bool {
-	return c.explained.Err() == nil && c.is.LiveError != "" && !c.is.Moved && c.is.LiveRules == 0
+	return c.explained.Err() == nil && c.is.LiveError != "" && !c.is.Moved && len(c.is.Live) == 0
 }
 
 // enter reads the rules of those pods of a node whose rules its agent could not read.

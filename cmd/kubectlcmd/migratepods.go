@@ -3,6 +3,7 @@ package kubectlcmd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -11,14 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
-	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // lookout is the agent of a node, as far as rules of running pods are asked for.
@@ -169,14 +169,14 @@ func (m *move) live(ctx context.Context, l *lookout, c *candidate) (o migration.
 	case err != nil:
 		o.LiveError = err.Error()
 	// A record without a rule of it is no evidence: such a pod bypasses the mesh, and is said to.
-	case slices.ContainsFunc(p.Records, func(r attachment.Record) bool { return r.Selected }) && (p.LiveError != "" || slices.ContainsFunc(p.Live, func(r apply.LiveRule) bool { return r.Ours })):
+	case slices.ContainsFunc(p.Records, func(r attachment.Record) bool { return r.Selected }) && (p.LiveError != "" || slices.ContainsFunc(p.Live, func(r ruleset.LiveRule) bool { return r.Ours })):
 		o.Moved, o.LiveError = true, "it is ours"
 		return o
 	case p.LiveError != "":
 		o.LiveError = "the agent of the node cannot read them: " + p.LiveError
 	default:
-		o.Live, err = liverules.Saved(p.Live)
-		if o.LiveRules = len(p.Live); err != nil {
+		o.Live = p.Live
+		if _, err := p.Live.Ruleset(ruleset.Ruleset{}); err != nil && !errors.Is(err, ruleset.ErrForeign) {
 			o.LiveError = err.Error()
 		}
 		l.failed = 0

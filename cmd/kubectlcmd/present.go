@@ -276,9 +276,9 @@ const (
 	maxSaid    = 5
 )
 
-func bounded(all []string) (some []string) {
-	for _, text := range all[:min(len(all), maxSaid)] {
-		if text != "" {
+func bounded[T any](all []T) (some []string) {
+	for _, v := range all[:min(len(all), maxSaid)] {
+		if text := fmt.Sprint(v); text != "" {
 			some = append(some, brief.Text(text, maxMessage))
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // running is a pod of a Deployment in an Istio mesh, which runs.
@@ -95,9 +95,9 @@ func TestTroubles(t *testing.T) {
 	seen := map[presentCode]bool{}
 	captured := state(agentapi.Captured, "recorded", false)
 	lost := captured
-	lost.Lost, lost.Live = []string{"nat/OUTPUT 1 is missing"}, []apply.LiveRule{{Ours: true}}
+	lost.Lost, lost.Live = gone, []ruleset.LiveRule{{Ours: true}}
 	flushed := lost
-	flushed.Live = []apply.LiveRule{{Rule: "other"}}
+	flushed.Live = []ruleset.LiveRule{{Text: "other"}}
 	unread := captured
 	unread.LiveError, unread.hint = "operation not permitted", true
 	for _, test := range []struct {
@@ -117,14 +117,14 @@ func TestTroubles(t *testing.T) {
 		{"the same, node not ready", []func(*subject){notReady}, state(agentapi.Failed, "not-called", true), nowBypassing, ExitWrong, "bypasses the mesh", "no-kubeconfig: it is not there", []string{"First make the node's agent ready", restart}},
 		{"passed over", nil, state(agentapi.Failed, "passed-over", true), nowBypassing, ExitWrong, "would not do so now", "", []string{restart}},
 		{"drifted", nil, state(agentapi.Drifted, "rules", true), nowLost, ExitWrong, "it has other rules than it should have", "", []string{restart, "find out who"}},
-		{"lost", nil, lost, nowLost, ExitWrong, "has lost rules", "nat/OUTPUT 1 is missing", []string{restart, "kubectl meshcni show"}},
+		{"lost", nil, lost, nowLost, ExitWrong, "has lost rules", "ipv4 nat/OUTPUT:1 missing: -j X", []string{restart, "kubectl meshcni show"}},
 		{"lost all", nil, flushed, nowBypassing, ExitWrong, "it had rules, and none of them are there any more", "", []string{restart, "kubectl meshcni show"}},
 		{"waits for the proxy", nil, state(agentapi.Waiting, "no-proxy", true), nowWaiting, ExitWrong, "not captured yet: no proxy of its node is connected", "", []string{"ztunnel"}},
 		{"cannot tell", nil, state(agentapi.Waiting, "no-trace", false), nowUnknown, ExitUnknown, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
 		{"no rules at all", nil, onNode{selected: true}, nowBypassing, ExitWrong, "none of its rules are there", "", []string{restart}},
 		{"nobody can look", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted"}}, nowUnknown, ExitUnknown, "nothing says whether the pod has its rules", "", []string{restart}},
 		{"nobody can look, ADD did", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, nowCaptured, ExitOK, "the plugin wrote its rules", "Whether its rules are still there was not looked at", nil},
-		{"its rules are there", nil, onNode{selected: true, Pod: agentapi.Pod{Live: []apply.LiveRule{{Ours: true}}}}, nowCaptured, ExitOK, "This pod is captured (its rules are there): its", "", nil},
+		{"its rules are there", nil, onNode{selected: true, Pod: agentapi.Pod{Live: []ruleset.LiveRule{{Ours: true}}}}, nowCaptured, ExitOK, "This pod is captured (its rules are there): its", "", nil},
 		{"refused", []func(*subject){wrong, pending}, sandbox(`plugin type="meshcni" failed (add): x`), nowRefused, ExitWrong, "This pod is refused, and does not start", `excludeOutboundPorts="80a"`, []string{"Give the annotation traffic.sidecar.istio.io/excludeOutboundPorts a value that is allowed", "Correct it where"}},
 		{"would be refused", []func(*subject){wrong}, captured, nowWouldRefuse, ExitWrong, "would not start again", `excludeOutboundPorts="80a"`, []string{"Give the annotation", "Correct it where"}},
 		{"the plugin fails", []func(*subject){pending, notReady}, sandbox(`rpc error: plugin type="meshcni" failed (add): read kubeconfig: no such file`), nowNetwork, ExitWrong, "the plugin refuses to", "read kubeconfig: no such file", []string{"First make the node's agent ready", "Mend what the message names"}},

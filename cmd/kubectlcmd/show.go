@@ -11,9 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // showCommand prints the live rules with their counters.
@@ -44,7 +43,7 @@ func (c *cluster) showCommand() *cobra.Command {
 				return err
 			}
 			s := &subject{pod: pod, place: *c.place(cmd.Context(), pod.Spec.NodeName), flags: enter}
-			var before liverules.Seen
+			var before ruleset.Live
 			for {
 				live, err := s.rules(cmd.Context(), c)
 				switch {
@@ -55,16 +54,16 @@ func (c *cluster) showCommand() *cobra.Command {
 				case err != nil:
 					return errors.Join(fmt.Errorf("the live rules of pod %s/%s are not known: %w", pod.Namespace, pod.Name, err), s.left)
 				}
-				rules, seen := liverules.Since(before, live)
+				live.Since(before)
 				if output == "json" {
-					err = printers.JSON(c.Stdout, rules)
+					err = printers.JSON(c.Stdout, append(ruleset.Live{}, live...))
 				} else {
-					err = liverules.Print(visible.To(c.Stdout), rules)
+					err = live.Write(c.Stdout)
 				}
 				if err != nil || !watch {
 					return cmp.Or(err, s.left)
 				}
-				before = seen
+				before = live
 				select {
 				case <-cmd.Context().Done():
 					return nil

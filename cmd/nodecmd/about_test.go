@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestFeatures: each feature is tried by rules that need it, in a namespace of its own, and what was not tried is not known.
@@ -28,7 +29,7 @@ func TestFeatures(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = own.Close() }()
 	var f features
-	all := f.of(t.Context(), apply.Options{Backend: apply.Nftables}, true, true)
+	all := f.of(t.Context(), apply.Options{Backend: ruleset.BackendNftables}, true, true)
 	names := map[agentapi.FeatureName]agentapi.Feature{}
 	for _, got := range all {
 		names[got.Name] = got
@@ -36,23 +37,23 @@ func TestFeatures(t *testing.T) {
 		assert.Equal(t, got.Name != agentapi.IPv6, got.Backend == "nftables", got.Name)
 	}
 	assert.Len(t, names, 6)
-	live, err := apply.Live(t.Context(), own, apply.Options{Backend: apply.Nftables})
+	live, err := apply.Live(t.Context(), own, apply.Options{Backend: ruleset.BackendNftables})
 	require.NoError(t, err)
 	for _, r := range live {
-		assert.NotContains(t, r.Rule, "MESH_", "nothing was made here")
+		assert.NotContains(t, r.Text, "MESH_", "nothing was made here")
 	}
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, got := range f.of(ended, apply.Options{Backend: apply.Nftables}, true, false)[1:] {
+	for _, got := range f.of(ended, apply.Options{Backend: ruleset.BackendNftables}, true, false)[1:] {
 		assert.Equal(t, agentapi.Unknown, got.Has, "%+v", got)
 	}
-	assert.Len(t, f.of(t.Context(), apply.Options{Backend: apply.Nftables}, false, true), 2, "the one of before was no answer, and sidecars are not asked for")
-	for _, got := range f.of(t.Context(), apply.Options{Backend: apply.Auto, Root: "/"}, true, false)[1:] {
+	assert.Len(t, f.of(t.Context(), apply.Options{Backend: ruleset.BackendNftables}, false, true), 2, "the one of before was no answer, and sidecars are not asked for")
+	for _, got := range f.of(t.Context(), apply.Options{Backend: ruleset.BackendAuto, Root: "/"}, true, false)[1:] {
 		assert.Equal(t, agentapi.Yes, got.Has, "by whatever is here: %+v", got)
 		assert.NotEmpty(t, got.Backend)
 	}
-	for _, got := range f.of(t.Context(), apply.Options{Backend: apply.Auto}, true, false)[1:] {
+	for _, got := range f.of(t.Context(), apply.Options{Backend: ruleset.BackendAuto}, true, false)[1:] {
 		assert.Equal(t, agentapi.Unknown, got.Has)
 		assert.Contains(t, got.Detail, "does not see the host's programs")
 	}
@@ -67,7 +68,7 @@ func TestFeatureMissing(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "usr/sbin", name), []byte("#!/bin/sh\necho 'No chain/target/match by that name.' >&2\nexit 1\n"), 0o755)) //nolint:gosec // a program
 	}
 	var f features
-	o := apply.Options{Backend: apply.IptablesLegacy, Root: "/", Path: filepath.Join(dir, "usr/sbin")}
+	o := apply.Options{Backend: ruleset.BackendIptablesLegacy, Root: "/", Path: filepath.Join(dir, "usr/sbin")}
 	all := f.of(t.Context(), o, true, false)
 	require.NotEmpty(t, all)
 	for _, got := range all[1:] {

@@ -121,7 +121,7 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 	}
 	o := nodeproxy.Options{
 		Dialects: meshes.Meshes, Plan: meshes.Options,
-		Apply: apply.Options{Backend: apply.Name(plugin.Backend), Root: s.Repair.HostRoot},
+		Apply: apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.Repair.HostRoot},
 		Pods:  a.pods, Proxy: a.program.NodeProxy, Records: attachment.In(s.RunDir), Log: a.log,
 		VerifyInterval: time.Duration(s.Ambient.VerifyInterval), DrainTimeout: s.Ambient.drainTimeout(),
 	}
@@ -177,7 +177,7 @@ func (a *ambientParts) exempt(ctx context.Context, meshes dialect.List) error {
 // probeSet returns the exemption of the host's probes, and the host's namespace, which the caller closes. It is nil if no mesh knows
 // probes by an address.
 func (s Settings) probeSet(meshes dialect.List) (*probes.Set, *netnsexec.NetNS, error) {
-	o := probes.Options{Root: s.Repair.HostRoot, Backend: apply.Name(s.Repair.Plugin.Backend)}
+	o := probes.Options{Root: s.Repair.HostRoot, Backend: ruleset.Backend(s.Repair.Plugin.Backend)}
 	for _, d := range meshes {
 		if d.NodeProxy != nil {
 			o.IPv4, o.IPv6 = sources(d.NodeProxy.ProbeSources)

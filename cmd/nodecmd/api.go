@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // nodeAPI answers who asks on the loopback interface.
@@ -56,7 +57,7 @@ func (n nodeAPI) node() agentapi.Node {
 	if asked, err := n.program.rights(s, n.ownToken()); err == nil { // with settings that are refused the agent does not run
 		node.Rights = asked
 	}
-	if err := apply.Available(apply.Options{Backend: apply.Name(plugin.Backend), Root: s.Repair.HostRoot}); err != nil && s.Repair.HostRoot != "" {
+	if err := apply.Available(apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.Repair.HostRoot}); err != nil && s.Repair.HostRoot != "" {
 		node.BackendError = err.Error() // without the host's root the programs of the host are not to be seen
 	}
 	if pods, err := n.pods(); err == nil {

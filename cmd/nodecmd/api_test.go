@@ -30,6 +30,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // capturedPod is one with the plugin's rules and the record of ADD, below the directory of a node.
@@ -38,7 +39,7 @@ func capturedPod(t *testing.T, dir string) (apply.Backend, attachment.Record) {
 	ns := netnstest.New(t)
 	rules, err := redirect.Default().Ruleset()
 	require.NoError(t, err)
-	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Nftables})
+	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: ruleset.BackendNftables})
 	require.NoError(t, err)
 	_, err = b.Apply(t.Context(), rules)
 	require.NoError(t, err)
@@ -47,7 +48,7 @@ func capturedPod(t *testing.T, dir string) (apply.Backend, attachment.Record) {
 		ID: attachment.ID{Network: "calico", ContainerID: "c1", IfName: "eth0"}, NetNS: attachment.NetNS{Path: ns.Path(), Dev: id.Dev, Ino: id.Ino},
 		Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, Selected: true, Reason: "selected", Dialect: "istio", By: "ADD", Time: time.Unix(1e9, 0).UTC(),
 	}
-	record.Applied(string(apply.Nftables), rules, nil)
+	record.Applied(string(ruleset.BackendNftables), rules, nil)
 	require.NoError(t, attachment.In(dir+"/run").Write(record))
 	return b, record
 }
@@ -122,7 +123,7 @@ func TestAPI(t *testing.T) {
 	assert.Empty(t, p.LiveError)
 	require.NotEmpty(t, p.Live)
 	for _, r := range p.Live {
-		assert.True(t, r.Ours, r.Rule)
+		assert.True(t, r.Ours, r.Text)
 	}
 	assert.Empty(t, p.Differences)
 	require.NoError(t, b.Remove(t.Context(), redirect.Default().Names.Owner()))

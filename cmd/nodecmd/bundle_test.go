@@ -27,6 +27,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // unpacked are the files of a bundle, by their names below its directory.
@@ -262,7 +263,7 @@ func TestSupportBundleOfPods(t *testing.T) {
 	dir, env := node(t)
 	host := hostroottest.New(t, hostroottest.Iptables("nft"))
 	rs := redirect.Default().MustRuleset()
-	for name, backend := range map[string]apply.Name{"cart": apply.IptablesNFT, "web": apply.Nftables} {
+	for name, backend := range map[string]ruleset.Backend{"cart": ruleset.BackendIptablesNFT, "web": ruleset.BackendNftables} {
 		w := netnstest.NewWorld(t, netnstest.Options{})
 		b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: backend, Runner: w.Pod.Sandbox()})
 		require.NoError(t, err)
@@ -275,7 +276,7 @@ func TestSupportBundleOfPods(t *testing.T) {
 		}
 		r.Applied(string(backend), rs, nil)
 		require.NoError(t, attachment.In(dir+"/run").Write(r))
-		if backend == apply.IptablesNFT {
+		if backend == ruleset.BackendIptablesNFT {
 			other := redirect.Default()
 			other.Outbound.ExcludePorts = redirect.Ports(9)
 			_, err = b.Apply(t.Context(), other.MustRuleset())

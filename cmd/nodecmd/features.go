@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // features finds out what the kernel has, by making rules that need it in an empty network namespace, as the plugin makes them in a
@@ -128,7 +129,7 @@ func (f *features) applied(ctx context.Context, o apply.Options, r redirect.Redi
 	if err != nil {
 		return "", err
 	}
-	if o.Root == "" && o.Backend != apply.Nftables {
+	if o.Root == "" && o.Backend != ruleset.BackendNftables {
 		return "", errors.New("the agent does not see the host's programs, which write the rules (--repair-host-root)")
 	}
 	ns, err := netnsexec.Make()
@@ -152,5 +153,5 @@ func (n nodeAPI) features(s Settings, plugin netconf.Config) []agentapi.Feature 
 			sidecars, nodeProxies = sidecars || d.NodeProxy == nil, nodeProxies || d.NodeProxy != nil
 		}
 	}
-	return n.kernel.of(context.Background(), apply.Options{Backend: apply.Name(plugin.Backend), Root: s.Repair.HostRoot}, sidecars, nodeProxies)
+	return n.kernel.of(context.Background(), apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.Repair.HostRoot}, sidecars, nodeProxies)
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -62,7 +61,7 @@ func (p Program) lookCommand() *cobra.Command {
 
 // recorded reads a pod's files in the run directory.
 func recorded(runDir, uid string) agentapi.Pod {
-	p := agentapi.Pod{Records: []attachment.Record{}, Live: []apply.LiveRule{}, Differences: []string{}, Lost: []string{}}
+	p := agentapi.Pod{Records: []attachment.Record{}, Live: ruleset.Live{}, Differences: []ruleset.Difference{}, Lost: []ruleset.Difference{}}
 	unread := 0
 	for r, err := range attachment.In(runDir).All() {
 		switch {
@@ -96,13 +95,5 @@ func (p Program) enter(ctx context.Context, pod *agentapi.Pod, uid, hostRoot str
 	}
 	pod.Live = append(pod.Live, live.Rules...)
 	lost, _ := last.Lost(live.Differences)
-	pod.Differences, pod.Lost = texts(live.Differences), texts(lost)
-}
-
-func texts(diffs []ruleset.Difference) []string {
-	all := []string{}
-	for _, d := range diffs {
-		all = append(all, d.String())
-	}
-	return all
+	pod.Differences, pod.Lost = append(pod.Differences, live.Differences...), append(pod.Lost, lost...)
 }

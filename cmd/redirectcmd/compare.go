@@ -11,6 +11,7 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 func (p Program) compareCommand() *cobra.Command {
@@ -49,7 +50,11 @@ func runCompare(c *common, from, output string) error {
 	if err != nil {
 		return err
 	}
-	result, err := t.CompareSaved(string(text))
+	live, err := compare.Parse(string(text))
+	if err != nil {
+		return fmt.Errorf("--from-rules: %w", err)
+	}
+	result, err := t.CompareLive(live)
 	if err != nil {
 		return fmt.Errorf("--from-rules: %w", err)
 	}
@@ -72,7 +77,7 @@ func (c *common) printComparison(t *target, result explain.Comparison) {
 		visible.To(c.Stdout).Printf("%s; ours are no rules\n", printers.Unselected(t.Explanation))
 	}
 	if len(result.Foreign) > 0 {
-		visible.To(c.Stdout).Text((&compare.ForeignError{Rules: result.Foreign}).Error() + "\n")
+		visible.To(c.Stdout).Text((&ruleset.ForeignError{Rules: result.Foreign}).Error() + "\n")
 		return
 	}
 	for _, d := range result.Differences {

@@ -16,7 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // ruleFlag is a flag of Istio's init-container program (tools/istio-iptables, pilot-agent istio-iptables). Scripts and
@@ -40,7 +40,7 @@ type flagBuild struct {
 	probePort                                    uint16
 	probeTimeout                                 time.Duration
 	runValidation, skipApply, dryRun, removeOnly bool
-	backend                                      apply.Name
+	backend                                      ruleset.Backend
 	warnings                                     []string
 }
 

@@ -29,9 +29,9 @@ const routesCommand = "configure-routes"
 
 // istioFlags are flags of Istio's program that apply does not have, since it has others for the same.
 var istioFlags = []ruleFlag{
-	{"native-nftables", "", flag, "use nftables by netlink, and no iptables programs", choose(apply.Nftables)},
+	{"native-nftables", "", flag, "use nftables by netlink, and no iptables programs", choose(ruleset.BackendNftables)},
 	{"force-iptables-binary", "", text, "the iptables programs to use: nft or legacy, or one's name, such as iptables-legacy", setBinary},
-	{"force-legacy-iptables", "", flag, "use the legacy iptables programs", choose(apply.IptablesLegacy)},
+	{"force-legacy-iptables", "", flag, "use the legacy iptables programs", choose(ruleset.BackendIptablesLegacy)},
 	{"cleanup-only", "", flag, "remove the rules, and apply none", into(parseBool, func(b *flagBuild) *bool { return &b.removeOnly })},
 	ignored("cni-mode", "", flag, "the rules are made in the same way wherever this program runs"),
 	ignored("force-apply", "", flag, "rules that differ from what is wanted are always replaced, and others need not be"),
@@ -56,10 +56,10 @@ func ignored(name, short, kind, why string) ruleFlag {
 const noEffect = "no effect: "
 
 // choose sets the backend if the flag is on. The first flag counts.
-func choose(name apply.Name) func(*flagBuild, string) error {
+func choose(name ruleset.Backend) func(*flagBuild, string) error {
 	return func(b *flagBuild, value string) error {
 		on, err := parseBool(value)
-		if on && b.backend == apply.Auto {
+		if on && b.backend == ruleset.BackendAuto {
 			b.backend = name
 		}
 		return err
@@ -69,16 +69,16 @@ func choose(name apply.Name) func(*flagBuild, string) error {
 // setBinary reads the names that Istio's program knows. Each stands for the programs of both families.
 func setBinary(b *flagBuild, value string) error {
 	variant := strings.TrimPrefix(strings.TrimPrefix(value, "ip6tables"), "iptables")
-	name, ok := map[string]apply.Name{
-		"nft": apply.IptablesNFT, "-nft": apply.IptablesNFT, "legacy": apply.IptablesLegacy, "-legacy": apply.IptablesLegacy,
+	name, ok := map[string]ruleset.Backend{
+		"nft": ruleset.BackendIptablesNFT, "-nft": ruleset.BackendIptablesNFT, "legacy": ruleset.BackendIptablesLegacy, "-legacy": ruleset.BackendIptablesLegacy,
 	}[variant]
 	switch {
 	case variant == "" && value != "":
-		name = apply.Iptables
+		name = ruleset.BackendIptables
 	case !ok && value != "":
 		return errors.New("not nft, legacy, iptables, iptables-nft or iptables-legacy")
 	}
-	if name != "" && b.backend == apply.Auto {
+	if name != "" && b.backend == ruleset.BackendAuto {
 		b.backend = name
 	}
 	return nil
@@ -87,7 +87,7 @@ func setBinary(b *flagBuild, value string) error {
 // asIstio declares the flags of Istio's program, and makes build read them as it does.
 func (c *common) asIstio(fs *pflag.FlagSet) {
 	c.istioFlags = istioFlags
-	c.flags, c.backend, c.uncapturedFamily = fs, apply.Auto, redirect.UncapturedAllow
+	c.flags, c.backend, c.uncapturedFamily = fs, ruleset.BackendAuto, redirect.UncapturedAllow
 	c.config = explain.NoConfiguration
 	c.dialects = dialect.List{istio.New()}
 	c.ruleFlags = addRuleFlags(fs)

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -68,25 +67,25 @@ func runShow(ctx context.Context, c *common, ns *netnsexec.NetNS, f showFlags) e
 		return err
 	}
 	printers.Configuration(c.Stderr, "", c.config) // standard output is a list, in JSON too
-	var before liverules.Seen
+	var before ruleset.Live
 	for {
 		live, err := apply.Live(ctx, ns, apply.Options{Root: c.hostRoot}, wanted...)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the caller ended it
 		}
-		rules, counters := liverules.Since(before, live)
+		live.Since(before)
 		if f.watch {
 			c.clear()
 		}
 		if f.output == "json" {
-			err = errors.Join(printers.JSON(c.Stdout, rules), err)
+			err = errors.Join(printers.JSON(c.Stdout, append(ruleset.Live{}, live...)), err)
 		} else {
-			err = errors.Join(liverules.Print(visible.To(c.Stdout), rules), err)
+			err = errors.Join(live.Write(c.Stdout), err)
 		}
 		if err != nil || !f.watch {
 			return err
 		}
-		before = counters
+		before = live
 		select {
 		case <-ctx.Done():
 			return nil

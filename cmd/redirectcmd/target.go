@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // common holds the flags that most commands share.
@@ -50,7 +51,7 @@ type common struct {
 	// Set by configure and check.
 	config   explain.Configuration
 	dialects dialect.List
-	backend  apply.Name
+	backend  ruleset.Backend
 	addrs    []netip.Addr
 }
 
@@ -77,7 +78,7 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	fs.StringVar(&c.namespaceFile, "namespace-file", "", "the pod's Namespace, for dialects that look at it")
 	c.dialectNames = netconf.Dialects{p.Dialects[0].Name}
 	fs.Var(cli.Text(&c.dialectNames, "a,b"), "dialect", dialects.Usage(p.Dialects))
-	fs.StringVar(&c.backendName, "backend", string(apply.Auto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
+	fs.StringVar(&c.backendName, "backend", string(ruleset.BackendAuto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
 	fs.Var(cli.List(&c.excludeNamespaces, "strings"), "exclude-namespaces", "namespaces whose pods are left alone")
 	fs.StringVar(&c.excludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces whose pods are left alone, such as mesh=off; needs --namespace-file")
 	cli.Ambient(fs, &c.ambient)
@@ -105,7 +106,7 @@ func (c *common) check() error {
 		Kubernetes: netconf.Kubernetes{ExcludeNamespaces: c.excludeNamespaces, ExcludeNamespaceSelector: c.excludeNamespaceSelector},
 	})
 	c.dialects, errs = meshes.Meshes, append(errs, dialects.ByFlag(err, func(flag string, err error) error { return fmt.Errorf("%s: %w", c.origin(flag), err) }))
-	if c.backend, err = apply.ParseBackend(c.backendName); err != nil {
+	if c.backend, err = ruleset.ParseBackend(c.backendName); err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", c.origin("backend"), err))
 	}
 	if c.uncapturedFamily, err = redirect.ParseUncapturedFamily(string(c.uncapturedFamily)); err != nil {

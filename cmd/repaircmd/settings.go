@@ -23,7 +23,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -216,7 +216,7 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 		return o, dialects.ByFlag(err, named)
 	}
 	o.Dialects, o.Others, o.Plan = meshes.Meshes, meshes.Others(), meshes.Options
-	if o.Backend, err = apply.ParseBackend(string(s.Plugin.Backend)); err != nil {
+	if o.Backend, err = ruleset.ParseBackend(string(s.Plugin.Backend)); err != nil {
 		return o, named("backend", err)
 	}
 	if o.Plan.UncapturedFamily, err = redirect.ParseUncapturedFamily(string(s.Plugin.UncapturedFamily)); err != nil {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -92,13 +91,13 @@ func agentNFT(s settings) string {
 }
 
 // enrol puts the program of Istio's node agent, with its routing, into a namespace.
-func enrol(t *testing.T, ns *netnsexec.NetNS, by apply.Name, s settings) {
+func enrol(t *testing.T, ns *netnsexec.NetNS, by ruleset.Backend, s settings) {
 	t.Helper()
 	for _, family := range []string{"-4", "-6"} {
 		show(t, ns, family, "route", "add", "local", "default", "dev", "lo", "table", "100")
 		show(t, ns, family, "rule", "add", "fwmark", "0x111/0xfff", "pref", "32764", "lookup", "100")
 	}
-	if by == apply.Nftables {
+	if by == ruleset.BackendNftables {
 		tool(t, ns, agentNFT(s), "nft", "-f", "-")
 		return
 	}
@@ -107,7 +106,7 @@ func enrol(t *testing.T, ns *netnsexec.NetNS, by apply.Name, s settings) {
 }
 
 // restore gives rules to a variant of iptables.
-func restore(t *testing.T, ns *netnsexec.NetNS, by apply.Name, f ruleset.Family, text string) {
+func restore(t *testing.T, ns *netnsexec.NetNS, by ruleset.Backend, f ruleset.Family, text string) {
 	t.Helper()
 	program := string(by) + "-restore"
 	if f == ruleset.IPv6 {

@@ -99,7 +99,7 @@ func TestProbes(t *testing.T) {
 }
 
 // captured is a world whose pod has the dialect's rules for its annotations.
-func captured(t *testing.T, backend apply.Name, annotations map[string]string) *netnstest.World {
+func captured(t *testing.T, backend ruleset.Backend, annotations map[string]string) *netnstest.World {
 	t.Helper()
 	rs, _, err := dialecttest.Case{Pod: labelled("ambient", annotations)}.Rules(ambient.New(ambient.Options{}))
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func captured(t *testing.T, backend apply.Name, annotations map[string]string) *
 }
 
 // set puts rules in force in the world's pod.
-func set(t *testing.T, w *netnstest.World, backend apply.Name, rs ruleset.Ruleset) {
+func set(t *testing.T, w *netnstest.World, backend ruleset.Backend, rs ruleset.Ruleset) {
 	t.Helper()
 	b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: backend, Runner: w.Pod.Sandbox()})
 	require.NoError(t, err)

@@ -10,7 +10,6 @@ import (
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -37,7 +36,7 @@ func TestRulesOfOthers(t *testing.T) {
 		{"proxy to the outside", false, "", "10.96.5.5:80", ambient.ProxyMark, "proxy:15090 orig=10.96.5.5:80"},
 		{"marked as a reply", false, "", "10.244.1.5:8080", ambient.ReplyMark, "app:8080 orig=10.244.1.5:8080"},
 	}
-	eachProgram(t, []apply.Name{apply.IptablesNFT, apply.IptablesLegacy}, func(t *testing.T, backend apply.Name, w *netnstest.World) {
+	eachProgram(t, []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy}, func(t *testing.T, backend ruleset.Backend, w *netnstest.World) {
 		for _, f := range ruleset.Families {
 			restore(t, w.Pod, backend, f, foreign)
 		}
@@ -55,7 +54,7 @@ func TestRulesOfOthers(t *testing.T) {
 // TestLocalhostFromOutside: what comes in for localhost is not captured, as under the rules of Istio's agent. Only a pod with
 // route_localnet takes it.
 func TestLocalhostFromOutside(t *testing.T) {
-	eachProgram(t, dialecttest.Backends, func(t *testing.T, _ apply.Name, w *netnstest.World) {
+	eachProgram(t, dialecttest.Backends, func(t *testing.T, _ ruleset.Backend, w *netnstest.World) {
 		require.NoError(t, w.Pod.Do(func() error {
 			return os.WriteFile("/proc/sys/net/ipv4/conf/eth0/route_localnet", []byte("1"), 0)
 		}))
@@ -71,7 +70,7 @@ func TestLocalhostFromOutside(t *testing.T) {
 }
 
 // eachProgram runs a test for each backend in a world with the rules of Istio's agent, and in one with ours.
-func eachProgram(t *testing.T, backends []apply.Name, test func(*testing.T, apply.Name, *netnstest.World)) {
+func eachProgram(t *testing.T, backends []ruleset.Backend, test func(*testing.T, ruleset.Backend, *netnstest.World)) {
 	t.Helper()
 	for _, backend := range backends {
 		t.Run("Istio's agent, "+string(backend), func(t *testing.T) {

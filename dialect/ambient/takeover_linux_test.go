@@ -43,8 +43,8 @@ func TestTakeOver(t *testing.T) {
 
 				w := netnstest.NewWorld(t, netnstest.Options{})
 				variant := theirs
-				if theirs == apply.Nftables {
-					variant = apply.IptablesNFT
+				if theirs == ruleset.BackendNftables {
+					variant = ruleset.BackendIptablesNFT
 				}
 				enrol(t, w.Pod, theirs, s)
 				restore(t, w.Pod, variant, ruleset.IPv4, others)
@@ -80,7 +80,7 @@ func TestTakeOver(t *testing.T) {
 					}
 				})
 				after := agentRulesIn(t, w.Pod, theirs)
-				if theirs == ours && theirs != apply.Nftables {
+				if theirs == ours && theirs != ruleset.BackendNftables {
 					assert.Equal(t, before, after, "also the order of others' rules and its")
 				}
 				assert.ElementsMatch(t, before, after)
@@ -91,16 +91,16 @@ func TestTakeOver(t *testing.T) {
 }
 
 // giveBack gives a pod to Istio's agent.
-func giveBack(ctx context.Context, ns apply.Namespace, plan dialect.Plan, backend apply.Name) (apply.Result, error) {
+func giveBack(ctx context.Context, ns apply.Namespace, plan dialect.Plan, backend ruleset.Backend) (apply.Result, error) {
 	rules := ambient.AgentRuleset(plan.Redirect)
 	return apply.HandOver(ctx, ns, rules, ambient.AgentLayout(), apply.Options{Backend: backend})
 }
 
 // agentRulesIn lists the rules of one backend without counters, and what they need besides.
-func agentRulesIn(t *testing.T, ns *netnsexec.NetNS, by apply.Name) (rules []string) {
+func agentRulesIn(t *testing.T, ns *netnsexec.NetNS, by ruleset.Backend) (rules []string) {
 	t.Helper()
 	var listing string
-	if by == apply.Nftables {
+	if by == ruleset.BackendNftables {
 		for _, table := range ambient.AgentLayout().Tables {
 			listing += tool(t, ns, "", "nft", "-s", "list", "table", "inet", table)
 		}
@@ -109,7 +109,7 @@ func agentRulesIn(t *testing.T, ns *netnsexec.NetNS, by apply.Name) (rules []str
 	}
 	for line := range strings.Lines(listing) {
 		switch {
-		case by == apply.Nftables: // the order of matches says nothing, nor do counters, nor which of the bits that are set are cleared first
+		case by == ruleset.BackendNftables: // the order of matches says nothing, nor do counters, nor which of the bits that are set are cleared first
 			words := strings.Fields(strings.NewReplacer("0xfffff111", "0xfffff000", " counter ", " ").Replace(line))
 			slices.Sort(words)
 			rules = append(rules, strings.Join(words, " "))

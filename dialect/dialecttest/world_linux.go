@@ -17,7 +17,7 @@ import (
 )
 
 // Backends are those that each case is tried with.
-var Backends = []apply.Name{apply.IptablesNFT, apply.IptablesLegacy, apply.Nftables}
+var Backends = []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy, ruleset.BackendNftables}
 
 // Fates applies the rules of a case with each backend, in a world with the given proxy, and sends the case's probes:
 // they must end where Case.Fates says. A case that is Refused must fail to build.
@@ -104,7 +104,11 @@ func (c Case) compare(t *testing.T, d dialect.Dialect, o netnstest.Options, ns *
 			t.Fatalf("save rules: %v", err)
 		}
 	}
-	saved, err := compare.Saved(text.String(), rs)
+	live, err := compare.Parse(text.String())
+	var saved ruleset.Ruleset
+	if err == nil {
+		saved, err = live.Ruleset(rs)
+	}
 	if err != nil {
 		t.Fatalf("read saved rules: %v", err)
 	}
@@ -147,7 +151,7 @@ func Restore(t testing.TB, ns *netnsexec.NetNS, f ruleset.Family, text string) {
 	}
 }
 
-func run(t *testing.T, backend apply.Name, o netnstest.Options, rs ruleset.Ruleset, probes []netnstest.Probe) map[string]string {
+func run(t *testing.T, backend ruleset.Backend, o netnstest.Options, rs ruleset.Ruleset, probes []netnstest.Probe) map[string]string {
 	t.Helper()
 	w := netnstest.NewWorld(t, o)
 	b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: backend, Runner: w.Pod.Sandbox()})

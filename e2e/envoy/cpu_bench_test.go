@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // way is one way for a connection to go.
@@ -29,12 +29,12 @@ type way struct {
 //	go -C e2e test -run '^$' -bench CPU -benchtime 20x ./envoy
 func BenchmarkCPU(b *testing.B) {
 	server, vip := netip.AddrPortFrom(serviceIP[0], portHTTP), netip.MustParseAddrPort("10.96.9.9:80")
-	made := func(backend apply.Name, mode string) *pod {
+	made := func(backend ruleset.Backend, mode string) *pod {
 		shape := istioShape(mode)
 		shape.Direct, shape.Services[vip] = map[uint16]netip.AddrPort{portDirect: server}, server
 		return newPod(b, backend, istioPod(mode), shape)
 	}
-	native, transparent := made(apply.Nftables, "REDIRECT"), made(apply.Nftables, "TPROXY")
+	native, transparent := made(ruleset.BackendNftables, "REDIRECT"), made(ruleset.BackendNftables, "TPROXY")
 	in := netip.AddrPortFrom(podIP[0], portHTTP)
 	ways := []*way{
 		{name: "out-passing", pod: native, from: native.fromApp, to: netip.AddrPortFrom(excluded[0], portHTTP)},
@@ -44,7 +44,7 @@ func BenchmarkCPU(b *testing.B) {
 		{name: "in-redirect", pod: native, from: native.fromOut, to: in},
 		{name: "in-tproxy", pod: transparent, from: transparent.fromOut, to: in},
 	}
-	for _, backend := range []apply.Name{apply.IptablesNFT, apply.IptablesLegacy} {
+	for _, backend := range []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy} {
 		p := made(backend, "REDIRECT")
 		ways = append(ways, &way{name: "out-" + string(backend), pod: p, from: p.fromApp, to: vip})
 	}

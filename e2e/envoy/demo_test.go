@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/e2e/internal/envoy"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestDemo is `make demo-envoy`: a table of requests with what Envoy saw of each.
 func TestDemo(t *testing.T) {
 	for _, mode := range []string{"REDIRECT", "TPROXY"} {
 		t.Run(mode, func(t *testing.T) {
-			p := newPod(t, apply.Nftables, istioPod(mode), istioShape(mode))
+			p := newPod(t, ruleset.BackendNftables, istioPod(mode), istioShape(mode))
 			fmt.Printf("\n== Envoy beside the application at %s and %s; inbound by %s\n\n", podIP[0], podIP[1], mode)
 			w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 			_, _ = fmt.Fprintln(w, "REQUEST\tTO\tENVOY: LISTENER\tPEER\tORIGINAL DESTINATION\tWENT ON TO\tFROM\tTHE SERVER SAW")

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // untracked are rules that keep one leg of a proxied connection out of the pod's connection tracking table: an experiment, which
@@ -38,18 +38,18 @@ var untracked = map[string]string{
 func TestEntries(t *testing.T) {
 	out, in := netip.AddrPortFrom(serviceIP[0], portHalf), netip.AddrPortFrom(podIP[0], portHalf)
 	for _, c := range []struct {
-		backend           apply.Name
+		backend           ruleset.Backend
 		mode, untracked   string
 		outbound, inbound int
 	}{
-		{apply.Nftables, "REDIRECT", "none", 2, 2},
-		{apply.IptablesNFT, "REDIRECT", "none", 2, 2},
-		{apply.IptablesLegacy, "REDIRECT", "none", 2, 2},
-		{apply.Nftables, "TPROXY", "none", 2, 2},
-		{apply.IptablesNFT, "TPROXY", "none", 2, 2},
-		{apply.IptablesLegacy, "TPROXY", "none", 2, 2},
-		{apply.Nftables, "REDIRECT", "to the application", 2, 1},
-		{apply.Nftables, "REDIRECT", "to the server", 1, 2},
+		{ruleset.BackendNftables, "REDIRECT", "none", 2, 2},
+		{ruleset.BackendIptablesNFT, "REDIRECT", "none", 2, 2},
+		{ruleset.BackendIptablesLegacy, "REDIRECT", "none", 2, 2},
+		{ruleset.BackendNftables, "TPROXY", "none", 2, 2},
+		{ruleset.BackendIptablesNFT, "TPROXY", "none", 2, 2},
+		{ruleset.BackendIptablesLegacy, "TPROXY", "none", 2, 2},
+		{ruleset.BackendNftables, "REDIRECT", "to the application", 2, 1},
+		{ruleset.BackendNftables, "REDIRECT", "to the server", 1, 2},
 	} {
 		t.Run(string(c.backend)+", "+c.mode+", untracked "+c.untracked, func(t *testing.T) {
 			p := newPod(t, c.backend, istioPod(c.mode), istioShape(c.mode))

@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/envoy"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/plugintest"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // programs is where the plugin is built, once for all tests.
@@ -57,7 +57,7 @@ func addrs(text ...string) (list []netip.Addr) {
 	return list
 }
 
-var backends = []apply.Name{apply.Nftables, apply.IptablesNFT, apply.IptablesLegacy}
+var backends = []ruleset.Backend{ruleset.BackendNftables, ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy}
 
 // pod is a pod with Envoy beside its application, and what is outside.
 type pod struct {
@@ -71,7 +71,7 @@ type pod struct {
 }
 
 // newPod makes the world with its servers, has the built plugin redirect the pod, and starts Envoy.
-func newPod(t testing.TB, backend apply.Name, object *corev1.Pod, shape envoy.Shape) *pod {
+func newPod(t testing.TB, backend ruleset.Backend, object *corev1.Pod, shape envoy.Shape) *pod {
 	t.Helper()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, envoy.Binary)
 	p := &pod{world: newWorld(t)}
@@ -109,7 +109,7 @@ func (p *pod) serve(t testing.TB) {
 }
 
 // redirect runs the plugin's ADD, as a runtime does.
-func (p *pod) redirect(t testing.TB, backend apply.Name, object *corev1.Pod) {
+func (p *pod) redirect(t testing.TB, backend ruleset.Backend, object *corev1.Pod) {
 	t.Helper()
 	binary, err := plugintest.Build(programs, plugintest.Command)
 	require.NoError(t, err)

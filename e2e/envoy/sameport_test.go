@@ -10,7 +10,7 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/envoy"
 	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestSamePort: under TPROXY the proxy speaks to the application from the client's address, and from a port of its own choice. A client
@@ -20,7 +20,7 @@ func TestSamePort(t *testing.T) {
 	dst := netip.AddrPortFrom(podIP[0], portHTTP)
 	for mode, gets := range map[string]bool{"REDIRECT": true, "TPROXY": false} {
 		t.Run(mode, func(t *testing.T) {
-			p := newPod(t, apply.Nftables, istioPod(mode), istioShape(mode))
+			p := newPod(t, ruleset.BackendNftables, istioPod(mode), istioShape(mode))
 			x, err := once(t.Context(), p.fromOut, dst) // Envoy's connection stays open for others
 			require.NoError(t, err)
 			again := p.begin(t, netip.MustParseAddrPort(x.seen.Remote).Port(), dst)

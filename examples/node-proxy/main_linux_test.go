@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // A pod with the rules of ambient mode, an agent, and this proxy: connections arrive both ways and through the tunnel, and the
@@ -34,7 +35,7 @@ func TestProxy(t *testing.T) {
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "cart"}}},
 	}}.Rules(ambient.New(ambient.Options{}))
 	require.NoError(t, err)
-	backend, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: apply.Nftables})
+	backend, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: ruleset.BackendNftables})
 	require.NoError(t, err)
 	_, err = backend.Apply(t.Context(), rules)
 	require.NoError(t, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // These scale the test: how many Redirects, and connections under each. Without them it is a few
@@ -39,7 +40,7 @@ func fromEnv(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-var backends = []apply.Name{apply.IptablesNFT, apply.IptablesLegacy, apply.Nftables}
+var backends = []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy, ruleset.BackendNftables}
 
 // A drop can only be seen by waiting. A first, short wait sorts out most of
 // what gets an answer; who seems to be dropped against the prediction is asked
@@ -96,7 +97,7 @@ func TestKernelAgrees(t *testing.T) {
 	t.Logf("%d Redirects, %d connections, under %d backends, 0 disagreements", compared.Load(), sent.Load(), len(backends))
 }
 
-func observePatiently(c Case, name apply.Name, predicted Fates) (Fates, error) {
+func observePatiently(c Case, name ruleset.Backend, predicted Fates) (Fates, error) {
 	fates, err := observe(c, name, short)
 	if err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func observePatiently(c Case, name apply.Name, predicted Fates) (Fates, error) {
 }
 
 // observe makes a world, applies the Redirect and sends the packets.
-func observe(c Case, name apply.Name, patience time.Duration) (fates Fates, err error) {
+func observe(c Case, name ruleset.Backend, patience time.Duration) (fates Fates, err error) {
 	err = inWorld(c, patience, func(w *netnstest.World) error {
 		b, err := apply.Choose(context.Background(), w.Pod, apply.Options{Backend: name, Runner: w.Pod.Sandbox()})
 		if err != nil {

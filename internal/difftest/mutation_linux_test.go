@@ -156,7 +156,7 @@ func (s scenario) probes() [][]netnstest.Probe {
 }
 
 // observe is what the kernel does with them.
-func (s scenario) observe(rs ruleset.Ruleset, backend apply.Name, patience time.Duration) (Fates, error) {
+func (s scenario) observe(rs ruleset.Ruleset, backend ruleset.Backend, patience time.Duration) (Fates, error) {
 	fates := Fates{}
 	err := inWorld(Case{Redirect: s.redirect}, patience, func(w *netnstest.World) error {
 		b, err := apply.Choose(context.Background(), w.Pod, apply.Options{Backend: backend, Runner: w.Pod.Sandbox()})

@@ -26,6 +26,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 const limitFile = "/proc/sys/net/netfilter/nf_conntrack_max"
@@ -50,7 +51,7 @@ func running(t testing.TB, ns *netnsexec.NetNS, name string) attachment.Pod {
 // redirected has the pod's connections go to the proxy.
 func redirected(t testing.TB, ns *netnsexec.NetNS) {
 	t.Helper()
-	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Nftables, Runner: ns.Sandbox()})
+	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: ruleset.BackendNftables, Runner: ns.Sandbox()})
 	require.NoError(t, err)
 	_, err = b.Apply(t.Context(), redirect.Default().MustRuleset())
 	require.NoError(t, err)

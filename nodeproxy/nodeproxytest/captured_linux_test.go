@@ -25,10 +25,11 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // captured is a world whose pod has the rules of ambient mode, and no proxy yet.
-func captured(t *testing.T, backend apply.Name, annotations map[string]string) *netnstest.World {
+func captured(t *testing.T, backend ruleset.Backend, annotations map[string]string) *netnstest.World {
 	t.Helper()
 	w := netnstest.NewWorld(t, netnstest.Options{ProxyTCP: []uint16{}, ProxyUDP: []uint16{}})
 	pod := &corev1.Pod{

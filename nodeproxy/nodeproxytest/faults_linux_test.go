@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // A snapshot leaves the proxy with the pods that there are: those that it had with connections and all, those that came
@@ -114,7 +114,7 @@ func TestExitInTheSnapshot(t *testing.T) {
 
 // What the control plane does not know yet is acknowledged all the same. Its connections wait, and are closed if that takes too long.
 func TestUnknown(t *testing.T) {
-	w := captured(t, apply.Nftables, nil)
+	w := captured(t, ruleset.BackendNftables, nil)
 	serve(t, w.Pod, "[::]:9999")
 	a := newAgent(t, socktest.Path(t), patience)
 	unknown := nodeproxytest.Faults{Unknown: []types.UID{"cart"}}

@@ -65,8 +65,8 @@ func (s *Set) pick(ctx context.Context) (choice, error) {
 	}
 	chosen := 0
 	switch s.o.Backend {
-	case apply.Nftables:
-	case apply.Auto, "":
+	case ruleset.BackendNftables:
+	case ruleset.BackendAuto, "":
 		if unusable[0] != nil || there[1] && !there[0] {
 			chosen = 1
 		}
@@ -103,7 +103,7 @@ func (s *Set) start(ctx context.Context) (made bool, err error) {
 		return false, err
 	}
 	made, err = s.move(ctx, c)
-	auto := s.o.Backend == "" || s.o.Backend == apply.Auto
+	auto := s.o.Backend == "" || s.o.Backend == ruleset.BackendAuto
 	if _, isNative := c.use.(*native); !auto || !isNative || !errors.Is(err, apply.ErrNoBackend) {
 		return made, err
 	}

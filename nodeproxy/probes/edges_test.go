@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/probes"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // withoutNFT is a host whose kernel has no nftables for us.
@@ -34,14 +35,14 @@ func TestKernelWithoutNftables(t *testing.T) {
 	w := newWorld(t)
 	w.capture(t)
 	before := w.state(t)
-	o := probes.Options{NetNS: withoutNFT{w.host}, IPv4: source4, IPv6: source6, Backend: apply.Nftables}
+	o := probes.Options{NetNS: withoutNFT{w.host}, IPv4: source4, IPv6: source6, Backend: ruleset.BackendNftables}
 	s, err := probes.New(o)
 	require.NoError(t, err)
 	_, err = s.Ensure(t.Context())
 	require.ErrorIs(t, err, apply.ErrNoBackend)
 	assert.Equal(t, before, w.state(t))
 
-	o.Backend = apply.Auto
+	o.Backend = ruleset.BackendAuto
 	s, err = probes.New(o)
 	require.NoError(t, err)
 	require.NoError(t, s.Put(uid, podAddr))
@@ -77,7 +78,7 @@ func TestForeignSet(t *testing.T) {
 	w := newWorld(t)
 	foreignSet(t, w, "meshcni-probes-v4")
 	before := w.state(t)
-	_, err := w.set(t, apply.IptablesNFT).Ensure(t.Context())
+	_, err := w.set(t, ruleset.BackendIptablesNFT).Ensure(t.Context())
 	require.ErrorContains(t, err, "ipset meshcni-probes-v4 is there and not ours")
 	assert.Equal(t, before, w.state(t))
 }
@@ -147,13 +148,13 @@ func TestOtherName(t *testing.T) {
 // TestHostRoot: a container without iptables uses its host's programs, of whichever variant the host has, and its lock.
 func TestHostRoot(t *testing.T) {
 	netnstest.Require(t, needs...)
-	for variant, want := range map[string]apply.Name{"nft": apply.IptablesNFT, "legacy": apply.IptablesLegacy} {
+	for variant, want := range map[string]ruleset.Backend{"nft": ruleset.BackendIptablesNFT, "legacy": ruleset.BackendIptablesLegacy} {
 		programs := hostroottest.Iptables(variant)
 		programs["cat"] = "cat"
 		dir := hostroottest.New(t, programs)
 		w := newWorld(t)
 		w.capture(t)
-		s, err := probes.New(probes.Options{NetNS: w.host, IPv4: source4, IPv6: source6, Backend: apply.Iptables, Root: hostroottest.Process(t, dir)})
+		s, err := probes.New(probes.Options{NetNS: w.host, IPv4: source4, IPv6: source6, Backend: ruleset.BackendIptables, Root: hostroottest.Process(t, dir)})
 		require.NoError(t, err)
 		require.NoError(t, s.Put(uid, podAddr))
 		result, err := s.Ensure(t.Context())
@@ -169,7 +170,7 @@ func TestHostRoot(t *testing.T) {
 func TestDocumented(t *testing.T) {
 	netnstest.Require(t, needs...)
 	w := newWorld(t)
-	require.NoError(t, w.set(t, apply.Nftables).Put(uid, podAddr))
+	require.NoError(t, w.set(t, ruleset.BackendNftables).Put(uid, podAddr))
 	var shown strings.Builder
 	source, err := os.ReadFile("doc.go")
 	require.NoError(t, err)

@@ -24,12 +24,12 @@ import (
 // variant, which is found out first.
 type xtables struct {
 	*Set
-	variant apply.Name
+	variant ruleset.Backend
 }
 
-func (x *xtables) name() apply.Name {
+func (x *xtables) name() ruleset.Backend {
 	if x.variant == "" {
-		return apply.Iptables
+		return ruleset.BackendIptables
 	}
 	return x.variant
 }

@@ -22,7 +22,7 @@ import (
 // native keeps one table of nftables by netlink.
 type native struct{ *Set }
 
-func (n *native) name() apply.Name { return apply.Nftables }
+func (n *native) name() ruleset.Backend { return ruleset.BackendNftables }
 
 // listLimit bounds what is read of our own table and, before it goes, of iptables' empty ones.
 const listLimit = 32 << 20

@@ -33,7 +33,7 @@ type Options struct {
 	// Empty is [DefaultName]. At most 25 characters: small letters, digits and hyphens.
 	Name string
 	// Backend keeps the set. Auto, or empty, stays with the one that has it, else takes Nftables, else Iptables.
-	Backend apply.Name
+	Backend ruleset.Backend
 	// Path and Root say where the iptables programs are; see [apply.Options]. Nftables needs none.
 	Path, Root string
 }
@@ -44,7 +44,7 @@ type Entries = map[netip.Addr]types.UID
 // Result is the result of a call.
 type Result struct {
 	// Backend is Nftables, IptablesNFT or IptablesLegacy.
-	Backend apply.Name
+	Backend ruleset.Backend
 	// Entries counts the addresses in the set afterwards.
 	Entries int
 	// Added and Removed count entries; one that changed its pod counts as added.
@@ -88,7 +88,7 @@ type Set struct {
 
 // backend keeps entries in force. A call that fails may have done a part; the next one does the rest.
 type backend interface {
-	name() apply.Name
+	name() ruleset.Backend
 	// there reports whether anything of ours is in the kernel.
 	there(ctx context.Context) (bool, error)
 	// read returns the entries.
@@ -125,7 +125,7 @@ func New(o Options) (*Set, error) {
 	if o.IPv6.IsValid() && (!o.IPv6.Is6() || o.IPv6.Is4In6() || o.IPv6.IsLinkLocalUnicast() || !usable(o.IPv6)) {
 		errs = append(errs, fmt.Errorf("source address %s: not a single host's IPv6 address beyond its link", o.IPv6))
 	}
-	if _, err := apply.ParseBackend(string(o.Backend)); err != nil {
+	if _, err := ruleset.ParseBackend(string(o.Backend)); err != nil {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {

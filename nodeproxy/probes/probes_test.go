@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/probes"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 var _ nodeproxy.Probes = (*probes.Set)(nil)
@@ -85,7 +86,7 @@ func TestBesideMasquerade(t *testing.T) {
 	for _, backend := range backends {
 		for theirs, masq := range masquerade {
 			for _, order := range []string{"before", "after"} {
-				if backend != apply.Nftables && theirs != string(backend) {
+				if backend != ruleset.BackendNftables && theirs != string(backend) {
 					continue // two programs at one priority: the one that came first has the say, as with the host's own
 				}
 				t.Run(fmt.Sprintf("%s, %s %s", backend, theirs, order), func(t *testing.T) {
@@ -119,7 +120,7 @@ func TestAddressesChangeHands(t *testing.T) {
 			w.capture(t)
 			require.NoError(t, w.set(t, backend).Put(uid, podAddr))
 			// Another process, as after a restart, knows the owner.
-			s := w.set(t, apply.Auto)
+			s := w.set(t, ruleset.BackendAuto)
 			require.NoError(t, s.Put(otherUID, []netip.Addr{pod4}))
 			require.NoError(t, s.Delete(uid))
 			entries, err := s.Entries()
@@ -172,8 +173,8 @@ func TestLeavesTheHostAsFound(t *testing.T) {
 // TestRepair: what somebody breaks is found, says so, and is put right with its entries.
 func TestRepair(t *testing.T) {
 	netnstest.Require(t, needs...)
-	damage := map[apply.Name][][]string{
-		apply.Nftables: {
+	damage := map[ruleset.Backend][][]string{
+		ruleset.BackendNftables: {
 			{"nft", "delete table inet meshcni-probes"},
 			{"nft", "flush chain inet meshcni-probes postrouting"},
 			{"nft", "flush chain inet meshcni-probes prerouting"},
@@ -182,14 +183,14 @@ func TestRepair(t *testing.T) {
 			{"nft", "add table inet meshcni-probes { flags dormant; }"},
 			{"nft", "flush chain inet meshcni-probes postrouting; delete set inet meshcni-probes v6"},
 		},
-		apply.IptablesNFT: {
+		ruleset.BackendIptablesNFT: {
 			{"iptables-nft", "-t", "nat", "-D", "POSTROUTING", "-j", "MESHCNI_PROBES"},
 			{"ip6tables-nft", "-t", "nat", "-F", "MESHCNI_PROBES"},
 			{"iptables-nft", "-t", "nat", "-F"},
 			{"iptables-nft", "-t", "nat", "-I", "POSTROUTING", "-j", "MASQUERADE"},
 			{"iptables-nft", "-t", "raw", "-F"},
 		},
-		apply.IptablesLegacy: {
+		ruleset.BackendIptablesLegacy: {
 			{"iptables-legacy", "-t", "nat", "-D", "POSTROUTING", "-j", "MESHCNI_PROBES"},
 			{"ip6tables-legacy", "-t", "nat", "-F", "MESHCNI_PROBES"},
 			{"iptables-legacy", "-t", "nat", "-I", "POSTROUTING", "-j", "MASQUERADE"},
@@ -219,7 +220,7 @@ func TestRepair(t *testing.T) {
 				assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort), what)
 				assert.Equal(t, "peer="+source6.String(), ask(t, w.host, pod6, peerPort), what)
 			}
-			if backend != apply.Nftables { // half of it gone, the rest is still found
+			if backend != ruleset.BackendNftables { // half of it gone, the rest is still found
 				do(t, w.host, string(backend), "-t", "nat", "-F")
 				do(t, w.host, string(backend), "-t", "nat", "-X", "MESHCNI_PROBES")
 				do(t, w.host, "ip6t"+strings.TrimPrefix(string(backend), "ipt"), "-t", "nat", "-F")
@@ -236,28 +237,28 @@ func TestMoves(t *testing.T) {
 	netnstest.Require(t, needs...)
 	w := newWorld(t)
 	w.capture(t)
-	require.NoError(t, w.set(t, apply.IptablesLegacy).Put(uid, podAddr))
-	for _, to := range []apply.Name{apply.Auto, apply.IptablesNFT, apply.Auto, apply.Iptables, apply.Nftables, apply.Auto, apply.IptablesLegacy, apply.Nftables} {
+	require.NoError(t, w.set(t, ruleset.BackendIptablesLegacy).Put(uid, podAddr))
+	for _, to := range []ruleset.Backend{ruleset.BackendAuto, ruleset.BackendIptablesNFT, ruleset.BackendAuto, ruleset.BackendIptables, ruleset.BackendNftables, ruleset.BackendAuto, ruleset.BackendIptablesLegacy, ruleset.BackendNftables} {
 		s := w.set(t, to)
-		before, err := w.set(t, apply.Auto).Ensure(t.Context())
+		before, err := w.set(t, ruleset.BackendAuto).Ensure(t.Context())
 		require.NoError(t, err)
 		result, err := s.Ensure(t.Context())
 		require.NoError(t, err, to)
 		assert.Equal(t, 2, result.Entries, to)
 		switch to {
-		case apply.Auto, apply.Iptables:
+		case ruleset.BackendAuto, ruleset.BackendIptables:
 			assert.Equal(t, before.Backend, result.Backend, "kept")
 		default:
 			assert.Equal(t, to, result.Backend)
 		}
 		state := w.state(t)
-		there := map[apply.Name]bool{
-			apply.Nftables:       strings.Contains(state, "inet meshcni-probes"),
-			apply.IptablesNFT:    strings.Contains(state, "chain MESHCNI_PROBES"),
-			apply.IptablesLegacy: strings.Contains(state, ":MESHCNI_PROBES"),
+		there := map[ruleset.Backend]bool{
+			ruleset.BackendNftables:       strings.Contains(state, "inet meshcni-probes"),
+			ruleset.BackendIptablesNFT:    strings.Contains(state, "chain MESHCNI_PROBES"),
+			ruleset.BackendIptablesLegacy: strings.Contains(state, ":MESHCNI_PROBES"),
 		}
-		assert.Equal(t, map[apply.Name]bool{apply.Nftables: false, apply.IptablesNFT: false, apply.IptablesLegacy: false, result.Backend: true}, there, to)
-		assert.Equal(t, result.Backend != apply.Nftables, strings.Contains(state, "ipset meshcni-probes-v4"))
+		assert.Equal(t, map[ruleset.Backend]bool{ruleset.BackendNftables: false, ruleset.BackendIptablesNFT: false, ruleset.BackendIptablesLegacy: false, result.Backend: true}, there, to)
+		assert.Equal(t, result.Backend != ruleset.BackendNftables, strings.Contains(state, "ipset meshcni-probes-v4"))
 		for _, a := range podAddr {
 			assert.Contains(t, ask(t, w.host, a, peerPort), "peer=", to)
 		}
@@ -269,21 +270,21 @@ func TestKeepsTheVariant(t *testing.T) {
 	netnstest.Require(t, needs...)
 	w := newWorld(t)
 	w.capture(t)
-	require.NoError(t, w.set(t, apply.IptablesLegacy).Put(uid, podAddr))
+	require.NoError(t, w.set(t, ruleset.BackendIptablesLegacy).Put(uid, podAddr))
 	do(t, w.host, "iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-s", "10.0.0.0/8", "-j", "MASQUERADE")
-	for _, asked := range []apply.Name{apply.Auto, apply.Iptables} {
+	for _, asked := range []ruleset.Backend{ruleset.BackendAuto, ruleset.BackendIptables} {
 		result, err := w.set(t, asked).Ensure(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, []any{apply.IptablesLegacy, 2, false}, []any{result.Backend, result.Entries, result.Repaired})
+		assert.Equal(t, []any{ruleset.BackendIptablesLegacy, 2, false}, []any{result.Backend, result.Entries, result.Repaired})
 	}
 	// An agent of before that goes on for a while.
-	s := w.set(t, apply.Nftables)
+	s := w.set(t, ruleset.BackendNftables)
 	require.NoError(t, s.Put(uid, podAddr))
-	require.NoError(t, w.set(t, apply.IptablesLegacy).Put(otherUID, []netip.Addr{pod4.Next()}))
+	require.NoError(t, w.set(t, ruleset.BackendIptablesLegacy).Put(otherUID, []netip.Addr{pod4.Next()}))
 	require.NotContains(t, w.state(t), "inet meshcni-probes")
 	result, err := s.Ensure(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []any{apply.Nftables, 3, true}, []any{result.Backend, result.Entries, result.Repaired})
+	assert.Equal(t, []any{ruleset.BackendNftables, 3, true}, []any{result.Backend, result.Entries, result.Repaired})
 	assert.NotContains(t, w.state(t), "MESHCNI_PROBES")
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/probes"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // branchENI makes the host what the AWS VPC CNI makes of it for a pod with a branch ENI in strict mode: what is for the
@@ -76,7 +76,7 @@ func TestBranchENI(t *testing.T) {
 			assert.Equal(t, 2, result.Routed)
 			assert.Equal(t, now, rules(), "mended")
 
-			require.NoError(t, w.set(t, apply.Auto).Delete(uid), "by another process")
+			require.NoError(t, w.set(t, ruleset.BackendAuto).Delete(uid), "by another process")
 			assert.NotContains(t, rules(), "512:")
 			_, err = s.Ensure(t.Context())
 			require.NoError(t, err)
@@ -95,7 +95,7 @@ func TestNoBranchENI(t *testing.T) {
 	w := newWorld(t)
 	branchENI(t, w, "1")
 	before := do(t, w.host, "ip", "rule")
-	s := w.set(t, apply.Auto)
+	s := w.set(t, ruleset.BackendAuto)
 	require.NoError(t, s.Put(uid, podAddr))
 	assert.Equal(t, before, do(t, w.host, "ip", "rule"))
 	assert.NotContains(t, try(t, w.host, pod4, peerPort, time.Second), "peer=", "so that it is the rules that lead to the pod")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/probes"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // istioSets makes the sets of istio-cni's ambient agent, with the pod's addresses.
@@ -131,10 +131,10 @@ func TestTakeOverOfNothing(t *testing.T) {
 	netnstest.Require(t, needs...)
 	w := newWorld(t)
 	before := w.state(t)
-	s := w.set(t, apply.Auto)
+	s := w.set(t, ruleset.BackendAuto)
 	result, err := s.TakeOver(t.Context(), probes.IstioCNI())
 	require.NoError(t, err)
-	assert.Equal(t, []any{apply.Nftables, 0, true}, []any{result.Backend, result.Entries, result.Repaired})
+	assert.Equal(t, []any{ruleset.BackendNftables, 0, true}, []any{result.Backend, result.Entries, result.Repaired})
 	require.NoError(t, s.Remove(t.Context()))
 	assert.Equal(t, before, w.state(t))
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/probes"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 var (
@@ -35,7 +36,7 @@ var (
 	podAddr = []netip.Addr{pod4, pod6}
 )
 
-var backends = []apply.Name{apply.Nftables, apply.IptablesNFT, apply.IptablesLegacy}
+var backends = []ruleset.Backend{ruleset.BackendNftables, ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy}
 
 // world is a node: the host, a captured pod behind a veth, and a pod of another network that the host forwards for.
 type world struct {
@@ -100,13 +101,13 @@ func (w *world) capture(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Labels: map[string]string{ambient.DataplaneMode: "ambient"}}}
 	rs, _, err := dialecttest.Case{Pod: pod}.Rules(ambient.New(ambient.Options{}))
 	require.NoError(t, err)
-	b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: apply.Nftables})
+	b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: ruleset.BackendNftables})
 	require.NoError(t, err)
 	_, err = b.Apply(t.Context(), rs)
 	require.NoError(t, err)
 }
 
-func (w *world) set(t *testing.T, backend apply.Name) *probes.Set {
+func (w *world) set(t *testing.T, backend ruleset.Backend) *probes.Set {
 	t.Helper()
 	s, err := probes.New(probes.Options{NetNS: w.host, IPv4: source4, IPv6: source6, Backend: backend})
 	require.NoError(t, err)

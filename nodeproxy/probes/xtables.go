@@ -24,7 +24,7 @@ import (
 // seconds where there are many services.
 const lockWait = "5"
 
-var variants = []apply.Name{apply.IptablesNFT, apply.IptablesLegacy}
+var variants = []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy}
 
 // jump is a built-in chain from which a chain of ours is jumped to first.
 type jump struct {
@@ -53,7 +53,7 @@ func (x *xtables) allJumps() (all []jump) {
 }
 
 // run runs a program of iptables in the host's namespace. It must not be in a sandbox: the lock is the host's.
-func (s *Set) run(ctx context.Context, variant apply.Name, f ruleset.Family, verb, input string, args ...string) (string, error) {
+func (s *Set) run(ctx context.Context, variant ruleset.Backend, f ruleset.Family, verb, input string, args ...string) (string, error) {
 	o := apply.Options{Path: s.o.Path, Root: s.o.Root}
 	cmd, err := o.Command(ctx, variant, f, verb, append([]string{"-w", lockWait}, args...)...)
 	if err != nil {
@@ -89,9 +89,9 @@ func (x *xtables) find(ctx context.Context) error {
 	}
 	o := apply.Options{Backend: x.o.Backend, Path: x.o.Path, Root: x.o.Root, Runner: x.o.NetNS}
 	if !slices.Contains(variants, o.Backend) {
-		o.Backend = apply.Iptables
+		o.Backend = ruleset.BackendIptables
 	}
-	if o.Backend == apply.Iptables {
+	if o.Backend == ruleset.BackendIptables {
 		used, err := x.using(ctx, x.chainName())
 		if err != nil {
 			return err
@@ -114,7 +114,7 @@ var tables = []string{"nat", "raw"}
 
 // using lists the variants that have a chain in one of the tables of any family. Asking iptables-legacy would make its tables,
 // so it is asked only where they are.
-func (s *Set) using(ctx context.Context, chain string) (found []apply.Name, err error) {
+func (s *Set) using(ctx context.Context, chain string) (found []ruleset.Backend, err error) {
 	inNFT := false
 	err = s.session(ctx, func(c *nfnetlink.Conn) error {
 		for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
@@ -134,19 +134,19 @@ func (s *Set) using(ctx context.Context, chain string) (found []apply.Name, err 
 		return nil, err
 	}
 	if inNFT {
-		found = append(found, apply.IptablesNFT)
+		found = append(found, ruleset.BackendIptablesNFT)
 	}
 	for _, f := range ruleset.Families {
 		for _, table := range tables {
 			has, err := s.legacyHas(f, table)
 			if err == nil && has {
-				has, err = s.hasChain(ctx, apply.IptablesLegacy, f, table, chain)
+				has, err = s.hasChain(ctx, ruleset.BackendIptablesLegacy, f, table, chain)
 			}
 			if err != nil {
 				return nil, err
 			}
 			if has {
-				return append(found, apply.IptablesLegacy), nil
+				return append(found, ruleset.BackendIptablesLegacy), nil
 			}
 		}
 	}
@@ -174,7 +174,7 @@ func (s *Set) legacyHas(f ruleset.Family, table string) (has bool, err error) {
 }
 
 // hasChain asks iptables for a chain. A host without the program cannot have made the chain with it.
-func (s *Set) hasChain(ctx context.Context, variant apply.Name, f ruleset.Family, table, chain string) (bool, error) {
+func (s *Set) hasChain(ctx context.Context, variant ruleset.Backend, f ruleset.Family, table, chain string) (bool, error) {
 	_, err := s.run(ctx, variant, f, "", "", "-t", table, "-S", chain)
 	var failed *programError
 	var exit *exec.ExitError

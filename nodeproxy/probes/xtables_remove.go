@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/nfnetlink"
-	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -26,7 +25,7 @@ func (s *Set) dropRules(ctx context.Context, chain string, jumps []jump) error {
 }
 
 // dropFrom removes a chain of one variant, which may be in some of the tables only.
-func (s *Set) dropFrom(ctx context.Context, variant apply.Name, chain string, jumps []jump) error {
+func (s *Set) dropFrom(ctx context.Context, variant ruleset.Backend, chain string, jumps []jump) error {
 	for _, f := range ruleset.Families {
 		var text strings.Builder
 		for _, j := range jumps {
@@ -55,7 +54,7 @@ func (s *Set) dropFrom(ctx context.Context, variant apply.Name, chain string, ju
 		if _, err := s.run(ctx, variant, f, "-restore", text.String(), "--noflush"); err != nil {
 			return fmt.Errorf("remove %s rules of chain %s: %w", f, chain, err)
 		}
-		if variant == apply.IptablesNFT {
+		if variant == ruleset.BackendIptablesNFT {
 			if err := s.dropEmpty(ctx, f); err != nil {
 				return err
 			}
@@ -65,8 +64,8 @@ func (s *Set) dropFrom(ctx context.Context, variant apply.Name, chain string, ju
 }
 
 // hasTable reports whether the variant has the table, so that looking into it does not make it.
-func (s *Set) hasTable(ctx context.Context, variant apply.Name, f ruleset.Family, name string) (has bool, err error) {
-	if variant == apply.IptablesLegacy {
+func (s *Set) hasTable(ctx context.Context, variant ruleset.Backend, f ruleset.Family, name string) (has bool, err error) {
+	if variant == ruleset.BackendIptablesLegacy {
 		return s.legacyHas(f, name)
 	}
 	err = s.session(ctx, func(c *nfnetlink.Conn) error {

@@ -3,14 +3,15 @@ package engine
 import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // Compared is the answer to compare.
 type Compared struct {
-	Same        bool                  `json:"same"`
-	Packets     int                   `json:"packets"`
-	Connections int                   `json:"connections"`
-	Foreign     []compare.ForeignRule `json:"foreign"`
+	Same        bool         `json:"same"`
+	Packets     int          `json:"packets"`
+	Connections int          `json:"connections"`
+	Foreign     ruleset.Live `json:"foreign"`
 	// Groups are the differences, by how they differ. Count is how many there are.
 	Groups []Group `json:"groups"`
 	Count  int     `json:"count"`
@@ -35,7 +36,7 @@ const maxExamples = 3
 func describe(x explain.Comparison) Compared {
 	c := Compared{Same: x.Same(), Packets: x.Packets, Connections: x.Connections, Foreign: x.Foreign, Groups: []Group{}}
 	if c.Foreign == nil {
-		c.Foreign = []compare.ForeignRule{}
+		c.Foreign = ruleset.Live{}
 	}
 	at := map[likeness]int{}
 	add := func(g Group, example string) {

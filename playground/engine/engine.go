@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/compare"
 )
 
 // Subject is a pod and what the page knows about it.
@@ -175,7 +176,11 @@ func (a *asked) look() View {
 
 func (a *asked) compare(r Request) (any, error) {
 	if r.Saved != "" {
-		x, err := a.CompareSaved(r.Saved)
+		live, err := compare.Parse(r.Saved)
+		if err != nil {
+			return nil, inputError{"saved", err}
+		}
+		x, err := a.CompareLive(live)
 		if err != nil {
 			return nil, inputError{"saved", err}
 		}

@@ -77,7 +77,7 @@ export function showCompared(to: HTMLElement, x: Compared | Failure): void {
   if (x.foreign.length) {
     to.replaceChildren(
       h("p", { class: "outcome unknown" }, h("strong", {}, "These rules cannot be judged"), "They have rules that the engine does not know, so it claims nothing."),
-      h("ul", {}, ...x.foreign.map((f) => h("li", {}, h("code", {}, `${f.family ? f.family + " " : ""}${f.table}/${f.chain}: ${f.rule}`), ` (${f.reason})`))),
+      h("ul", {}, ...x.foreign.map((f) => h("li", {}, h("code", {}, `${f.family ? f.family + " " : ""}${f.table}/${f.chain}: ${f.rule}`), ` (${f.foreign})`))),
     );
     return;
   }

@@ -137,7 +137,7 @@ export interface Compared {
   packets: number;
   connections: number;
   count: number;
-  foreign: { family?: string; table: string; chain: string; rule: string; reason: string }[];
+  foreign: { family?: string; table: string; chain: string; rule: string; foreign: string }[];
   groups: { kind: string; other: string; otherIs: string; this: string; thisIs: string; examples: string[]; count: number }[];
 }
 

@@ -1,6 +1,7 @@
 package attachment
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -71,6 +72,27 @@ type Record struct {
 	By      string    `json:"by"`
 	Program string    `json:"program,omitempty"`
 	Time    time.Time `json:"time"`
+
+	rulesErr error // of Rules that this version does not know
+}
+
+// UnmarshalJSON reads a record of any version. Without Rules that this version does not know it is for people only, and no record
+// to go by: [Store.All] refuses it.
+func (r *Record) UnmarshalJSON(b []byte) error {
+	type plain Record
+	in := struct {
+		*plain
+		Rules json.RawMessage `json:"rules"`
+	}{plain: (*plain)(r)}
+	if err := json.Unmarshal(b, &in); err != nil {
+		return err
+	}
+	if r.Rules, r.rulesErr = (ruleset.Ruleset{}), nil; len(in.Rules) > 0 {
+		if r.rulesErr = json.Unmarshal(in.Rules, &r.Rules); r.rulesErr != nil {
+			r.Rules = ruleset.Ruleset{}
+		}
+	}
+	return nil
 }
 
 // String returns for example "network k8s, container c0ffee, interface eth0: pod shop/web, captured by istio". It has no rules.
@@ -121,6 +143,9 @@ func (r *Record) InForce() ruleset.Ruleset {
 func (r *Record) valid() error {
 	if r.Version != Format {
 		return fmt.Errorf("its format is %d, and only %d is known here", r.Version, Format)
+	}
+	if r.rulesErr != nil {
+		return r.rulesErr
 	}
 	for _, f := range ruleset.Families {
 		switch p := r.Rules.Program(f); {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // entry is what the installer has put into conflists since the first version.
@@ -72,12 +72,12 @@ func TestDefaults(t *testing.T) {
 
 // The backends are those that package apply has. It is not imported for them: it brings a netlink library.
 func TestBackends(t *testing.T) {
-	for _, name := range []apply.Name{apply.Auto, apply.Iptables, apply.IptablesNFT, apply.IptablesLegacy, apply.Nftables} {
+	for _, name := range []ruleset.Backend{ruleset.BackendAuto, ruleset.BackendIptables, ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy, ruleset.BackendNftables} {
 		c, _, err := netconf.Parse([]byte(`{"backend": "` + string(name) + `"}`))
 		require.NoError(t, err)
 		assert.EqualValues(t, name, c.Backend)
 	}
-	_, wrong := apply.ParseBackend("ebpf")
+	_, wrong := ruleset.ParseBackend("ebpf")
 	_, _, err := netconf.Parse([]byte(`{"backend": "ebpf"}`))
 	require.EqualError(t, err, "backend: "+wrong.Error())
 }

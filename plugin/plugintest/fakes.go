@@ -136,7 +136,7 @@ type NetNS struct {
 	// Live are the rules in force.
 	Live ruleset.Ruleset
 	// Asked is the backend that was asked for last.
-	Asked apply.Name
+	Asked ruleset.Backend
 	// Opened, Closed, Applied and Checked count calls.
 	Opened, Closed, Applied, Checked int
 }
@@ -153,7 +153,7 @@ func (n *NetNS) Open(string) (plugin.NetNS, error) {
 }
 
 // Backend implements plugin.NetNS.
-func (n *NetNS) Backend(_ context.Context, name apply.Name) (plugin.Backend, error) {
+func (n *NetNS) Backend(_ context.Context, name ruleset.Backend) (plugin.Backend, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.Asked = name
@@ -192,7 +192,7 @@ func (n *NetNS) Close() error {
 }
 
 // Name implements plugin.Backend.
-func (n *NetNS) Name() apply.Name { return "fake" }
+func (n *NetNS) Name() ruleset.Backend { return "fake" }
 
 // Apply implements plugin.Backend.
 func (n *NetNS) Apply(ctx context.Context, rs ruleset.Ruleset) (apply.Result, error) {

@@ -2,45 +2,15 @@ package apply
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Name names a backend in configuration and flags.
-type Name string
-
-// The backends.
-const (
-	// Auto is Iptables if its programs are on the host, else Nftables.
-	Auto Name = "auto"
-	// Iptables is the variant in use in the namespace, else IptablesNFT, else IptablesLegacy.
-	Iptables       Name = "iptables"
-	IptablesNFT    Name = "iptables-nft"
-	IptablesLegacy Name = "iptables-legacy"
-	Nftables       Name = "nftables"
-)
-
-var names = []Name{Auto, Iptables, IptablesNFT, IptablesLegacy, Nftables}
-
-// ParseBackend parses the name of a backend. The empty string is [Auto].
-func ParseBackend(s string) (Name, error) {
-	if s == "" {
-		return Auto, nil
-	}
-	for _, n := range names {
-		if string(n) == s {
-			return n, nil
-		}
-	}
-	return "", fmt.Errorf("backend %q: not one of auto, iptables, iptables-nft, iptables-legacy, nftables", s)
-}
-
 // Backend applies rules to one namespace. A call that fails restores the rules
 // that it found, or its error says that it could not.
 type Backend interface {
-	// Name is never Auto or Iptables.
-	Name() Name
+	// Name is never ruleset.BackendAuto or ruleset.BackendIptables.
+	Name() ruleset.Backend
 	// Apply makes the live rules those of rs.
 	Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error)
 	// Check returns the differences between the live rules and rs, or nil.
@@ -52,8 +22,8 @@ type Backend interface {
 
 // Options are for [Choose], [Available] and [Live]. The zero value is enough.
 type Options struct {
-	// Backend is the backend to use; empty is [Auto].
-	Backend Name
+	// Backend is the backend to use; empty is [ruleset.BackendAuto].
+	Backend ruleset.Backend
 	// Runner starts the iptables programs. Nil is the Sandbox of a *netnsexec.NetNS, which keeps
 	// the host's name service and xtables lock out of the way, and any other Namespace itself.
 	Runner Runner

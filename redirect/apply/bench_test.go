@@ -9,12 +9,13 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 func BenchmarkIPTables(b *testing.B) {
 	rs, _, err := podRules(b, "fam-dual")
 	require.NoError(b, err)
-	for _, name := range []apply.Name{apply.IptablesNFT, apply.IptablesLegacy} {
+	for _, name := range []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy} {
 		b.Run(string(name)+"/fresh", func(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()

@@ -39,17 +39,17 @@ func Available(o Options) error {
 	if err := o.reachable(); err != nil {
 		return err
 	}
-	candidates := []Name{IptablesNFT, IptablesLegacy, Nftables}
+	candidates := []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy, ruleset.BackendNftables}
 	switch o.Backend {
-	case Iptables:
+	case ruleset.BackendIptables:
 		candidates = candidates[:2]
-	case IptablesNFT, IptablesLegacy, Nftables:
-		candidates = []Name{o.Backend}
+	case ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy, ruleset.BackendNftables:
+		candidates = []ruleset.Backend{o.Backend}
 	}
 	var errs []error
 	for _, name := range candidates {
 		var err error
-		if name != Nftables {
+		if name != ruleset.BackendNftables {
 			_, err = o.tools(name)
 		} else if _, lerr := listTables(); lerr != nil { // a pod's namespace has the same kernel
 			err = fmt.Errorf("%w: nftables: %w", ErrNoBackend, lerr)
@@ -62,11 +62,11 @@ func Available(o Options) error {
 	return errors.Join(errs...)
 }
 
-// Choose returns the backend for a namespace and starts no process. For [Auto] and [Iptables] it takes the variant that
+// Choose returns the backend for a namespace and starts no process. For [ruleset.BackendAuto] and [ruleset.BackendIptables] it takes the variant that
 // is in use in the namespace if its programs are on the host, else nft before legacy. A variant is in use if it has
 // tables with rules; empty legacy tables, which nobody can remove, do not count.
 //
-// [Auto] takes native nftables if the host has no iptables programs, and for a namespace that belongs to another user
+// [ruleset.BackendAuto] takes native nftables if the host has no iptables programs, and for a namespace that belongs to another user
 // namespace, as that of a pod with hostUsers: false: the kernel refuses iptables' owner match there.
 //
 // The error is [ErrNoBackend] if what was asked for is missing, or the system's if Options.Root cannot be read.
@@ -78,16 +78,16 @@ func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 		return nil, fmt.Errorf("choose firewall backend: %w", err)
 	}
 	switch o.Backend {
-	case IptablesNFT, IptablesLegacy:
+	case ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy:
 		return backend(newIPTables(ns, o.Backend, o))
-	case Nftables:
+	case ruleset.BackendNftables:
 		return native{newNFTables(ns), o}, nil
-	case Auto, Iptables, "":
+	case ruleset.BackendAuto, ruleset.BackendIptables, "":
 	default:
-		_, err := ParseBackend(string(o.Backend))
+		_, err := ruleset.ParseBackend(string(o.Backend))
 		return nil, err
 	}
-	if o.Backend != Iptables {
+	if o.Backend != ruleset.BackendIptables {
 		foreign, err := ofAnotherUser(ns)
 		if err != nil {
 			return nil, fmt.Errorf("choose firewall backend: %w", err)
@@ -96,10 +96,10 @@ func Choose(ctx context.Context, ns Namespace, o Options) (Backend, error) {
 			return native{newNFTables(ns), o}, nil
 		}
 	}
-	nft, errNFT := newIPTables(ns, IptablesNFT, o)
-	legacy, errLegacy := newIPTables(ns, IptablesLegacy, o)
+	nft, errNFT := newIPTables(ns, ruleset.BackendIptablesNFT, o)
+	legacy, errLegacy := newIPTables(ns, ruleset.BackendIptablesLegacy, o)
 	switch {
-	case nft == nil && legacy == nil && o.Backend == Iptables:
+	case nft == nil && legacy == nil && o.Backend == ruleset.BackendIptables:
 		return nil, errors.Join(errNFT, errLegacy)
 	case nft == nil && legacy == nil:
 		return native{newNFTables(ns), o}, nil

@@ -26,7 +26,7 @@ func Kernel(interface{ Do(fn func() error) error }) (redirect.Kernel, error) {
 func Choose(context.Context, Namespace, Options) (Backend, error) { return nil, errPlatform }
 
 // Live returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
-func Live(context.Context, Namespace, Options, ...ruleset.Ruleset) ([]LiveRule, error) {
+func Live(context.Context, Namespace, Options, ...ruleset.Ruleset) (ruleset.Live, error) {
 	return nil, errPlatform
 }
 

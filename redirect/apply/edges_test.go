@@ -11,12 +11,13 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestOthersLeadToOurChains: a chain of ours to which a chain of others jumps is
 // emptied when it is no longer wanted; the jump is theirs, and stays.
 func TestOthersLeadToOurChains(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		ns := netnstest.New(t)
 		b := choose(t, ns, v)
 		mustApply(t, b, dual().MustRuleset())
@@ -37,7 +38,7 @@ func TestOthersLeadToOurChains(t *testing.T) {
 // applied, rather than IPv4 alone.
 func TestIPv6Unknown(t *testing.T) {
 	apply.ObscureIPv6(t)
-	for _, v := range append([]apply.Name{apply.Nftables}, variants...) {
+	for _, v := range append([]ruleset.Backend{ruleset.BackendNftables}, variants...) {
 		ns := netnstest.New(t)
 		before := state(t, ns)
 		_, err := choose(t, ns, v).Apply(t.Context(), dual().MustRuleset())

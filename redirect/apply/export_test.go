@@ -80,7 +80,7 @@ func Generation(ns Namespace) (id uint32, err error) {
 }
 
 // NewIPTables and NewNFTables make a backend without looking at the namespace.
-func NewIPTables(ns Namespace, variant Name, o Options) (Backend, error) {
+func NewIPTables(ns Namespace, variant ruleset.Backend, o Options) (Backend, error) {
 	return backend(newIPTables(ns, variant, o))
 }
 

@@ -94,7 +94,7 @@ func isTunnelQuirk(name, probe, want, got string) bool {
 		strings.HasPrefix(want, "proxy:15006") && strings.HasPrefix(got, "proxy:15008")
 }
 
-func choose(t testing.TB, ns *netnsexec.NetNS, name apply.Name) apply.Backend {
+func choose(t testing.TB, ns *netnsexec.NetNS, name ruleset.Backend) apply.Backend {
 	t.Helper()
 	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: name, Runner: ns.Sandbox()})
 	require.NoError(t, err)

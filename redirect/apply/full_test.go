@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestFullNamespace: what a pod has put into its own namespace, of each kind, is not read without
@@ -32,16 +33,16 @@ func TestFullNamespace(t *testing.T) {
 	rs := dual().MustRuleset()
 	ours := "istio"
 	for name, tc := range map[string]struct {
-		backends []apply.Name
+		backends []ruleset.Backend
 		program  []string
 		input    string
 	}{
 		"tables":       {everyBackend[:2], []string{"nft", "-f", "-"}, many("add table inet t%d")},
-		"chains":       {[]apply.Name{apply.IptablesNFT, apply.Nftables}, []string{"nft", "-f", "-"}, "add table ip nat\n" + many("add chain ip nat c%d")},
-		"rules":        {[]apply.Name{apply.IptablesNFT}, []string{"iptables-nft-restore", "--noflush"}, "*nat\n" + many("-A POSTROUTING -p tcp --dport %d -j ACCEPT") + "COMMIT\n"},
-		"elements":     {[]apply.Name{apply.IptablesNFT}, []string{"nft", "-f", "-"}, "add table ip nat\nadd set ip nat s { type mark; }\n" + many("add element ip nat s { %d }")},
+		"chains":       {[]ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendNftables}, []string{"nft", "-f", "-"}, "add table ip nat\n" + many("add chain ip nat c%d")},
+		"rules":        {[]ruleset.Backend{ruleset.BackendIptablesNFT}, []string{"iptables-nft-restore", "--noflush"}, "*nat\n" + many("-A POSTROUTING -p tcp --dport %d -j ACCEPT") + "COMMIT\n"},
+		"elements":     {[]ruleset.Backend{ruleset.BackendIptablesNFT}, []string{"nft", "-f", "-"}, "add table ip nat\nadd set ip nat s { type mark; }\n" + many("add element ip nat s { %d }")},
 		"our elements": {everyBackend[2:], []string{"nft", "-f", "-"}, "add set inet " + ours + " s { type mark; }\n" + many("add element inet "+ours+" s { %d }")},
-		"legacy rules": {[]apply.Name{apply.IptablesLegacy}, []string{"iptables-legacy-restore", "--noflush"}, "*nat\n" + many("-A POSTROUTING -p tcp --dport %d -j ACCEPT") + "COMMIT\n"},
+		"legacy rules": {[]ruleset.Backend{ruleset.BackendIptablesLegacy}, []string{"iptables-legacy-restore", "--noflush"}, "*nat\n" + many("-A POSTROUTING -p tcp --dport %d -j ACCEPT") + "COMMIT\n"},
 	} {
 		for _, backend := range tc.backends {
 			t.Run(name+"/"+string(backend), func(t *testing.T) {
@@ -72,8 +73,8 @@ func TestCannotTellIsNotNo(t *testing.T) {
 	rs := dual().MustRuleset()
 	t.Run("legacy tables", func(t *testing.T) {
 		ns := netnstest.New(t)
-		mustApply(t, choose(t, ns, apply.IptablesLegacy), rs)
-		b := choose(t, ns, apply.Nftables)
+		mustApply(t, choose(t, ns, ruleset.BackendIptablesLegacy), rs)
+		b := choose(t, ns, ruleset.BackendNftables)
 		apply.ObscureLegacy(t)
 		_, err := b.Apply(t.Context(), rs)
 		require.ErrorContains(t, err, "list xtables tables")
@@ -83,8 +84,8 @@ func TestCannotTellIsNotNo(t *testing.T) {
 	})
 	t.Run("nftables' tables", func(t *testing.T) {
 		ns := netnstest.New(t)
-		mustApply(t, choose(t, ns, apply.Nftables), rs)
-		b := choose(t, ns, apply.IptablesLegacy)
+		mustApply(t, choose(t, ns, ruleset.BackendNftables), rs)
+		b := choose(t, ns, ruleset.BackendIptablesLegacy)
 		apply.SetListLimit(t, 1)
 		_, err := b.Apply(t.Context(), rs)
 		require.ErrorContains(t, err, "list nftables tables")
@@ -100,7 +101,7 @@ func TestFullRouting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ns, rs := netnstest.New(t), r.MustRuleset()
-			b := choose(t, ns, apply.Nftables)
+			b := choose(t, ns, ruleset.BackendNftables)
 			mustApply(t, b, rs)
 			routing := *rs.IPv4.Routing
 			rttest.Fill{Routes: 200_000, Table: unix.RT_TABLE_MAIN, Rules: 50_000, Mark: 77}.Make(t, ns)

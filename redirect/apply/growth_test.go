@@ -11,10 +11,10 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-var everyBackend = []apply.Name{apply.IptablesNFT, apply.IptablesLegacy, apply.Nftables}
+var everyBackend = []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy, ruleset.BackendNftables}
 
 func prefixSet(list ...string) redirect.PrefixSet {
 	var p []netip.Prefix

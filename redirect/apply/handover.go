@@ -17,22 +17,22 @@ import (
 
 // HandOver makes the rules of a namespace those by which another program of the mesh does the same, and so gives the pod to
 // that program: ruleset rs, in the names that the program uses. By iptables these are the names of the ruleset's chains. With
-// [Nftables] in the options they are those of the layout. The owner's other rules are removed once these are in force, so
+// [ruleset.BackendNftables] in the options they are those of the layout. The owner's other rules are removed once these are in force, so
 // that no connection is without. Policy routing stays as the ruleset has it.
 //
 // If it fails, the rules are as they were, or the error says that they could not be restored.
 func HandOver(ctx context.Context, ns Namespace, rs ruleset.Ruleset, layout ruleset.Layout, o Options) (Result, error) {
-	if o.Backend != Nftables {
+	if o.Backend != ruleset.BackendNftables {
 		b, err := Choose(ctx, ns, o)
 		if err != nil {
 			return Result{}, err
 		}
-		if b.Name() != Nftables {
+		if b.Name() != ruleset.BackendNftables {
 			return b.Apply(ctx, rs)
 		}
 	}
 	start := time.Now()
-	result := Result{Backend: string(Nftables)}
+	result := Result{Backend: string(ruleset.BackendNftables)}
 	if err := newNFTables(ns).handOver(ctx, rs, layout, &result); err != nil {
 		return Result{}, fmt.Errorf("hand over nftables rules: %w", err)
 	}

@@ -29,7 +29,7 @@ func TestHandOverFails(t *testing.T) {
 			_, err := n.Apply(t.Context(), rs)
 			require.NoError(t, err)
 			handOver := func(ns apply.Namespace) error {
-				_, err := apply.HandOver(t.Context(), ns, rs, layout, apply.Options{Backend: apply.Nftables})
+				_, err := apply.HandOver(t.Context(), ns, rs, layout, apply.Options{Backend: ruleset.BackendNftables})
 				return err
 			}
 			if again {

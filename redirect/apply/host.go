@@ -115,8 +115,8 @@ func (h host) usesNFT(f ruleset.Family) bool {
 }
 
 // uses reports whether the variant has tables in the family, so that an earlier program may be there.
-func (h host) uses(variant Name, f ruleset.Family) bool {
-	if variant == IptablesNFT {
+func (h host) uses(variant ruleset.Backend, f ruleset.Family) bool {
+	if variant == ruleset.BackendIptablesNFT {
 		return h.usesNFT(f)
 	}
 	return len(h.legacy[f]) > 0

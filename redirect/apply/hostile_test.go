@@ -150,7 +150,7 @@ func TestHostileChainNames(t *testing.T) {
 				if earlier {
 					mustApply(t, b, dual().MustRuleset())
 				}
-				hostile(t, ns, earlier && name == apply.Nftables)
+				hostile(t, ns, earlier && name == ruleset.BackendNftables)
 				theirs := chainCounts(t, ns, isHostile)
 				require.GreaterOrEqual(t, len(theirs), 8*len(hostileNames))
 				inTables := func(m map[string]string) map[string]string {
@@ -175,9 +175,9 @@ func TestHostileChainNames(t *testing.T) {
 				assert.Equal(t, inTables(theirs), inTables(chainCounts(t, ns, isHostile)))
 
 				// A rule that is gone is missed, and comes back.
-				gone := map[apply.Name]string{
-					apply.IptablesNFT: "iptables-nft -t mangle -F ISTIO_INBOUND", apply.IptablesLegacy: "iptables-legacy -t mangle -F ISTIO_INBOUND",
-					apply.Nftables: "nft flush chain inet istio mangle/ISTIO_INBOUND",
+				gone := map[ruleset.Backend]string{
+					ruleset.BackendIptablesNFT: "iptables-nft -t mangle -F ISTIO_INBOUND", ruleset.BackendIptablesLegacy: "iptables-legacy -t mangle -F ISTIO_INBOUND",
+					ruleset.BackendNftables: "nft flush chain inet istio mangle/ISTIO_INBOUND",
 				}[name]
 				shell(t, ns, gone+" || nft 'flush table inet istio'")
 				assert.NotEmpty(t, check(rs))
@@ -195,7 +195,7 @@ func TestHostileChainNames(t *testing.T) {
 }
 
 // assertInForce looks into the kernel by another way than the backends do.
-func assertInForce(t testing.TB, ns *netnsexec.NetNS, name apply.Name, rs ruleset.Ruleset) {
+func assertInForce(t testing.TB, ns *netnsexec.NetNS, name ruleset.Backend, rs ruleset.Ruleset) {
 	t.Helper()
 	live, err := liveChains(ns)
 	require.NoError(t, err)
@@ -205,16 +205,16 @@ func assertInForce(t testing.TB, ns *netnsexec.NetNS, name apply.Name, rs rulese
 			if f == ruleset.IPv6 {
 				family = unix.NFPROTO_IPV6
 			}
-			if name == apply.IptablesLegacy {
+			if name == ruleset.BackendIptablesLegacy {
 				assert.Len(t, listed(t, ns, name, f, table, chain), len(c.Rules), "%s %s", f, c.Name)
 				continue
 			}
-			if name == apply.Nftables {
+			if name == ruleset.BackendNftables {
 				family, table, chain = unix.NFPROTO_INET, "istio", table+"/"+chain
 			}
 			at := slices.IndexFunc(live, func(l nfttest.Chain) bool { return l.Family == family && l.Table == table && l.Name == chain })
 			require.GreaterOrEqual(t, at, 0, "%s %s %s", f, table, chain)
-			if name == apply.Nftables {
+			if name == ruleset.BackendNftables {
 				assert.NotEmpty(t, live[at].Jumps, "%s %s", f, chain)
 			} else {
 				assert.Len(t, live[at].Jumps, len(c.Rules), "%s %s %s", f, table, chain)
@@ -247,7 +247,7 @@ func (l *listening) Run(cmd *exec.Cmd) error {
 // TestNothingReadIsGivenBack: a comment with line feeds, in chains of the mesh and
 // of others, is neither believed nor given to a program, not even to undo a failure.
 func TestNothingReadIsGivenBack(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		const comment = "x\n-A OUTPUT -m ../../../../tmp/evil -j ACCEPT\n#"
 		spoil := func(ns *netnsexec.NetNS) {
 			for _, chain := range []string{"OUTPUT", "ISTIO_OUTPUT", "THEIRS"} {
@@ -307,7 +307,7 @@ func (i idle) Run(cmd *exec.Cmd) error {
 
 // TestNothingApplied: that a program ends well is not taken for rules in the kernel.
 func TestNothingApplied(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		for _, program := range []string{string(v) + "-restore", strings.Replace(string(v), "iptables", "ip6tables", 1) + "-restore"} {
 			for _, earlier := range []bool{false, true} {
 				ns := netnstest.New(t)
@@ -334,7 +334,7 @@ func TestNothingApplied(t *testing.T) {
 func TestTooManyRules(t *testing.T) {
 	r := istio.Defaults()
 	rs := r.MustRuleset()
-	for _, name := range []apply.Name{apply.IptablesNFT, apply.IptablesLegacy} {
+	for _, name := range []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy} {
 		t.Run(string(name), func(t *testing.T) {
 			ns := netnstest.New(t)
 			b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: name, Runner: ns.Sandbox()})

@@ -25,7 +25,7 @@ type iptablesBackend struct {
 }
 
 // newIPTables fails with [ErrNoBackend] if the host lacks the variant's programs.
-func newIPTables(ns Namespace, variant Name, o Options) (*iptablesBackend, error) {
+func newIPTables(ns Namespace, variant ruleset.Backend, o Options) (*iptablesBackend, error) {
 	t, err := o.tools(variant)
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func newIPTables(ns Namespace, variant Name, o Options) (*iptablesBackend, error
 }
 
 // Name returns iptables-nft or iptables-legacy.
-func (b *iptablesBackend) Name() Name { return b.tools.variant }
+func (b *iptablesBackend) Name() ruleset.Backend { return b.tools.variant }
 
 // change is one family on its way from what is live to what is wanted.
 type change struct {
@@ -154,11 +154,11 @@ func (s *session) plan(rs ruleset.Ruleset, owner ruleset.Owner) (ours, stale []*
 	return ours, stale, skipped
 }
 
-func otherVariant(v Name) Name {
-	if v == IptablesNFT {
-		return IptablesLegacy
+func otherVariant(v ruleset.Backend) ruleset.Backend {
+	if v == ruleset.BackendIptablesNFT {
+		return ruleset.BackendIptablesLegacy
 	}
-	return IptablesNFT
+	return ruleset.BackendIptablesNFT
 }
 
 // each runs fn for all changes at once: the families are independent, and most of the time is the start of a process.

@@ -112,10 +112,10 @@ func (s *session) saved(ctx context.Context, c *change) (*ruleset.Saved, error) 
 }
 
 // list reads what is live by a program that saves, and makes sure that the chains of the owners and the built-in ones are the kernel's.
-func (s *session) list(ctx context.Context, variant Name, f ruleset.Family, owners []ruleset.Owner, save string, args ...string) (*ruleset.Saved, error) {
+func (s *session) list(ctx context.Context, variant ruleset.Backend, f ruleset.Family, owners []ruleset.Owner, save string, args ...string) (*ruleset.Saved, error) {
 	for reads := 1; ; reads++ {
 		var rules chainRules
-		if variant == IptablesNFT {
+		if variant == ruleset.BackendIptablesNFT {
 			var err error
 			if rules, err = kernelRules(ctx, s.ns, nfProto(f)); err != nil {
 				return nil, err
@@ -197,7 +197,7 @@ func (s *session) change(ctx context.Context, changes []*change) error {
 		switch {
 		case !c.attempted:
 			continue
-		case c.tools.variant != IptablesNFT:
+		case c.tools.variant != ruleset.BackendIptablesNFT:
 			err = s.verifyText(ctx, c)
 		default:
 			if rules == nil {

@@ -34,7 +34,7 @@ func (n native) withLegacy(ctx context.Context, owner ruleset.Owner, fn func(*se
 	if err != nil || len(legacy[ruleset.IPv4])+len(legacy[ruleset.IPv6]) == 0 {
 		return err
 	}
-	b, err := newIPTables(n.ns, IptablesLegacy, n.opts)
+	b, err := newIPTables(n.ns, ruleset.BackendIptablesLegacy, n.opts)
 	if err != nil {
 		return fmt.Errorf("look for what iptables-legacy may have left: %w", err)
 	}

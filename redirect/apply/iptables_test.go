@@ -26,9 +26,9 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-var variants = []apply.Name{apply.IptablesNFT, apply.IptablesLegacy}
+var variants = []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy}
 
-func eachVariant(t *testing.T, test func(t *testing.T, v apply.Name)) {
+func eachVariant(t *testing.T, test func(t *testing.T, v ruleset.Backend)) {
 	for _, v := range variants {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
@@ -107,7 +107,7 @@ func mustApply(t testing.TB, b apply.Backend, rs ruleset.Ruleset) apply.Result {
 }
 
 func TestApplyIsIdempotent(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		for _, r := range []redirect.Redirect{istio.Defaults(), dual(), tproxy()} {
 			ns := netnstest.New(t)
 			b := choose(t, ns, v)
@@ -134,7 +134,7 @@ func TestApplyIsIdempotent(t *testing.T) {
 
 func TestApplyAfterAnother(t *testing.T) {
 	programs := map[string]redirect.Redirect{"plain": istio.Defaults(), "dual": dual(), "tproxy": tproxy()}
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		for from, old := range programs {
 			for to, want := range programs {
 				fresh := netnstest.New(t)
@@ -155,7 +155,7 @@ func TestApplyAfterAnother(t *testing.T) {
 // TestChangedPodIsOneTransaction counts the kernel's changes, not our texts.
 func TestChangedPodIsOneTransaction(t *testing.T) {
 	ns := netnstest.New(t)
-	b := choose(t, ns, apply.IptablesNFT)
+	b := choose(t, ns, ruleset.BackendIptablesNFT)
 	r := istio.Defaults()
 	r.IPv6 = redirect.FamilyCapture
 	mustApply(t, b, r.MustRuleset())
@@ -177,7 +177,7 @@ func generation(t testing.TB, ns *netnsexec.NetNS) uint32 {
 // TestOtherBackendIsReplaced: however a pod was programmed, the next Apply
 // leaves one program, its own.
 func TestOtherBackendIsReplaced(t *testing.T) {
-	all := append([]apply.Name{apply.Nftables}, variants...)
+	all := append([]ruleset.Backend{ruleset.BackendNftables}, variants...)
 	for _, from := range all {
 		for _, to := range all {
 			for name, r := range map[string]redirect.Redirect{"dual": dual(), "tproxy": tproxy()} {
@@ -213,13 +213,13 @@ func full(t testing.TB, ns *netnsexec.NetNS) string {
 }
 
 func TestAutoFollowsWhatIsInUse(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		ns := netnstest.New(t)
 		shell(t, ns, string(v)+" -t filter -A INPUT -j ACCEPT")
-		assert.Equal(t, v, choose(t, ns, apply.Auto).Name())
-		assert.Equal(t, v, choose(t, ns, apply.Iptables).Name())
+		assert.Equal(t, v, choose(t, ns, ruleset.BackendAuto).Name())
+		assert.Equal(t, v, choose(t, ns, ruleset.BackendIptables).Name())
 	})
-	assert.Equal(t, apply.IptablesNFT, choose(t, netnstest.New(t), apply.Auto).Name(), "nothing in use")
+	assert.Equal(t, ruleset.BackendIptablesNFT, choose(t, netnstest.New(t), ruleset.BackendAuto).Name(), "nothing in use")
 }
 
 // TestAutoAfterLegacy: a legacy table outlives its rules, and what is left of it
@@ -228,18 +228,18 @@ func TestAutoAfterLegacy(t *testing.T) {
 	netnstest.Require(t, netnstest.Binary("iptables-legacy"))
 	ns := netnstest.New(t)
 	rs := dual().MustRuleset()
-	mustApply(t, choose(t, ns, apply.IptablesLegacy), rs)
-	assert.Equal(t, apply.IptablesLegacy, choose(t, ns, apply.Auto).Name())
-	require.NoError(t, choose(t, ns, apply.Auto).Remove(t.Context(), rs.Owner()))
+	mustApply(t, choose(t, ns, ruleset.BackendIptablesLegacy), rs)
+	assert.Equal(t, ruleset.BackendIptablesLegacy, choose(t, ns, ruleset.BackendAuto).Name())
+	require.NoError(t, choose(t, ns, ruleset.BackendAuto).Remove(t.Context(), rs.Owner()))
 	require.Contains(t, shell(t, ns, "cat /proc/thread-self/net/ip_tables_names"), "nat")
-	assert.Equal(t, apply.IptablesNFT, choose(t, ns, apply.Auto).Name())
+	assert.Equal(t, ruleset.BackendIptablesNFT, choose(t, ns, ruleset.BackendAuto).Name())
 	traces, err := apply.IptablesTraces(t.Context(), ns, rs.Owner())
 	require.NoError(t, err)
 	assert.Empty(t, traces)
 
 	none, err := apply.Choose(t.Context(), ns, apply.Options{Path: t.TempDir()})
 	require.NoError(t, err)
-	assert.Equal(t, apply.Nftables, none.Name())
+	assert.Equal(t, ruleset.BackendNftables, none.Name())
 	mustApply(t, none, rs)
 	diffs, err := none.Check(t.Context(), rs)
 	require.NoError(t, err)
@@ -247,13 +247,13 @@ func TestAutoAfterLegacy(t *testing.T) {
 	require.NoError(t, none.Remove(t.Context(), rs.Owner()))
 
 	shell(t, ns, "iptables-legacy -t nat -N EMPTY") // somebody's
-	assert.Equal(t, apply.IptablesLegacy, choose(t, ns, apply.Auto).Name())
+	assert.Equal(t, ruleset.BackendIptablesLegacy, choose(t, ns, ruleset.BackendAuto).Name())
 }
 
 // TestZeroOptions: programs run in the namespace's sandbox, in which /run, where
 // the host's xtables lock is, is empty.
 func TestZeroOptions(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		dir := t.TempDir()
 		require.NotEmpty(t, shell(t, netnstest.New(t), "ls -A /run"), "what the sandbox hides")
 		for _, name := range []string{"iptables", "ip6tables"} {
@@ -293,7 +293,7 @@ COMMIT
 `
 
 func TestForeignRulesStay(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		ns := netnstest.New(t)
 		put(t, ns, string(v)+"-restore", foreign)
 		before := state(t, ns)
@@ -320,7 +320,7 @@ func put(t testing.TB, ns *netnsexec.NetNS, program, text string) {
 }
 
 func TestRemoveLeavesTheNamespaceAsFound(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		for _, r := range []redirect.Redirect{istio.Defaults(), dual(), tproxy()} {
 			ns := netnstest.New(t)
 			before := state(t, ns) + shell(t, ns, "nft list ruleset")
@@ -334,7 +334,7 @@ func TestRemoveLeavesTheNamespaceAsFound(t *testing.T) {
 }
 
 func TestCheckSaysWhatDiffers(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		ns := netnstest.New(t)
 		b := choose(t, ns, v)
 		rs := tproxy().MustRuleset()
@@ -394,7 +394,7 @@ func (f *failing) Run(cmd *exec.Cmd) error {
 // TestAllOrNothing: whichever family fails, and whether before or after the
 // kernel took its rules, the namespace is as it was.
 func TestAllOrNothing(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		for _, program := range []string{string(v) + "-restore", strings.Replace(string(v), "iptables", "ip6tables", 1) + "-restore"} {
 			for _, late := range []bool{false, true} {
 				for _, earlier := range []bool{false, true} {
@@ -423,7 +423,7 @@ func TestAllOrNothing(t *testing.T) {
 // TestHalfOfAFamily: the second of a family's tables is refused by the real
 // program, when the first has been committed.
 func TestHalfOfAFamily(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		ns := netnstest.New(t)
 		before := state(t, ns)
 		rs := dual().MustRuleset()
@@ -446,7 +446,7 @@ func TestDeadline(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, p+"-nft-"+verb), []byte(script), 0o755))
 		}
 	}
-	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.IptablesNFT, Path: dir})
+	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: ruleset.BackendIptablesNFT, Path: dir})
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -458,7 +458,7 @@ func TestDeadline(t *testing.T) {
 
 func TestMissingPrograms(t *testing.T) {
 	ns := netnstest.New(t)
-	for _, name := range []apply.Name{apply.Iptables, apply.IptablesNFT, apply.IptablesLegacy} {
+	for _, name := range []ruleset.Backend{ruleset.BackendIptables, ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy} {
 		o := apply.Options{Backend: name, Path: t.TempDir()}
 		_, err := apply.Choose(t.Context(), ns, o)
 		require.ErrorIs(t, err, apply.ErrNoBackend)
@@ -467,7 +467,7 @@ func TestMissingPrograms(t *testing.T) {
 	}
 	b, err := apply.Choose(t.Context(), ns, apply.Options{Path: t.TempDir()})
 	require.NoError(t, err)
-	assert.Equal(t, apply.Nftables, b.Name(), "auto without iptables")
+	assert.Equal(t, ruleset.BackendNftables, b.Name(), "auto without iptables")
 }
 
 // TestGeneralNames: a host whose only programs are called iptables-restore.
@@ -502,7 +502,7 @@ func (n withoutIPv6) Run(cmd *exec.Cmd) error {
 func TestIPv6Absent(t *testing.T) {
 	apply.HideIPv6(t)
 	ns := withoutIPv6{netnstest.New(t)}
-	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Iptables})
+	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: ruleset.BackendIptables})
 	require.NoError(t, err)
 	res, err := b.Apply(t.Context(), tproxy().MustRuleset())
 	require.NoError(t, err)
@@ -517,7 +517,7 @@ func TestIPv6Absent(t *testing.T) {
 func TestIPv6PresentButFailing(t *testing.T) {
 	ns := netnstest.New(t)
 	before := state(t, ns)
-	b, err := apply.Choose(t.Context(), withoutIPv6{ns}, apply.Options{Backend: apply.Iptables})
+	b, err := apply.Choose(t.Context(), withoutIPv6{ns}, apply.Options{Backend: ruleset.BackendIptables})
 	require.NoError(t, err)
 	_, err = b.Apply(t.Context(), dual().MustRuleset())
 	var family *apply.FamilyError
@@ -527,7 +527,7 @@ func TestIPv6PresentButFailing(t *testing.T) {
 }
 
 func TestConcurrentApplies(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		ns := netnstest.New(t)
 		programs := []redirect.Redirect{istio.Defaults(), dual(), tproxy()}
 		var wg sync.WaitGroup
@@ -561,7 +561,7 @@ func TestConcurrentApplies(t *testing.T) {
 // TestNoConnectionSlipsPast replaces the program again and again, mode and all,
 // under a stream of connections: none of them misses the proxy.
 func TestNoConnectionSlipsPast(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		w := netnstest.NewWorld(t, netnstest.Options{})
 		b := choose(t, w.Pod, v)
 		other := dual()

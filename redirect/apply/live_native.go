@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +17,7 @@ import (
 )
 
 // liveNFTables lists the rules of nftables that iptables-nft did not write.
-func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (all []LiveRule, err error) {
+func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (all ruleset.Live, err error) {
 	err = newNFTables(ns).session(ctx, func(s *nftSession) error {
 		all = nil
 		generation, err := s.generation()
@@ -38,27 +37,42 @@ func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (
 		if err != nil {
 			return err
 		}
-		sets, err := s.shownSets(rules)
+		sets, err := s.elements(rules)
 		if err != nil {
 			return err
 		}
 		positions := map[chainAt]int{}
+		var reader nft.Reader
 		for i := range rules {
 			r := &rules[i]
 			at := chainAt{nftTable{r.family, r.table}, r.chain}
 			positions[at]++
-			live := describeNative(*r, positions[at], wanted, sets[at.nftTable])
+			comment, ours := r.comment, slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool {
+				return at.nftTable == nftTable{unix.NFPROTO_INET, nft.TableName(rs.Owner())}
+			})
+			if ours {
+				r.comment = ""
+			}
+			live := reader.Read(nftFamilies[r.family], describe(r), sets[at.nftTable])
+			live.Table, live.Chain, live.Position, live.Handle = at.String(), at.chain, positions[at], r.handle
+			if live.Ours = ours; ours {
+				live.Reason = comment
+			}
 			if c, ok := chains[at]; ok {
 				live.Hook = c.declaration()
 			}
+			parseExprs(r.exprs, func(name string, data nfnetlink.Attr) {
+				if name == "counter" {
+					live.Counters = &ruleset.Counters{Packets: data.Attr(unix.NFTA_COUNTER_PACKETS).U64(), Bytes: data.Attr(unix.NFTA_COUNTER_BYTES).U64()}
+				}
+			})
 			all = append(all, live)
 		}
 		for _, at := range slices.SortedFunc(maps.Keys(chains), chainAt.compare) {
 			if c := chains[at]; c.drops {
-				all = append(all, LiveRule{
-					Backend: Nftables, Table: nftFamilies[c.family] + " " + c.table, Chain: c.name, Position: positions[at] + 1,
-					Rule: "policy drop", Hook: c.declaration(),
-				})
+				live := nft.Policy(c.declaration(), positions[at]+1)
+				live.Table, live.Chain = at.String(), c.name
+				all = append(all, live)
 			}
 		}
 		// The lists are consistent only if there was no transaction meanwhile.
@@ -78,34 +92,5 @@ var nftFamilies = map[byte]string{
 	unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_NETDEV: "netdev",
 }
 
-func describeNative(r liveRule, position int, wanted []ruleset.Ruleset, sets map[string]*shownSet) LiveRule {
-	live := LiveRule{Backend: Nftables, Table: nftFamilies[r.family] + " " + r.table, Chain: r.chain, Position: position}
-	live.Ours = r.family == unix.NFPROTO_INET && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool {
-		return nft.TableName(rs.Owner()) == r.table
-	})
-	if live.Ours {
-		live.Reason, r.comment = r.comment, ""
-	}
-	live.Rule = describe(&r)
-	parseExprs(r.exprs, func(name string, data nfnetlink.Attr) {
-		set := data.Attr(unix.NFTA_LOOKUP_SET).Text()
-		if s := sets[set]; name == "lookup" && s != nil && s.elements != nil {
-			if live.Sets == nil {
-				live.Sets = map[string][]string{}
-			}
-			live.Sets[set] = s.elements
-		}
-	})
-	switch {
-	case r.family == unix.NFPROTO_IPV4 || strings.Contains(live.Rule, "meta nfproto ipv4"):
-		live.Family = ruleset.IPv4
-	case r.family == unix.NFPROTO_IPV6 || strings.Contains(live.Rule, "meta nfproto ipv6"):
-		live.Family = ruleset.IPv6
-	}
-	parseExprs(r.exprs, func(name string, data nfnetlink.Attr) {
-		if name == "counter" {
-			live.Counters = &Counters{Packets: data.Attr(unix.NFTA_COUNTER_PACKETS).U64(), Bytes: data.Attr(unix.NFTA_COUNTER_BYTES).U64()}
-		}
-	})
-	return live
-}
+// String returns for example "inet istio".
+func (t nftTable) String() string { return nftFamilies[t.family] + " " + t.name }

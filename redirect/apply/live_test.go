@@ -5,6 +5,7 @@ package apply_test
 import (
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -19,7 +20,7 @@ import (
 
 // TestWitness: what go-iptables lists of each chain is the program, rule for rule.
 func TestWitness(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		for name, r := range nftRedirects() {
 			if name == "many ports" {
 				continue // a process for each chain, and nothing new
@@ -48,7 +49,7 @@ func TestWitness(t *testing.T) {
 	})
 }
 
-func listed(t testing.TB, ns apply.Namespace, v apply.Name, f ruleset.Family, table, chain string) (rules []string) {
+func listed(t testing.TB, ns apply.Namespace, v ruleset.Backend, f ruleset.Family, table, chain string) (rules []string) {
 	t.Helper()
 	program, family := string(v), iptables.ProtocolIPv4
 	if f == ruleset.IPv6 {
@@ -67,7 +68,7 @@ func listed(t testing.TB, ns apply.Namespace, v apply.Name, f ruleset.Family, ta
 }
 
 // ofTable are the live rules of one table of one family.
-func ofTable(rules []apply.LiveRule, f ruleset.Family, table string) (found []apply.LiveRule) {
+func ofTable(rules []ruleset.LiveRule, f ruleset.Family, table string) (found []ruleset.LiveRule) {
 	for _, r := range rules {
 		if r.Family == f && r.Table == table {
 			found = append(found, r)
@@ -77,7 +78,7 @@ func ofTable(rules []apply.LiveRule, f ruleset.Family, table string) (found []ap
 }
 
 func TestLiveIPTables(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		w := netnstest.NewWorld(t, netnstest.Options{})
 		rs, err := dual().Ruleset()
 		require.NoError(t, err)
@@ -105,7 +106,7 @@ func TestLiveIPTables(t *testing.T) {
 				table, err := ruleset.ParseTable(r.Table)
 				require.NoError(t, err)
 				want := rs.Program(f).Chain(table, r.Chain).Rules[r.Position-1]
-				assert.Equal(t, want.Text(f), r.Rule)
+				assert.Equal(t, want.Text(f), r.Text)
 				assert.Equal(t, want.Comment, r.Reason)
 			}
 			assert.Equal(t, rs.Program(f).Rules(), ours)
@@ -115,7 +116,7 @@ func TestLiveIPTables(t *testing.T) {
 		for _, r := range nat {
 			if !r.Ours {
 				foreign++
-				assert.Equal(t, `-m comment --comment "not ours -c 8 9" -j RETURN`, r.Rule)
+				assert.Equal(t, `-m comment --comment "not ours -c 8 9" -j RETURN`, r.Text)
 				assert.Empty(t, r.Reason)
 			}
 			if r.Chain == "ISTIO_REDIRECT" {
@@ -141,7 +142,7 @@ func TestLiveIPTables(t *testing.T) {
 // TestLiveForgedComments: whoever may write rules in a pod may write comments with line feeds, and with what looks like counters, rules
 // and chains after them. Each rule keeps its own counters.
 func TestLiveForgedComments(t *testing.T) {
-	eachVariant(t, func(t *testing.T, v apply.Name) {
+	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		ns := netnstest.New(t)
 		b, err := apply.NewIPTables(ns, v, apply.Options{Runner: ns.Sandbox()})
 		require.NoError(t, err)
@@ -166,7 +167,7 @@ func TestLiveForgedComments(t *testing.T) {
 		for name, o := range map[string]apply.Options{"ours": {}, "sandbox": {Runner: ns.Sandbox()}} {
 			live, err := apply.Live(t.Context(), ns, o, rs)
 			require.NoError(t, err, name)
-			var forged []apply.LiveRule
+			var forged []ruleset.LiveRule
 			ours := 0
 			for _, r := range live {
 				switch {
@@ -181,9 +182,9 @@ func TestLiveForgedComments(t *testing.T) {
 			assert.Equal(t, rs.IPv4.Rules()+rs.IPv6.Rules(), ours, name)
 			require.Len(t, forged, len(comments), name)
 			for i, r := range forged {
-				assert.Equal(t, &apply.Counters{Packets: uint64(100 + i), Bytes: uint64(1000 + i)}, r.Counters, "%s: %q", name, comments[i])
+				assert.Equal(t, &ruleset.Counters{Packets: uint64(100 + i), Bytes: uint64(1000 + i)}, r.Counters, "%s: %q", name, comments[i])
 				assert.Equal(t, i+1, r.Position)
-				assert.Regexp(t, `(?s)^-m comment --comment .* -j RETURN$`, r.Rule)
+				assert.Regexp(t, `(?s)^-m comment --comment .* -j RETURN$`, r.Text)
 			}
 		}
 	})
@@ -206,22 +207,29 @@ func TestLiveNFTables(t *testing.T) {
 	require.NoError(t, err, "no program is needed")
 	ours := 0
 	for _, r := range live {
-		assert.Equal(t, apply.Nftables, r.Backend)
+		assert.Equal(t, ruleset.BackendNftables, r.Backend)
 		if r.Ours {
 			ours++
 			assert.Equal(t, "inet istio", r.Table)
 			assert.Nil(t, r.Counters, "none of ours counts")
-			assert.NotContains(t, r.Rule, "comment")
+			assert.NotContains(t, r.Text, "comment")
 		}
 	}
 	assert.Equal(t, len(live)-1, ours)
-	assert.Contains(t, live, apply.LiveRule{
-		Backend: apply.Nftables, Table: "inet istio", Chain: "nat/ISTIO_REDIRECT", Position: 1,
-		Rule: "meta l4proto tcp redirect to :15001", Ours: true, Reason: rs.IPv4.Chain(ruleset.NAT, "ISTIO_REDIRECT").Rules[0].Comment,
-	})
-	assert.Equal(t, apply.LiveRule{
-		Backend: apply.Nftables, Family: ruleset.IPv6, Table: "ip6 other", Chain: "out", Position: 1,
-		Hook: "type filter hook output priority 0; policy accept;",
-		Rule: `meta l4proto udp th dport 5353 counter comment "why"`, Counters: &apply.Counters{Packets: 3, Bytes: 300},
+	want := rs.IPv4.Chain(ruleset.NAT, "ISTIO_REDIRECT").Rules[0]
+	at := slices.IndexFunc(live, func(r ruleset.LiveRule) bool { return r.Chain == "nat/ISTIO_REDIRECT" })
+	require.NotZero(t, live[at].Handle)
+	live[at].Handle = 0
+	assert.Equal(t, ruleset.LiveRule{
+		Backend: ruleset.BackendNftables, Table: "inet istio", Chain: "nat/ISTIO_REDIRECT", Position: 1,
+		Text: "meta l4proto tcp redirect to :15001", Action: "redirect", Ours: true, Reason: want.Comment,
+		Rules: []ruleset.Rule{{Proto: want.Proto, Target: want.Target}},
+	}, live[at])
+	live[len(live)-1].Handle = 0
+	assert.Equal(t, ruleset.LiveRule{
+		Backend: ruleset.BackendNftables, Family: ruleset.IPv6, Table: "ip6 other", Chain: "out", Position: 1,
+		Hook: &ruleset.Hook{Type: "filter", Point: "output", Policy: "accept"},
+		Text: `meta l4proto udp th dport 5353 counter comment "why"`, Counters: &ruleset.Counters{Packets: 3, Bytes: 300},
+		Rules: []ruleset.Rule{{Proto: ruleset.UDP, DstPorts: ruleset.Ports(ruleset.Port(5353)), Comment: "why"}},
 	}, live[len(live)-1])
 }

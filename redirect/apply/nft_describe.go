@@ -13,23 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // describe returns a live rule in words close to nft's. Expressions that we do not write are only named.
-func describe(r *liveRule) string {
+func describe(r *liveRule) []nft.Word {
 	var d describer
 	parseExprs(r.exprs, d.expr)
 	if r.comment != "" {
-		d.words = append(d.words, fmt.Sprintf("comment %q", r.comment))
+		d.words = append(d.words, nft.Name("comment"), nft.Quoted(r.comment))
 	}
-	return strings.Join(d.words, " ")
+	return d.words
 }
 
 // describer tracks what register 1 holds, which says how to show a value. Another register makes a word that nft has not, so that
 // nobody takes the rule for one that is understood.
 type describer struct {
-	words []string
+	words []nft.Word
 	key   string
 	value []byte
 	// mask and xor are of a bitwise expression.
@@ -40,8 +41,21 @@ type describer struct {
 	second []byte
 }
 
+// add adds words that no pod has chosen.
 func (d *describer) add(format string, args ...any) {
-	d.words = append(d.words, fmt.Sprintf(format, args...))
+	for word := range strings.FieldsSeq(fmt.Sprintf(format, args...)) {
+		d.words = append(d.words, nft.Name(word))
+	}
+}
+
+// addValue adds what the key is compared with.
+func (d *describer) addValue(op string, v []byte) {
+	d.add("%s %s", d.masked(), op)
+	if strings.HasSuffix(d.key, "ifname") {
+		d.words = append(d.words, nft.Quoted(d.show(v)))
+		return
+	}
+	d.add("%s", d.show(v))
 }
 
 var metaNames = map[uint32]string{
@@ -100,6 +114,10 @@ func (d *describer) expr(name string, data nfnetlink.Attr) {
 		d.compare(get(unix.NFTA_CMP_OP).U32(), value(unix.NFTA_CMP_DATA))
 	case "range":
 		d.register(get(unix.NFTA_RANGE_SREG))
+		if strings.HasSuffix(d.key, "ifname") {
+			d.add("range")
+			return
+		}
 		d.add("%s %s%s-%s", d.masked(), compareOps[get(unix.NFTA_RANGE_OP).U32()],
 			d.show(value(unix.NFTA_RANGE_FROM_DATA)), d.show(value(unix.NFTA_RANGE_TO_DATA)))
 	case "lookup":
@@ -111,7 +129,8 @@ func (d *describer) expr(name string, data nfnetlink.Attr) {
 		if get(unix.NFTA_LOOKUP_DREG).Data != nil {
 			not = "map "
 		}
-		d.add("%s %s@%s", d.masked(), not, get(unix.NFTA_LOOKUP_SET).Text())
+		d.add("%s %s", d.masked(), not)
+		d.words = append(d.words, nft.Name("@"+get(unix.NFTA_LOOKUP_SET).Text()))
 	case "immediate":
 		switch get(unix.NFTA_IMMEDIATE_DREG).U32() {
 		case unix.NFT_REG_VERDICT:
@@ -154,7 +173,7 @@ func (d *describer) log(get func(uint16) nfnetlink.Attr) {
 		d.add("group %d", binary.BigEndian.Uint16(g.Data))
 	}
 	if p := get(unix.NFTA_LOG_PREFIX); p.Data != nil {
-		d.add("prefix \"%s\"", p.Text())
+		d.words = append(d.words, nft.Name("prefix"), nft.Quoted(p.Text()))
 	}
 	if l := get(unix.NFTA_LOG_LEVEL); l.Data != nil && int(l.U32()) < len(logLevels) {
 		d.add("level %s", logLevels[l.U32()])
@@ -229,7 +248,7 @@ func (d *describer) compare(op uint32, v []byte) {
 		d.add("%s %s %s %s", d.key, d.show(v[:sizes[d.key]]), pairs[d.key], d.as(pairs[d.key], v[sizes[d.key]:]))
 		return
 	case d.mask == nil:
-		d.add("%s %s%s", d.key, compareOps[op], d.show(v))
+		d.addValue(compareOps[op], v)
 		return
 	case d.key == "ct state" && op == unix.NFT_CMP_NEQ && plain && !bytes.ContainsFunc(v, func(c rune) bool { return c != 0 }):
 		if states := stateText(d.mask); states != "" {
@@ -242,10 +261,10 @@ func (d *describer) compare(op uint32, v []byte) {
 			return
 		}
 	case op == unix.NFT_CMP_EQ:
-		d.add("%s == %s", d.masked(), d.show(v))
+		d.addValue("==", v)
 		return
 	}
-	d.add("%s %s%s", d.masked(), compareOps[op], d.show(v))
+	d.addValue(compareOps[op], v)
 }
 
 // or is the last address that a mask leaves.
@@ -315,8 +334,8 @@ func (d *describer) verdict(data nfnetlink.Attr) {
 	if !ok {
 		name = fmt.Sprintf("verdict %d", code)
 	}
-	if chain := verdict.Attr(unix.NFTA_VERDICT_CHAIN).Text(); chain != "" {
-		name += " " + chain
-	}
 	d.add("%s", name)
+	if chain := verdict.Attr(unix.NFTA_VERDICT_CHAIN).Text(); chain != "" {
+		d.words = append(d.words, nft.Name(chain))
+	}
 }

@@ -141,7 +141,7 @@ func splitChain(name string) (table, chain string) {
 
 // unexpectedRule is of IPv4 unless the rule says IPv6: a rule for both is one.
 func unexpectedRule(r *liveRule, position int) ruleset.Difference {
-	d := unexpected(&liveChain{family: r.family, table: r.table, name: r.chain}, position, describe(r))
+	d := unexpected(&liveChain{family: r.family, table: r.table, name: r.chain}, position, nft.Join(describe(r)))
 	if strings.Contains(d.Rule, "meta nfproto ipv6") {
 		d.Family = ruleset.IPv6
 	}

@@ -132,7 +132,7 @@ func TestNFTAfterIptables(t *testing.T) {
 	rs := r.MustRuleset()
 	ns := netnstest.New(t)
 	nft(t, ns, "table ip nat { chain OUTPUT { type nat hook output priority -100; ip daddr 9.9.9.9 accept; }; }", "-f", "-")
-	_, err := choose(t, ns, apply.IptablesNFT).Apply(t.Context(), rs)
+	_, err := choose(t, ns, ruleset.BackendIptablesNFT).Apply(t.Context(), rs)
 	require.NoError(t, err)
 	require.Contains(t, nft(t, ns, "", "list", "ruleset"), "MESH_OUTPUT_DNS")
 
@@ -154,7 +154,7 @@ func TestNFTAfterIptables(t *testing.T) {
 
 	// And when it is the program of iptables-nft that is to be removed.
 	require.NoError(t, n.Remove(t.Context(), rs.Owner()))
-	_, err = choose(t, ns, apply.IptablesNFT).Apply(t.Context(), rs)
+	_, err = choose(t, ns, ruleset.BackendIptablesNFT).Apply(t.Context(), rs)
 	require.NoError(t, err)
 	require.NoError(t, n.Remove(t.Context(), rs.Owner()))
 	assert.NotContains(t, nft(t, ns, "", "list", "ruleset"), "MESH")
@@ -180,7 +180,7 @@ func (v *visits) Do(fn func() error) error {
 func TestNFTFailureAfterTheOthers(t *testing.T) {
 	rs := redirect.Default().MustRuleset()
 	ns := netnstest.New(t)
-	_, err := choose(t, ns, apply.IptablesNFT).Apply(t.Context(), rs)
+	_, err := choose(t, ns, ruleset.BackendIptablesNFT).Apply(t.Context(), rs)
 	require.NoError(t, err)
 	_, err = apply.NewNFTables(&visits{Namespace: ns, fails: 2}).Apply(t.Context(), rs)
 	require.ErrorIs(t, err, errVisit)
@@ -335,7 +335,7 @@ func TestNFTNoGap(t *testing.T) {
 func TestTProxyWithoutListener(t *testing.T) {
 	r := redirect.Default()
 	r.Mode, r.Proxy.InboundPort = redirect.ModeTProxy, 15999
-	for _, name := range []apply.Name{apply.IptablesNFT, apply.Nftables} {
+	for _, name := range []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendNftables} {
 		w := netnstest.NewWorld(t, netnstest.Options{Patience: 300 * time.Millisecond})
 		_, err := choose(t, w.Pod, name).Apply(t.Context(), r.MustRuleset())
 		require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/chains"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // chainAt is a chain of nftables.
@@ -40,27 +41,25 @@ func (c *nlConn) baseChains() (map[chainAt]liveChain, error) {
 	return found, nil
 }
 
-// declaration is nft's declaration of a base chain.
-func (c *liveChain) declaration() string {
-	hook := fmt.Sprintf("number-%d", c.hook) // of a family without these hooks
+// declaration is that of a base chain.
+func (c *liveChain) declaration() *ruleset.Hook {
+	point := fmt.Sprintf("number-%d", c.hook) // of a family without these hooks
 	if c.family != unix.NFPROTO_NETDEV && c.family != unix.NFPROTO_ARP && int(c.hook) < len(chains.Builtins) {
-		hook = strings.ToLower(chains.Builtins[c.hook])
+		point = strings.ToLower(chains.Builtins[c.hook])
 	}
 	policy := "accept"
 	if c.drops {
 		policy = "drop"
 	}
-	return fmt.Sprintf("type %s hook %s priority %d; policy %s;", c.typ, hook, c.priority, policy)
+	return &ruleset.Hook{Type: c.typ, Point: point, Priority: c.priority, Policy: policy}
 }
 
-// maxShown bounds the elements that are shown of a set.
-const maxShown = 1000
+// maxElements bounds the elements of a set that are read.
+const maxElements = 1000
 
-// shownSet is a set with its elements as nft writes them; nil: they are not shown.
-type shownSet struct{ elements []string }
-
-// shownSets reads the sets that rules name.
-func (c *nlConn) shownSets(rules []liveRule) (map[nftTable]map[string]*shownSet, error) {
+// elements reads the sets that rules name, as nft writes the elements. A set is absent that rules change, and so is a map, or one of
+// more than 1000 elements.
+func (c *nlConn) elements(rules []liveRule) (map[nftTable]map[string][]string, error) {
 	keys := map[nftTable]map[string]string{} // what is looked up in each set
 	for i := range rules {
 		r := &rules[i]
@@ -80,7 +79,7 @@ func (c *nlConn) shownSets(rules []liveRule) (map[nftTable]map[string]*shownSet,
 			d.expr(name, data)
 		})
 	}
-	all := map[nftTable]map[string]*shownSet{}
+	all := map[nftTable]map[string][]string{}
 	if len(keys) == 0 {
 		return all, nil
 	}
@@ -100,13 +99,15 @@ func (c *nlConn) shownSets(rules []liveRule) (map[nftTable]map[string]*shownSet,
 		return nil, fmt.Errorf("list sets: %w", err)
 	}
 	for t, names := range interval {
-		all[t] = map[string]*shownSet{}
+		all[t] = map[string][]string{}
 		for name := range names {
 			s := liveSet{name: name}
 			if err := c.readElements(t, name, s.parseElements); err != nil {
 				return nil, err
 			}
-			all[t][name] = &shownSet{showElements(keys[t][name], s.elements)}
+			if shown := showElements(keys[t][name], s.elements); shown != nil {
+				all[t][name] = shown
+			}
 		}
 	}
 	return all, nil
@@ -114,7 +115,7 @@ func (c *nlConn) shownSets(rules []liveRule) (map[nftTable]map[string]*shownSet,
 
 // showElements returns nil for what cannot be shown.
 func showElements(key string, elements []setElement) []string {
-	if len(elements) == 0 || len(elements) > 2*maxShown {
+	if len(elements) == 0 || len(elements) > 2*maxElements {
 		return nil
 	}
 	slices.SortFunc(elements, func(a, b setElement) int {
@@ -152,7 +153,7 @@ func showElements(key string, elements []setElement) []string {
 			out = append(out, d.show(e.key)+"-"+d.show(last))
 		}
 	}
-	if len(out) > maxShown {
+	if len(out) > maxElements {
 		return nil
 	}
 	return out

@@ -60,7 +60,7 @@ var byteOrders = map[string]binary.ByteOrder{
 	"ct mark": binary.NativeEndian, "ct zone": binary.NativeEndian, "th sport": binary.BigEndian, "th dport": binary.BigEndian,
 }
 
-// as shows a value of the key, or in hexadecimal what it does not know.
+// as shows a value of the key, or in hexadecimal what it does not know. An interface's name is without its quotes.
 func (d *describer) as(key string, v []byte) string {
 	if name, ok := valueNames[key][string(v)]; ok {
 		return name
@@ -75,7 +75,7 @@ func (d *describer) as(key string, v []byte) string {
 		case !bytes.ContainsRune(v, 0):
 			name += "*" // whatever begins so: a whole name is compared with its end
 		}
-		return `"` + name + `"`
+		return name
 	case key == "ip saddr" || key == "ip daddr":
 		return prefixText(v, 4)
 	case key == "ip6 saddr" || key == "ip6 daddr":

@@ -146,7 +146,7 @@ func TestLoDownFailure(t *testing.T) {
 	before := state(t, ns)
 	shell(t, ns, "ip link set lo down")
 	runner := &failing{Runner: ns, program: "ip6tables-nft-restore", times: 1}
-	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.IptablesNFT, Runner: runner})
+	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: ruleset.BackendIptablesNFT, Runner: runner})
 	require.NoError(t, err)
 	_, err = b.Apply(t.Context(), tproxy().MustRuleset())
 	require.Error(t, err)

@@ -15,12 +15,13 @@ import (
 	"github.com/meshcni/meshcni/internal/hostroottest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // hostRoots are a host with one variant, and one without iptables: by a directory and by a process that has it as its root.
 func hostRoots(t *testing.T) map[string]struct {
 	root string
-	want apply.Name
+	want ruleset.Backend
 } {
 	programs := func(variant string) map[string]string {
 		p := map[string]string{"cat": "cat"}
@@ -34,13 +35,13 @@ func hostRoots(t *testing.T) map[string]struct {
 	nft, legacy, none := hostroottest.New(t, programs("nft")), hostroottest.New(t, programs("legacy")), hostroottest.New(t, programs(""))
 	return map[string]struct {
 		root string
-		want apply.Name
+		want ruleset.Backend
 	}{
-		"nft, a directory":  {nft, apply.IptablesNFT}, // legacy reads /proc/net, which a bare directory has not
-		"nft, a process":    {hostroottest.Process(t, nft), apply.IptablesNFT},
-		"legacy, a process": {hostroottest.Process(t, legacy), apply.IptablesLegacy},
-		"none, a directory": {none, apply.Nftables},
-		"none, a process":   {hostroottest.Process(t, none), apply.Nftables},
+		"nft, a directory":  {nft, ruleset.BackendIptablesNFT}, // legacy reads /proc/net, which a bare directory has not
+		"nft, a process":    {hostroottest.Process(t, nft), ruleset.BackendIptablesNFT},
+		"legacy, a process": {hostroottest.Process(t, legacy), ruleset.BackendIptablesLegacy},
+		"none, a directory": {none, ruleset.BackendNftables},
+		"none, a process":   {hostroottest.Process(t, none), ruleset.BackendNftables},
 	}
 }
 
@@ -71,8 +72,8 @@ func TestHostRoot(t *testing.T) {
 			assert.Equal(t, "proxy:15006 orig=[fd00:10:244::5]:8080", got["out tcp 0/0 -> [fd00:10:244::5]:8080"])
 
 			// What the plugin, which has the host's root for its own, finds: nothing to do. It has the variant that is in use.
-			if c.want != apply.Nftables {
-				own, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: apply.Iptables, Runner: w.Pod.Sandbox()})
+			if c.want != ruleset.BackendNftables {
+				own, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: ruleset.BackendIptables, Runner: w.Pod.Sandbox()})
 				require.NoError(t, err)
 				assert.Equal(t, c.want, own.Name())
 				assert.False(t, mustApply(t, own, rs).Changed)
@@ -100,7 +101,7 @@ func TestHostRootThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	ns := netnstest.New(t)
 	for _, root := range []string{filepath.Join(t.TempDir(), "none"), "/dev/null"} {
-		for _, name := range []apply.Name{apply.Auto, apply.IptablesNFT, apply.Nftables} {
+		for _, name := range []ruleset.Backend{ruleset.BackendAuto, ruleset.BackendIptablesNFT, ruleset.BackendNftables} {
 			o := apply.Options{Backend: name, Root: root}
 			_, err := apply.Choose(t.Context(), ns, o)
 			require.ErrorContains(t, err, "look for iptables in root "+root, "not to know is not to have none")
@@ -110,9 +111,9 @@ func TestHostRootThatCannotBeRead(t *testing.T) {
 	}
 	// Our own root by another name.
 	for _, root := range []string{"", "/", "//"} {
-		b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Iptables, Root: root})
+		b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: ruleset.BackendIptables, Root: root})
 		require.NoError(t, err)
-		assert.Equal(t, apply.IptablesNFT, b.Name())
+		assert.Equal(t, ruleset.BackendIptablesNFT, b.Name())
 	}
 }
 

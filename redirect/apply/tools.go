@@ -18,7 +18,7 @@ import (
 
 // tools are the programs of one iptables variant.
 type tools struct {
-	variant       Name
+	variant       ruleset.Backend
 	restore, save map[ruleset.Family]string
 }
 
@@ -26,7 +26,7 @@ var programs = map[ruleset.Family]string{ruleset.IPv4: "iptables", ruleset.IPv6:
 
 // tools looks for a variant's programs: by their own names, or by the general ones when those lead to the variant.
 // Which variant a program is can be told from the name of the file that it is a link to, without running it.
-func (o Options) tools(variant Name) (tools, error) {
+func (o Options) tools(variant ruleset.Backend) (tools, error) {
 	t := tools{variant, map[ruleset.Family]string{}, map[ruleset.Family]string{}}
 	for _, f := range ruleset.Families {
 		var ok [2]bool
@@ -39,7 +39,7 @@ func (o Options) tools(variant Name) (tools, error) {
 	return t, nil
 }
 
-func (o Options) applet(variant Name, program, verb string) (string, bool) {
+func (o Options) applet(variant ruleset.Backend, program, verb string) (string, bool) {
 	suffix := strings.TrimPrefix(string(variant), "iptables-") // nft or legacy
 	if path, ok := o.find(program + "-" + suffix + verb); ok {
 		return path, true
@@ -50,16 +50,16 @@ func (o Options) applet(variant Name, program, verb string) (string, bool) {
 
 // variantOf tells the variant from the multi-call binary behind a link: xtables-nft-multi,
 // xtables-legacy-multi, or xtables-multi, which was the only one, legacy, before iptables 1.8.
-func (o Options) variantOf(path string) Name {
+func (o Options) variantOf(path string) ruleset.Backend {
 	real, err := o.follow(path)
 	if err != nil {
 		return ""
 	}
 	switch base := filepath.Base(real); {
 	case strings.Contains(base, "nft"):
-		return IptablesNFT
+		return ruleset.BackendIptablesNFT
 	case strings.Contains(base, "legacy"), base == "xtables-multi":
-		return IptablesLegacy
+		return ruleset.BackendIptablesLegacy
 	}
 	return ""
 }
@@ -97,7 +97,7 @@ func (l *limited) Write(b []byte) (int, error) {
 // Command returns a command of a variant's program for one family, to be given to Runner: verb "" is iptables itself,
 // "-save" and "-restore" are its companions. variant is [IptablesNFT] or [IptablesLegacy]. The error is [ErrNoBackend]
 // if the host lacks the program.
-func (o Options) Command(ctx context.Context, variant Name, f ruleset.Family, verb string, args ...string) (*exec.Cmd, error) {
+func (o Options) Command(ctx context.Context, variant ruleset.Backend, f ruleset.Family, verb string, args ...string) (*exec.Cmd, error) {
 	path, ok := o.applet(variant, programs[f], verb)
 	if !ok {
 		return nil, fmt.Errorf("%w: %s: no %s%s of this variant in %s", ErrNoBackend, variant, programs[f], verb, o.where())

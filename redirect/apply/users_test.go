@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // ofUserNS is a network namespace that a user namespace owns, as those of pods with hostUsers: false are.
@@ -45,15 +46,15 @@ func TestUserNamespace(t *testing.T) {
 	rs := dual().MustRuleset()
 	b, err := apply.Choose(t.Context(), ns, apply.Options{Runner: ns.Sandbox()})
 	require.NoError(t, err)
-	assert.Equal(t, apply.Nftables, b.Name())
+	assert.Equal(t, ruleset.BackendNftables, b.Name())
 	mustApply(t, b, rs)
 	diffs, err := b.Check(t.Context(), rs)
 	require.NoError(t, err)
 	assert.Empty(t, diffs)
 
-	b, err = apply.Choose(t.Context(), ns, apply.Options{Backend: apply.Iptables, Runner: ns.Sandbox()})
+	b, err = apply.Choose(t.Context(), ns, apply.Options{Backend: ruleset.BackendIptables, Runner: ns.Sandbox()})
 	require.NoError(t, err)
-	assert.Equal(t, apply.IptablesNFT, b.Name(), "who asks for it gets it")
+	assert.Equal(t, ruleset.BackendIptablesNFT, b.Name(), "who asks for it gets it")
 	_, err = b.Apply(t.Context(), rs)
 	require.ErrorContains(t, err, "hostUsers: false", "the day the kernel takes it there, auto may be as elsewhere")
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
@@ -24,7 +24,7 @@ func TestLookUpFromAVirtualNetwork(t *testing.T) {
 	r.VirtualNetworks = []redirect.VirtualNetwork{{Interface: "virt0", Local: netip.MustParsePrefix("10.99.0.0/24")}}
 	probe, err := netnstest.ParseProbe("vm udp 0/0 -> 10.96.0.10:53")
 	require.NoError(t, err)
-	for _, v := range append([]apply.Name{apply.Nftables}, variants...) {
+	for _, v := range append([]ruleset.Backend{ruleset.BackendNftables}, variants...) {
 		w := netnstest.NewWorld(t, netnstest.Options{})
 		mustApply(t, choose(t, w.Pod, v), r.MustRuleset())
 		assert.Equal(t, "proxy:15053/udp", w.Run([]netnstest.Probe{probe})[probe.String()], v)
@@ -38,7 +38,7 @@ func TestWildcardInterface(t *testing.T) {
 	require.NoError(t, err)
 	packet, err := trace.ParsePacket("in tcp from 10.99.0.2 -> 198.51.100.10:80 in virt0")
 	require.NoError(t, err)
-	for _, v := range append([]apply.Name{apply.Nftables}, variants...) {
+	for _, v := range append([]ruleset.Backend{ruleset.BackendNftables}, variants...) {
 		w := netnstest.NewWorld(t, netnstest.Options{})
 		b := choose(t, w.Pod, v)
 		for name, captured := range map[string]bool{"virt0": true, "virt0+": true, "vir+": true, "v+": true, "virt1+": false, "br+": false, "virt": false} {

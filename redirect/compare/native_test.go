@@ -19,7 +19,6 @@ import (
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -61,7 +60,7 @@ func list(rs ruleset.Ruleset) string {
 // again makes the read rules ours, whose text then has to be the same, rule for rule and set for set.
 func again(t *testing.T, rs ruleset.Ruleset, text string) {
 	t.Helper()
-	read, err := compare.Native(text, rs)
+	read, err := parse(text, rs)
 	require.NoError(t, err, text)
 	for _, p := range []*ruleset.Program{read.IPv4, read.IPv6} {
 		p.Owner = rs.Owner()
@@ -140,7 +139,7 @@ func istioRules() ruleset.Ruleset {
 }
 
 func TestNativePeer(t *testing.T) {
-	read, err := compare.Rules(native, istioRules())
+	read, err := parse(native, istioRules())
 	require.NoError(t, err)
 	report := run(t, read, istioRules())
 	assert.Empty(t, report.Differences)
@@ -155,7 +154,7 @@ func TestNativePeer(t *testing.T) {
 		`oif "lo" meta skuid`:                              `oifname != "lo" meta skuid`,
 	} {
 		require.Contains(t, native, from)
-		read, err := compare.Native(strings.Replace(native, from, to, 1), istioRules())
+		read, err := parse(strings.Replace(native, from, to, 1), istioRules())
 		require.NoError(t, err, to)
 		assert.NotEmpty(t, run(t, read, istioRules()).Differences, to)
 	}
@@ -208,24 +207,24 @@ func TestNativeForeign(t *testing.T) {
 		table("chain o { type filter hook output priority mangle; meta mark set 5; }"):                                      "changes no route",
 		"table netdev x {\n\tchain i {\n\t\ttype filter hook ingress device \"eth0\" priority 0; drop\n\t}\n}":              "family netdev",
 	} {
-		_, err := compare.Native(text, ruleset.Ruleset{})
+		_, err := parse(text, ruleset.Ruleset{})
 		if want == "" {
 			assert.NoError(t, err)
 			continue
 		}
-		var foreign *compare.ForeignError
+		var foreign *ruleset.ForeignError
 		if assert.ErrorAs(t, err, &foreign, text) {
 			assert.ErrorContains(t, err, want)
 		}
 	}
 	for text, want := range map[string]string{
 		"chain x {}": "line 1", "table inet x {": "not closed", "table inet x {\nchain y {\ntype nat hook output priority x\n}\n}": `"x" is no priority`,
-		"hello": "is no table",
+		"table inet\n": "is no table", "hello": "outside a table",
 	} {
-		_, err := compare.Native(text, ruleset.Ruleset{})
+		_, err := parse(text, ruleset.Ruleset{})
 		assert.ErrorContains(t, err, want, text)
 	}
-	_, err := compare.Rules("*nat\nCOMMIT\n"+in("accept"), ruleset.Ruleset{})
+	_, err := parse("*nat\nCOMMIT\n"+in("accept"), ruleset.Ruleset{})
 	assert.ErrorContains(t, err, "of iptables and of nftables")
 }
 

@@ -18,12 +18,12 @@ func TestWildcardInterfaces(t *testing.T) {
 		for _, m := range matches {
 			text += "-A PREROUTING " + m + " -p tcp -j REDIRECT --to-ports 15001\n"
 		}
-		rs, err := compare.Saved(text+"COMMIT\n", ruleset.Ruleset{})
+		rs, err := parse(text+"COMMIT\n", ruleset.Ruleset{})
 		require.NoError(t, err)
 		return rs
 	}
 	native := func(name string) ruleset.Ruleset {
-		rs, err := compare.Native("table ip x {\n\tchain prerouting {\n\t\ttype nat hook prerouting priority dstnat; policy accept;\n"+
+		rs, err := parse("table ip x {\n\tchain prerouting {\n\t\ttype nat hook prerouting priority dstnat; policy accept;\n"+
 			"\t\tiifname "+name+" meta l4proto tcp redirect to :15001\n\t}\n}\n", ruleset.Ruleset{})
 		require.NoError(t, err)
 		return rs

@@ -3,7 +3,9 @@ package ruleset
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
+	"slices"
 
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
@@ -11,15 +13,15 @@ import (
 // MarshalText makes a Family "ipv4" or "ipv6" in JSON.
 func (f Family) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText reads what MarshalText of any version wrote. A family that this version does not know is none of [Families].
 func (f *Family) UnmarshalText(b []byte) error {
+	*f = math.MaxUint8
 	for _, k := range Families {
 		if k.String() == string(b) {
 			*f = k
-			return nil
 		}
 	}
-	return fmt.Errorf("family %q: not one of ipv4, ipv6", b)
+	return nil
 }
 
 type jsonProgram struct {
@@ -60,6 +62,9 @@ func (p *Program) UnmarshalJSON(b []byte) error {
 	var in jsonProgram
 	if err := json.Unmarshal(b, &in); err != nil {
 		return fmt.Errorf("program from JSON: %w", err)
+	}
+	if !slices.Contains(Families[:], in.Family) {
+		return fmt.Errorf("program from JSON: its family is not one of ipv4, ipv6: %w", ErrForeign)
 	}
 	*p = Program{Family: in.Family, Owner: in.Owner, Routing: in.Routing, LoopbackAddrs: in.LoopbackAddrs}
 	for _, jc := range in.Chains {

@@ -74,8 +74,8 @@ func (o Owner) predecessor(s *Saved) bool {
 	return false
 }
 
-// Rules returns the indexes of the owner's rules in a chain of the live rules.
-func (o Owner) Rules(live *Saved, table Table, chain string) (own []int) {
+// rules returns the indexes of the owner's rules in a chain of the live rules.
+func (o Owner) rules(live *Saved, table Table, chain string) (own []int) {
 	c := live.chain(table, chain)
 	switch {
 	case c == nil:

@@ -2,6 +2,7 @@ package ruleset_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -121,9 +122,20 @@ func TestForeignRules(t *testing.T) {
 			saved, err := ruleset.Parse(ruleset.IPv4, "*nat\n-A OUTPUT "+text+"\nCOMMIT\n")
 			require.NoError(t, err, "a foreign rule is no error in a whole output")
 			require.Len(t, saved.Tables[0].Chains[0].Rules, 1)
-			assert.Equal(t, ruleset.SavedRule{Text: text}, saved.Tables[0].Chains[0].Rules[0], "kept as found")
+			r := saved.Tables[0].Chains[0].Rules[0]
+			assert.Equal(t, text, r.Text, "kept as found")
+			assert.Equal(t, ruleset.Rule{}, withoutComment(r), "kept as found")
+			assert.False(t, r.Known)
 		})
 	}
+}
+
+// withoutComment is what a rule means that is read with its comment.
+func withoutComment(r ruleset.SavedRule) ruleset.Rule {
+	if strings.Contains(r.Text, "--comment") {
+		return ruleset.Rule{}
+	}
+	return r.Rule
 }
 
 func TestParse(t *testing.T) {

@@ -86,6 +86,19 @@ const (
 	Log
 )
 
+var actionNames = [...]string{
+	NoAction: "", Accept: "accept", Drop: "drop", Return: "return", Jump: "jump", Redirect: "redirect", DNAT: "dnat", TProxy: "tproxy",
+	SetMark: "set-mark", SaveMark: "save-mark", RestoreMark: "restore-mark", Zone: "zone", SetConnMark: "set-conn-mark", Log: "log",
+}
+
+// String returns for example "redirect". [NoAction] is the empty string.
+func (a Action) String() string {
+	if int(a) < len(actionNames) {
+		return actionNames[a]
+	}
+	return "action(" + strconv.Itoa(int(a)) + ")"
+}
+
 // Target is a rule's effect on the packets it matches. Only the fields that
 // its Action names are used; the others are zero.
 type Target struct {

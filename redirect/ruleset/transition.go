@@ -3,7 +3,6 @@ package ruleset
 import (
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
@@ -222,15 +221,11 @@ func (o Owner) othersLeadTo(live []SavedChain) map[string]bool {
 			if chains.IsBuiltin(c.Name) && r.Known {
 				continue
 			}
-			words := strings.Fields(r.Text)
-			for i, w := range words[:max(len(words)-1, 0)] {
-				if w != "-j" && w != "-g" || !o.OwnsChain(words[i+1]) {
-					continue
-				}
+			if to := r.Target; to.Action == Jump && o.OwnsChain(to.Chain) {
 				if led == nil {
 					led = map[string]bool{}
 				}
-				led[words[i+1]] = true
+				led[to.Chain] = true
 			}
 		}
 	}

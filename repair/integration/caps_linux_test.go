@@ -19,7 +19,7 @@ import (
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
@@ -204,7 +204,7 @@ func TestVerifyInAContainer(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			pod := live(t, w, "recovered", "web-0")
-			putRules(t, apply.Name("iptables-"+variant), pod)
+			putRules(t, ruleset.Backend("iptables-"+variant), pod)
 			w.Remove(t, w.ns, "well-0") // it has no process to verify
 			defer w.make(t, "passed", "well-0")
 			for _, root := range []string{newHost(t, variant), ""} {

@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
@@ -35,7 +35,7 @@ func TestRepairOfSeveralMeshes(t *testing.T) {
 		}))
 	}
 	ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
-		o.Action, o.Backend, o.Records, o.Dialects = "repair", apply.IptablesNFT, store, dialect.List{linkerd.New(), mesh}
+		o.Action, o.Backend, o.Records, o.Dialects = "repair", ruleset.BackendIptablesNFT, store, dialect.List{linkerd.New(), mesh}
 	})
 	eventually(t, "both are repaired", func() bool { return ag.counts("meshcni_repair_outcomes_total")["repaired check-failed"] >= 2 })
 	for name, pod := range pods {

@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
@@ -59,7 +59,7 @@ func (p livingPod) fates(t testing.TB) map[string]string {
 }
 
 // backends are those of this machine that fresh rules and drift are shown with.
-var backends = []apply.Name{apply.Nftables, apply.IptablesNFT, apply.IptablesLegacy}
+var backends = []ruleset.Backend{ruleset.BackendNftables, ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy}
 
 // TestRepairInPlace: the fate of a broken pod's connections changes while its
 // process runs on, and that of its neighbours' does not, who have the very same addresses.
@@ -157,7 +157,7 @@ func TestDrift(t *testing.T) {
 }
 
 // putRules puts the pod's rules there as the plugin would have.
-func putRules(t testing.TB, backend apply.Name, pod livingPod) {
+func putRules(t testing.TB, backend ruleset.Backend, pod livingPod) {
 	t.Helper()
 	m := &repair.InPlace{Dialects: dialect.List{mesh}, Backend: backend}
 	result, err := m.Apply(t.Context(), pod.Pod)
@@ -170,7 +170,7 @@ func putRules(t testing.TB, backend apply.Name, pod livingPod) {
 func TestRulesOfAbsentIptables(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, kubetest.Servers, podproctest.Cgroups)
-	for _, backend := range []apply.Name{apply.IptablesNFT, apply.IptablesLegacy} {
+	for _, backend := range []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy} {
 		t.Run(string(backend), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)

@@ -21,12 +21,12 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/plugintest"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestUnreadableProcess: of a process whose control groups cannot be read an agent does not know which pod's it is, and finds all others'.
 func TestUnreadableProcess(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	hidden := n.pod("hidden", small(t, "10.244.1.6"), "ambient", "10.244.1.6").create()
 	unreadable := hidden.runs()
 	deep := n.pod("deep", small(t, "10.244.1.7"), "ambient", "10.244.1.7").create()
@@ -57,7 +57,7 @@ func TestUnreadableProcess(t *testing.T) {
 
 // TestSilentProxy: the agent ends a connection that says no hello. That of the proxy stays.
 func TestSilentProxy(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start()
 	proxy := n.proxy(nodeproxytest.Faults{})
 	silent, err := net.Dial("unixpacket", n.in("z.sock"))
@@ -75,7 +75,7 @@ func TestSilentProxy(t *testing.T) {
 
 // TestForgedLines: what a tenant writes to its pods and their rules makes no line of what the built programs print. JSON has it as it is.
 func TestForgedLines(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start()
 	n.proxy(nodeproxytest.Faults{})
 	hostile := strings.NewReplacer("\x00", "", "\xff", "").Replace(visibletest.Hostile) // which no annotation and no comment can have

@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestRelease: all pods can be given back, with an agent and without one; and uninstalling does so first, and leaves nothing.
@@ -66,7 +66,7 @@ func TestRelease(t *testing.T) {
 // TestGivenAway: all pods can be given to Istio's own agent and had back, and an uninstall takes nothing from it. If the agent dies
 // while it gives them, the uninstall gives the rest.
 func TestGivenAway(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start()
 	proxy := n.proxy(nodeproxytest.Faults{})
 	ns := small(t, "10.244.1.5")
@@ -104,7 +104,7 @@ func TestGivenAway(t *testing.T) {
 
 // TestNoAgentForAmbient: a mesh with a proxy on the node is not captured halfway by an agent that does not serve it.
 func TestNoAgentForAmbient(t *testing.T) {
-	n := newNode(t, apply.Nftables, "--dialect=ambient")
+	n := newNode(t, ruleset.BackendNftables, "--dialect=ambient")
 	code, _ := n.run("install", "--once")
 	assert.Equal(t, 2, code, "such pods need an agent that serves them")
 	n.start()
@@ -121,7 +121,7 @@ func TestNoAgentForAmbient(t *testing.T) {
 // TestMany: many pods, with the tag long a node's fill, start at once while all of their namespace changes, and leave; nothing is kept of them.
 func TestMany(t *testing.T) {
 	pods := longtest.Rounds(40, 110)
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start()
 	proxy := n.proxy(nodeproxytest.Faults{})
 	all := make([]*pod, pods)

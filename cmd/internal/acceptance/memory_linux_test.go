@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
@@ -52,7 +52,7 @@ func memory(t testing.TB, pid int) map[string]int {
 
 // TestMemory: the agent of a full node whose pods are all captured, in a cluster of many namespaces, takes little memory.
 func TestMemory(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	kubetest.Parallel(allNamespaces(), func(i int) {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("crowd-%d-of-%s", i, n.ns), Labels: map[string]string{"team": fmt.Sprint("team-", i), "env": "prod"},

@@ -32,7 +32,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/plugintest"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
@@ -45,8 +45,8 @@ const (
 
 // One backend of each kind; the variants of iptables take turns.
 var (
-	withLegacy = longtest.Of([]apply.Name{apply.IptablesLegacy, apply.Nftables}, apply.IptablesNFT)
-	withNFT    = longtest.Of([]apply.Name{apply.IptablesNFT, apply.Nftables}, apply.IptablesLegacy)
+	withLegacy = longtest.Of([]ruleset.Backend{ruleset.BackendIptablesLegacy, ruleset.BackendNftables}, ruleset.BackendIptablesNFT)
+	withNFT    = longtest.Of([]ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendNftables}, ruleset.BackendIptablesLegacy)
 )
 
 var programs string // the directory of what was built
@@ -116,13 +116,13 @@ type node struct {
 	server   *kubetest.Server
 	dir      string
 	name, ns string
-	backend  apply.Name
+	backend  ruleset.Backend
 	flags    []string // more of the agent's
 	agent    *proctest.Process
 	health   string
 }
 
-func newNode(t testing.TB, backend apply.Name, flags ...string) *node {
+func newNode(t testing.TB, backend ruleset.Backend, flags ...string) *node {
 	t.Helper()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, podproctest.Cgroups, kubetest.Servers)
 	s := kubetest.Shared(t)

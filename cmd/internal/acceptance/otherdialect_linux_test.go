@@ -11,13 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestOtherDialect: an agent for Linkerd, and a pod of Istio. The agent stays ready, and says it by its metrics, its status, its
 // exit code and an event of the node.
 func TestOtherDialect(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start("--ambient=false", "--dialect=linkerd", "--detect")
 	p := n.pod("cart", small(t, "10.244.1.7"), "", "10.244.1.7")
 	p.Annotations[istio.StatusAnnotation] = "{}"

@@ -11,7 +11,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/plugintest"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestFailsClosed: a pod does not start unless its proxy has it and listens. Its namespace is then as it was, and nobody is told that
@@ -69,7 +69,7 @@ func TestFailsClosed(t *testing.T) {
 
 // TestAddAwaits: an ADD outlasts an agent that is replaced and a proxy that connects again, whichever of them is away first.
 func TestAddAwaits(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start()
 	for i, away := range []string{"proxy", "agent", "both"} {
 		t.Run(away, func(t *testing.T) {

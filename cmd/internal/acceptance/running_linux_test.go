@@ -19,7 +19,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // small is a network namespace with an address and nothing else.
@@ -167,7 +167,7 @@ func spin(n int) {
 
 // TestReboot: a pod that is said to be captured and is not is said so, and captured again; its namespace is another one.
 func TestReboot(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start()
 	proxy := n.proxy(nodeproxytest.Faults{})
 	p := n.pod("cart", small(t, "10.244.1.5"), "ambient", "10.244.1.5").create().add()
@@ -192,7 +192,7 @@ func TestReboot(t *testing.T) {
 // TestSnapshot: a new agent's first words to a proxy that has pods: those whose namespace is known, those that it is to keep though
 // it is not, and none that are gone.
 func TestSnapshot(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start()
 	proxy := n.proxy(nodeproxytest.Faults{})
 	known := n.pod("known", small(t, "10.244.1.5"), "ambient", "10.244.1.5").create().add()
@@ -262,7 +262,7 @@ func TestSwap(t *testing.T) {
 
 // TestWhoIsIn: the labels, the excluded namespace and the other mesh decide as for the plugin.
 func TestWhoIsIn(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start()
 	proxy := n.proxy(nodeproxytest.Faults{})
 	n.labelNamespace("ambient")

@@ -11,13 +11,13 @@ import (
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestSwitchedOff: an agent without --ambient releases the pods of the one before it, by that one while it runs, and is not ready before,
 // so that nobody ends it. What cannot be released is said.
 func TestSwitchedOff(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	var proxy *nodeproxytest.Process
 	p := n.pod("cart", small(t, "10.244.1.5"), "ambient", "10.244.1.5").create()
 	before := n.rules(p.net)

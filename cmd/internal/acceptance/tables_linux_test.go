@@ -14,13 +14,13 @@ import (
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestNearlyFull: an agent says of a pod whose connection tracking table is nearly full that it is, while it is: in /readyz, where
 // it is no reason to be unready, in its status, its list of pods and its metrics.
 func TestNearlyFull(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	w := newWorld(t)
 	n.start()
 	n.proxy(nodeproxytest.Faults{})

@@ -13,12 +13,12 @@ import (
 
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // TestOneWatch: the agent's socket, the node's proxy, repair, verification and detection share one watch of the node's pods.
 func TestOneWatch(t *testing.T) {
-	n := newNode(t, apply.Nftables, "--repair=label", "--detect")
+	n := newNode(t, ruleset.BackendNftables, "--repair=label", "--detect")
 	token := n.ServiceAccount(t, n.ns, "agent") // the requests of an administrator are not in the audit log
 	n.Do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "agent-of-" + n.ns},

@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/plugintest"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // raw is a proxy by hand: a socket and bytes.
@@ -107,7 +107,7 @@ func (p *pod) adding() <-chan plugintest.Outcome {
 
 // TestWire: the bytes are those of the protocol, and nothing but an ack and listeners lets a pod start.
 func TestWire(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start()
 	r := n.raw(t)
 	b, ns := r.next()
@@ -138,7 +138,7 @@ func TestWire(t *testing.T) {
 
 // TestLateAck: an ack that comes too late answers nothing, least of all the next request.
 func TestLateAck(t *testing.T) {
-	n := newNode(t, apply.Nftables)
+	n := newNode(t, ruleset.BackendNftables)
 	n.start()
 	r := n.raw(t)
 	_, _ = r.next()

@@ -13,7 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/recent"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // The paths. That of a pod ends with its UID, as the runtime has it.
@@ -131,11 +131,11 @@ type Pod struct {
 	RecordsError string `json:"records_error,omitempty"`
 	// Live are the rules in the pod's network namespace, and Differences those from the last record. LiveError says why they
 	// cannot be read: then nothing is known of them.
-	Live        []apply.LiveRule `json:"live"`
-	Differences []string         `json:"differences"`
+	Live        ruleset.Live         `json:"live"`
+	Differences []ruleset.Difference `json:"differences"`
 	// Lost are those of the differences by which redirection that was set up is no longer in force.
-	Lost      []string `json:"lost"`
-	LiveError string   `json:"live_error,omitempty"`
+	Lost      []ruleset.Difference `json:"lost"`
+	LiveError string               `json:"live_error,omitempty"`
 }
 
 // Looked is a line of what "meshcni-node look" prints.

@@ -2,12 +2,14 @@ package agentapi_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 )
@@ -54,4 +56,24 @@ func TestAnswersAreShared(t *testing.T) {
 	}
 	asking.Wait()
 	assert.EqualValues(t, 10, pods.Load(), "one after another, each as the pod is then")
+}
+
+// TestPodOfANewerAgent: fields that are not known are passed over, and codes are kept as they are.
+func TestPodOfANewerAgent(t *testing.T) {
+	var p agentapi.Pod
+	require.NoError(t, json.Unmarshal([]byte(`{
+		"state": {"namespace": "shop", "name": "cart", "uid": "u", "state": "suspended", "reason": "by-hand", "score": 3},
+		"records": [{"version": 2, "network": "k8s", "containerID": "c", "ifName": "eth0", "selected": true, "reason": "by-hand", "backend": "xdp", "by": "ADD", "time": "2030-01-01T00:00:00Z",
+			"rules": {"ipv4": {"family": "ipv4", "owner": {"prefix": "ISTIO_"}, "chains": [{"table": "nat", "name": "OUTPUT", "rules": [{"rule": "-j NFQUEUE --queue-num 3"}]}]}}}],
+		"live": [{"backend": "xdp", "table": "t", "chain": "c", "position": 1, "rule": "r", "ours": true}],
+		"differences": [{"kind": "reordered", "family": "mptcp", "table": "nat", "chain": "OUTPUT", "position": 1, "rule": "r"}],
+		"lost": [], "links": [{"name": "eth0"}]
+	}`), &p))
+	assert.EqualValues(t, "suspended", p.State.State)
+	assert.Equal(t, "by-hand", p.State.Reason)
+	assert.Equal(t, "xdp", p.Records[0].Backend)
+	assert.Zero(t, p.Records[0].Rules)
+	assert.EqualValues(t, "xdp", p.Live[0].Backend)
+	assert.True(t, p.Live[0].Ours)
+	assert.Contains(t, p.Differences[0].String(), "nat/OUTPUT:1 reordered: r")
 }

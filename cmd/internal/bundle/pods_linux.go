@@ -23,8 +23,8 @@ type podRules struct {
 	attachment.ID
 	Pod attachment.Pod `json:"pod"`
 	// NetNS names the source of the namespace.
-	NetNS string           `json:"netns"`
-	Rules []apply.LiveRule `json:"rules"`
+	NetNS string       `json:"netns"`
+	Rules ruleset.Live `json:"rules"`
 	// Differences are those from what ADD set up.
 	Differences []string `json:"differences"`
 }
@@ -36,7 +36,7 @@ func Rules(ctx context.Context, record attachment.Record, hostRoot string, s *Sc
 	if live.NetNS == "" {
 		return nil, err
 	}
-	p := podRules{ID: record.ID, Pod: record.Pod, NetNS: live.NetNS, Rules: append([]apply.LiveRule{}, live.Rules...), Differences: []string{}}
+	p := podRules{ID: record.ID, Pod: record.Pod, NetNS: live.NetNS, Rules: append(ruleset.Live{}, live.Rules...), Differences: []string{}}
 	for _, d := range live.Differences {
 		p.Differences = append(p.Differences, d.String())
 	}
@@ -51,7 +51,7 @@ func Rules(ctx context.Context, record attachment.Record, hostRoot string, s *Sc
 type Live struct {
 	// NetNS names the source of the namespace. Empty: it was not.
 	NetNS string
-	Rules []apply.LiveRule
+	Rules ruleset.Live
 	// Differences are those from the rules that the record has in force, if it has any.
 	Differences []ruleset.Difference
 }
@@ -77,7 +77,7 @@ func Look(ctx context.Context, record attachment.Record, hostRoot string, owners
 }
 
 func differences(ctx context.Context, ns *netnsexec.NetNS, record attachment.Record, wanted ruleset.Ruleset, o apply.Options) ([]ruleset.Difference, error) {
-	name, err := apply.ParseBackend(record.Backend)
+	name, err := ruleset.ParseBackend(record.Backend)
 	if err != nil {
 		return nil, err
 	}

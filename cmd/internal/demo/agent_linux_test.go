@@ -24,6 +24,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // agent is the half of the node agent that hands pods to a proxy, and the cluster that it hears of.
@@ -44,7 +45,7 @@ func (d *demo) newAgent(dir, socket string, pods ...*corev1.Pod) *agent {
 	})
 	require.NoError(d, err)
 	a.controller, err = nodeproxy.New(nodeproxy.Options{
-		Dialects: []dialect.Dialect{ambient.New(ambient.Options{})}, Apply: apply.Options{Backend: apply.Nftables},
+		Dialects: []dialect.Dialect{ambient.New(ambient.Options{})}, Apply: apply.Options{Backend: ruleset.BackendNftables},
 		Pods: a.cluster, Namespaces: namespaces{store}, Proxy: server, Status: a.cluster,
 	})
 	require.NoError(d, err)

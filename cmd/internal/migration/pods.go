@@ -14,7 +14,6 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -84,9 +83,8 @@ type Observed struct {
 	Double string
 	// DoubleRule is a rule of the second, if one tells.
 	DoubleRule string
-	// Live is the output of iptables-save and ip6tables-save, or nft list ruleset, valid if LiveError is empty.
-	Live      string
-	LiveRules int
+	// Live are all of them if LiveError is empty.
+	Live      ruleset.Live
 	LiveError string
 	// Init are the rules that an init container of the pod writes by its arguments; nil: not known, and InitError says why.
 	Init      *redirect.Redirect
@@ -191,7 +189,7 @@ func (j *Judge) Add(x explain.Explanation, o Observed) {
 		}
 	case o.Moved:
 		g = Group{Verdict: Moved, Evidence: None, Cause: "our plugin has written its rules"}
-	case o.LiveError == "" && o.LiveRules == 0:
+	case o.LiveError == "" && len(o.Live) == 0:
 		g = Group{Verdict: Differs, Evidence: Live, Cause: "it has no rules, so it bypasses the mesh; ours would capture it"}
 	case o.LiveError == "":
 		g = j.compareLive(x, o)
@@ -255,17 +253,17 @@ func count(rs ruleset.Ruleset) (n int) {
 }
 
 func (j *Judge) compareLive(x explain.Explanation, o Observed) Group {
-	n := max(o.LiveRules, count(x.Plan.Ruleset))
-	if n <= maxRules { // one rule with a set may be many
-		if theirs, err := compare.Rules(o.Live, x.Plan.Ruleset); err == nil {
-			n = max(n, count(theirs))
-		}
-	}
-	if n > maxRules {
+	theirs, err := o.Live.Ruleset(x.Plan.Ruleset)
+	// One rule with a set may be many.
+	if n := max(len(o.Live), count(x.Plan.Ruleset), count(theirs)); n > maxRules {
 		return unknown(Live, "it has %d rules, and no more than %d are compared", n, maxRules)
 	}
-	return j.once(x, o.Live, func() Group {
-		c, err := x.CompareSaved(o.Live)
+	text := theirs.String()
+	if err != nil {
+		text = err.Error()
+	}
+	return j.once(x, text, func() Group {
+		c, err := x.CompareLive(o.Live)
 		if err != nil {
 			return unknown(Live, "its rules cannot be compared: %v", err)
 		}

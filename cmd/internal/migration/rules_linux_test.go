@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/cmd/internal/liverules"
 	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
@@ -23,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/compare"
 )
 
 // left is a pod with the rules that a peer leaves in it.
@@ -73,9 +73,7 @@ func TestRules(t *testing.T) {
 				live, err := apply.Live(t.Context(), ns, apply.Options{Runner: ns.Sandbox()})
 				require.NoError(t, err)
 				require.NotEmpty(t, live)
-				text, err := liverules.Saved(live)
-				require.NoError(t, err)
-				is.judge(t, variant, migration.Observed{Live: text, LiveRules: len(live)})
+				is.judge(t, variant, migration.Observed{Live: live})
 			}
 		})
 	}
@@ -90,7 +88,9 @@ func TestManyRules(t *testing.T) {
 	l := left{Peer: "istio-cni", Verdict: migration.Unknown, Causes: []string{"no more than 400 are compared"}}
 	l.Pod.Annotations = map[string]string{"sidecar.istio.io/status": "{}"}
 	l.Pod.Spec.Containers = []corev1.Container{{Name: "istio-proxy"}}
-	l.judge(t, "nft", migration.Observed{LiveRules: 1, Live: "table inet x {\nchain o {\ntype nat hook output priority -100;\nip daddr { " + set.String() + "10.2.0.1 } return\n}\n}\n"})
+	live, err := compare.Parse("table inet x {\nchain o {\ntype nat hook output priority -100;\nip daddr { " + set.String() + "10.2.0.1 } return\n}\n}\n")
+	require.NoError(t, err)
+	l.judge(t, "nft", migration.Observed{Live: live})
 }
 
 func (l *left) judge(t *testing.T, variant string, o migration.Observed) {

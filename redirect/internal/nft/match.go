@@ -1,4 +1,4 @@
-package compare
+package nft
 
 import (
 	"errors"
@@ -9,11 +9,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // only leaves one of the families.
-func (r *nativeRule) only(f ruleset.Family) error {
+func (r *ruleParser) only(f ruleset.Family) error {
 	if !slices.Contains(r.families, f) {
 		return errors.New("it is for no family of its table")
 	}
@@ -21,7 +22,7 @@ func (r *nativeRule) only(f ruleset.Family) error {
 	return nil
 }
 
-func (r *nativeRule) nfproto() error {
+func (r *ruleParser) nfproto() error {
 	not, values, err := r.values()
 	if err == nil && !not && len(values) == 1 {
 		for _, f := range ruleset.Families {
@@ -33,7 +34,7 @@ func (r *nativeRule) nfproto() error {
 	return errors.Join(err, errUnknown)
 }
 
-func (r *nativeRule) l4proto() error {
+func (r *ruleParser) l4proto() error {
 	not, values, err := r.values()
 	if err != nil || not || len(r.protos) > 0 {
 		return errors.Join(err, errUnknown)
@@ -54,7 +55,7 @@ func (r *nativeRule) l4proto() error {
 	return nil
 }
 
-func (r *nativeRule) ports(proto ruleset.Proto, to *ruleset.PortMatch) error {
+func (r *ruleParser) ports(proto ruleset.Proto, to *ruleset.PortMatch) error {
 	not, values, err := r.values()
 	hasPorts := func(p ruleset.Proto) bool { return p == ruleset.TCP || p == ruleset.UDP }
 	switch {
@@ -91,7 +92,7 @@ func numbers(s string, bits int) (first, last uint32, err error) {
 	return uint32(x), uint32(y), nil //nolint:gosec // at most 32 bits
 }
 
-func (r *nativeRule) address(f ruleset.Family, to *[]ruleset.PrefixMatch) error {
+func (r *ruleParser) address(f ruleset.Family, to *[]ruleset.PrefixMatch) error {
 	not, values, err := r.values()
 	switch {
 	case err != nil:
@@ -121,13 +122,14 @@ func (r *nativeRule) address(f ruleset.Family, to *[]ruleset.PrefixMatch) error 
 	return r.only(f)
 }
 
-// validInterface is the kernel's dev_valid_name. What is none is a part of something else, such as the "." of "iifname . oifname".
+// validInterface reports whether a name can be an interface's, by the kernel's dev_valid_name, and needs no quotes in iptables. What is
+// none is a part of something else, such as the "." of "iifname . oifname".
 func validInterface(name string) bool {
-	return name != "" && len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\v\f\r")
+	return len(name) <= 15 && name != "." && name != ".." && chains.Safe(strings.TrimSuffix(name, "+"))
 }
 
 // iface reads names. By its index only lo is known.
-func (r *nativeRule) iface(to *[]ruleset.InterfaceMatch, index bool) error {
+func (r *ruleParser) iface(to *[]ruleset.InterfaceMatch, index bool) error {
 	not, values, err := r.values()
 	switch {
 	case err != nil:
@@ -146,7 +148,7 @@ func (r *nativeRule) iface(to *[]ruleset.InterfaceMatch, index bool) error {
 		if prefix, wildcard := strings.CutSuffix(v, "*"); wildcard && !escaped {
 			name = prefix + "+"
 		}
-		if index && v != "lo" || name == "+" || !validInterface(name) {
+		if index && v != "lo" || !validInterface(name) {
 			return fmt.Errorf("%q: %w", v, errUnknown)
 		}
 		*to = append(*to, ruleset.InterfaceMatch{Name: name, Not: not})
@@ -154,7 +156,7 @@ func (r *nativeRule) iface(to *[]ruleset.InterfaceMatch, index bool) error {
 	return nil
 }
 
-func (r *nativeRule) owner(kind ruleset.OwnerKind) error {
+func (r *ruleParser) owner(kind ruleset.OwnerKind) error {
 	if len(r.words) > 1 && (r.words[0].text == ">=" || r.words[0].text == "<=") {
 		return r.bound(kind)
 	}
@@ -181,7 +183,7 @@ func (r *nativeRule) owner(kind ruleset.OwnerKind) error {
 }
 
 // bound reads one end of a range, which the kernel keeps as two comparisons.
-func (r *nativeRule) bound(kind ruleset.OwnerKind) error {
+func (r *ruleParser) bound(kind ruleset.OwnerKind) error {
 	lower := r.next().text == ">="
 	n, err := r.number()
 	if err = errors.Join(r.matching(), err); err != nil {
@@ -201,7 +203,7 @@ func (r *nativeRule) bound(kind ruleset.OwnerKind) error {
 	return nil
 }
 
-func (r *nativeRule) addrType(to *ruleset.AddrType) error {
+func (r *ruleParser) addrType(to *ruleset.AddrType) error {
 	not, values, err := r.values()
 	if err != nil || !slices.Equal(values, []string{"local"}) || *to != ruleset.AnyType {
 		return errors.Join(err, errUnknown)
@@ -212,12 +214,11 @@ func (r *nativeRule) addrType(to *ruleset.AddrType) error {
 	return nil
 }
 
-var nativeStates = map[string]ruleset.States{
-	"invalid": ruleset.StateInvalid, "new": ruleset.StateNew, "related": ruleset.StateRelated, "established": ruleset.StateEstablished,
-	"untracked": ruleset.StateUntracked,
+var states = []ruleset.States{
+	ruleset.StateInvalid, ruleset.StateNew, ruleset.StateRelated, ruleset.StateEstablished, ruleset.StateUntracked,
 }
 
-func (r *nativeRule) state() error {
+func (r *ruleParser) state() error {
 	not, values, err := r.values()
 	if err != nil || not || r.base.States != 0 {
 		return errors.Join(err, errUnknown)
@@ -226,17 +227,18 @@ func (r *nativeRule) state() error {
 		r.next()
 		values = append(values, r.next().text)
 	}
-	for _, v := range values {
-		if nativeStates[v] == 0 {
+	for _, v := range strings.Split(strings.Join(values, ","), ",") {
+		at := slices.IndexFunc(states, func(s ruleset.States) bool { return strings.ToLower(s.String()) == v })
+		if at < 0 {
 			return fmt.Errorf("%q: %w", v, errUnknown)
 		}
-		r.base.States |= nativeStates[v]
+		r.base.States |= states[at]
 	}
 	return nil
 }
 
 // mark reads VALUE, or "and MASK == VALUE".
-func (r *nativeRule) mark(to *ruleset.MarkMatch) error {
+func (r *ruleParser) mark(to *ruleset.MarkMatch) error {
 	m := ruleset.MarkMatch{Mask: ruleset.FullMask}
 	if !to.IsZero() {
 		return errors.New("two matches of one mark")

@@ -1,4 +1,4 @@
-package compare
+package nft
 
 import (
 	"errors"
@@ -12,13 +12,13 @@ import (
 )
 
 // do adds what a rule does before it goes on.
-func (r *nativeRule) do(t ruleset.Target) error {
+func (r *ruleParser) do(t ruleset.Target) error {
 	r.does = append(r.does, t)
 	return nil
 }
 
 // end adds how a rule ends. The mark that a rule sets beside the proxy that it hands to is that of the same target.
-func (r *nativeRule) end(t ruleset.Target) error {
+func (r *ruleParser) end(t ruleset.Target) error {
 	r.final = true
 	proxy := slices.IndexFunc(r.does, func(t ruleset.Target) bool { return t.Action == ruleset.TProxy })
 	if proxy < 0 {
@@ -41,7 +41,7 @@ func (r *nativeRule) end(t ruleset.Target) error {
 	return nil
 }
 
-func (r *nativeRule) number() (uint32, error) {
+func (r *ruleParser) number() (uint32, error) {
 	first, last, err := numbers(r.next().text, 32)
 	if err == nil && first != last {
 		err = errUnknown
@@ -49,7 +49,7 @@ func (r *nativeRule) number() (uint32, error) {
 	return first, err
 }
 
-func (r *nativeRule) setMark() error {
+func (r *ruleParser) setMark() error {
 	if r.take("ct", "mark") {
 		return r.do(ruleset.Target{Action: ruleset.RestoreMark})
 	}
@@ -58,7 +58,7 @@ func (r *nativeRule) setMark() error {
 }
 
 // setConnMark reads a number, the packet's mark, or "ct mark and MASK xor VALUE", which nft also prints with "or".
-func (r *nativeRule) setConnMark() error {
+func (r *ruleParser) setConnMark() error {
 	if r.take("meta", "mark") || r.take("mark") {
 		return r.do(ruleset.Target{Action: ruleset.SaveMark})
 	}
@@ -84,20 +84,18 @@ func (r *nativeRule) setConnMark() error {
 	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.SetConnMark, Mark: value, Mask: ^keep}))
 }
 
-func (r *nativeRule) setZone() error {
+func (r *ruleParser) setZone() error {
 	n, err := strconv.ParseUint(r.next().text, 10, 16)
 	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.Zone, Zone: uint16(n)}))
 }
 
-var nativeLevels = []string{"emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"}
-
-func (r *nativeRule) log() error {
+func (r *ruleParser) log() error {
 	t := ruleset.Target{Action: ruleset.Log, Level: 4}
 	if r.take("prefix") {
 		t.Prefix = r.next().text
 	}
 	if r.take("level") {
-		at := slices.Index(nativeLevels, r.next().text)
+		at := slices.Index(nftLevels[:], r.next().text)
 		if at < 0 {
 			return errUnknown
 		}
@@ -107,7 +105,7 @@ func (r *nativeRule) log() error {
 }
 
 // port reads ":PORT".
-func (r *nativeRule) port() (uint16, error) {
+func (r *ruleParser) port() (uint16, error) {
 	text := r.next().text
 	n, err := strconv.ParseUint(strings.TrimPrefix(text, ":"), 10, 16)
 	if err != nil || n == 0 || text[0] != ':' {
@@ -116,12 +114,12 @@ func (r *nativeRule) port() (uint16, error) {
 	return uint16(n), nil
 }
 
-func (r *nativeRule) redirect() error {
+func (r *ruleParser) redirect() error {
 	port, err := r.port()
 	return errors.Join(err, r.end(ruleset.Target{Action: ruleset.Redirect, Port: port}))
 }
 
-func (r *nativeRule) dnat() error {
+func (r *ruleParser) dnat() error {
 	_ = r.take("ip") || r.take("ip6")
 	if !r.take("to") {
 		return errUnknown
@@ -138,7 +136,7 @@ func (r *nativeRule) dnat() error {
 	return errors.Join(r.only(ruleset.FamilyOf(to.Addr())), r.end(ruleset.Target{Action: ruleset.DNAT, To: to}))
 }
 
-func (r *nativeRule) tproxy() (err error) {
+func (r *ruleParser) tproxy() (err error) {
 	switch {
 	case r.take("ip"):
 		err = r.only(ruleset.IPv4)

@@ -1,22 +1,30 @@
-package compare
+package nft
 
 import (
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// word is a word, a string in quotes, or one of { } ; , and the end of a line, which is ";" too.
-type word struct {
+// Word is a word, a string in quotes, or one of { } ; , and the end of a line, which is ";" too.
+type Word struct {
 	text   string
 	line   int
 	quoted bool
 	mark   bool
 }
 
-// text prints the words as nft does, on one line.
-func text(words []word) string {
+// Name is the word that is a name, whatever characters it has.
+func Name(s string) Word { return Word{text: s} }
+
+// Quoted is a string in quotes, whatever characters it has.
+func Quoted(s string) Word { return Word{text: s, quoted: true} }
+
+// Join prints the words as nft does, on one line.
+func Join(words []Word) string {
 	var b strings.Builder
 	for i, w := range words {
 		if i > 0 && (!w.mark || w.text != ",") {
@@ -31,13 +39,13 @@ func text(words []word) string {
 	return b.String()
 }
 
-// lex splits what nft prints. In a string it has no escapes.
-func lex(s string) (words []word) {
+// split splits what nft prints. In a string it has no escapes.
+func split(s string) (words []Word) {
 	line := 1
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; c {
 		case '\n':
-			words = append(words, word{text: ";", line: line, mark: true})
+			words = append(words, Word{text: ";", line: line, mark: true})
 			line++
 		case ' ', '\t', '\r':
 		case '\\':
@@ -49,13 +57,13 @@ func lex(s string) (words []word) {
 				i++
 			}
 		case '{', '}', ';', ',':
-			words = append(words, word{text: string(c), line: line, mark: true})
+			words = append(words, Word{text: string(c), line: line, mark: true})
 		case '"':
 			n := strings.IndexAny(s[i+1:], "\"\n")
 			if n < 0 {
 				n = len(s) - i - 1
 			}
-			words = append(words, word{text: s[i+1 : i+1+n], line: line, quoted: true})
+			words = append(words, Word{text: s[i+1 : i+1+n], line: line, quoted: true})
 			if i += n; i+1 < len(s) && s[i+1] == '"' {
 				i++
 			}
@@ -64,31 +72,55 @@ func lex(s string) (words []word) {
 			if n < 0 {
 				n = len(s) - i
 			}
-			words = append(words, word{text: s[i : i+n], line: line})
+			words = append(words, Word{text: s[i : i+n], line: line})
 			i += n - 1
 		}
 	}
 	return words
 }
 
-// nativeParser reads tables with their sets and chains, and leaves rules in words.
-type nativeParser struct {
-	words  []word
-	line   int
-	tables []nativeTable
+// SavedTable is a table of a saved ruleset.
+type SavedTable struct {
+	Family, Name string
+	// Sets have the elements of each set that rules do not change.
+	Sets   map[string][]string
+	Chains []SavedChain
 }
 
-func (w word) is(mark string) bool { return w.mark && w.text == mark }
+// SavedChain is a chain of a saved ruleset. Hook is nil for one that is no base chain.
+type SavedChain struct {
+	Name  string
+	Hook  *ruleset.Hook
+	Rules [][]Word
+}
+
+// ParseTables parses the output of nft list ruleset, but for tables that are dormant. The error names the line.
+func ParseTables(text string) ([]SavedTable, error) {
+	p := tableParser{words: split(text)}
+	if err := p.ruleset(); err != nil {
+		return nil, fmt.Errorf("rules of nftables, line %d: %w", p.line, err)
+	}
+	return p.tables, nil
+}
+
+// tableParser reads tables with their sets and chains, and leaves rules in words.
+type tableParser struct {
+	words  []Word
+	line   int
+	tables []SavedTable
+}
+
+func (w Word) is(mark string) bool { return w.mark && w.text == mark }
 
 // peek is the next word; at the end it is none.
-func (p *nativeParser) peek() word {
+func (p *tableParser) peek() Word {
 	if len(p.words) == 0 {
-		return word{line: p.line}
+		return Word{line: p.line}
 	}
 	return p.words[0]
 }
 
-func (p *nativeParser) next() word {
+func (p *tableParser) next() Word {
 	w := p.peek()
 	p.line = w.line
 	if len(p.words) > 0 {
@@ -99,7 +131,7 @@ func (p *nativeParser) next() word {
 
 // statement returns the words up to the end of the statement or to the block that it opens. The braces of a set are words of it,
 // and in a chain there are no others.
-func (p *nativeParser) statement(inChain bool) (words []word, opens bool) {
+func (p *tableParser) statement(inChain bool) (words []Word, opens bool) {
 	depth := 0
 	for len(p.words) > 0 {
 		w := p.peek()
@@ -135,7 +167,7 @@ var blocks = map[string]bool{
 }
 
 // block calls each with the statements of a block, up to its closing brace.
-func (p *nativeParser) block(inChain bool, each func(words []word, opens bool) error) error {
+func (p *tableParser) block(inChain bool, each func(words []Word, opens bool) error) error {
 	for {
 		words, opens := p.statement(inChain)
 		switch {
@@ -151,8 +183,8 @@ func (p *nativeParser) block(inChain bool, each func(words []word, opens bool) e
 	}
 }
 
-func (p *nativeParser) skip() error {
-	return p.block(false, func(_ []word, opens bool) error {
+func (p *tableParser) skip() error {
+	return p.block(false, func(_ []Word, opens bool) error {
 		if opens {
 			return p.skip()
 		}
@@ -160,14 +192,14 @@ func (p *nativeParser) skip() error {
 	})
 }
 
-func (p *nativeParser) ruleset() error {
+func (p *tableParser) ruleset() error {
 	for {
 		words, opens := p.statement(false)
 		switch {
 		case len(words) == 0 && len(p.words) == 0:
 			return nil
 		case len(words) != 3 || words[0].text != "table" || !opens:
-			return fmt.Errorf("%q is no table", text(words))
+			return fmt.Errorf("%q is no table", Join(words))
 		}
 		if err := p.table(words[1].text, words[2].text); err != nil {
 			return err
@@ -175,13 +207,14 @@ func (p *nativeParser) ruleset() error {
 	}
 }
 
-func (p *nativeParser) table(family, name string) error {
-	t := nativeTable{family: family, name: name, sets: map[string][]string{}}
-	err := p.block(false, func(words []word, opens bool) error {
+func (p *tableParser) table(family, name string) error {
+	t := SavedTable{Family: family, Name: name, Sets: map[string][]string{}}
+	dormant := false
+	err := p.block(false, func(words []Word, opens bool) error {
 		switch {
 		case !opens:
 			for _, w := range words[1:] {
-				t.dormant = t.dormant || words[0].text == "flags" && w.text == "dormant"
+				dormant = dormant || words[0].text == "flags" && w.text == "dormant"
 			}
 			return nil
 		case words[0].text == "chain" && len(words) == 2:
@@ -191,15 +224,17 @@ func (p *nativeParser) table(family, name string) error {
 		}
 		return p.skip() // a rule that uses it is not understood
 	})
-	p.tables = append(p.tables, t)
+	if !dormant {
+		p.tables = append(p.tables, t)
+	}
 	return err
 }
 
 // set reads a set. One that rules change is none whose elements are known.
-func (p *nativeParser) set(t *nativeTable, name string) error {
-	var elements []word
+func (p *tableParser) set(t *SavedTable, name string) error {
+	var elements []Word
 	known := true
-	err := p.block(false, func(words []word, opens bool) error {
+	err := p.block(false, func(words []Word, opens bool) error {
 		switch words[0].text {
 		case "elements":
 			if len(words) > 3 && words[1].text == "=" {
@@ -218,57 +253,62 @@ func (p *nativeParser) set(t *nativeTable, name string) error {
 		return nil
 	})
 	if known {
-		t.sets[name] = listed(elements)
+		t.Sets[name] = listed(elements)
 	}
 	return err
 }
 
 // listed gives the elements of a list, each as its text.
-func listed(words []word) (elements []string) {
-	var element []word
+func listed(words []Word) (elements []string) {
+	var element []Word
 	for i, w := range words {
 		if !w.is(",") {
 			w.quoted = false // an interface's name may be
 			element = append(element, w)
 		}
 		if (w.is(",") || i == len(words)-1) && len(element) > 0 {
-			elements, element = append(elements, text(element)), nil
+			elements, element = append(elements, Join(element)), nil
 		}
 	}
 	return elements
 }
 
-func (p *nativeParser) chain(t *nativeTable, name string) error {
-	c := nativeChain{name: name, policy: "accept"}
-	err := p.block(true, func(words []word, _ bool) (err error) {
+func (p *tableParser) chain(t *SavedTable, name string) error {
+	c := SavedChain{Name: name}
+	policy := "accept"
+	err := p.block(true, func(words []Word, _ bool) (err error) {
 		switch {
 		case words[0].text == "type" && !words[0].quoted:
-			err = c.header(words)
+			c.Hook, err = parseHook(words)
 		case words[0].text == "policy" && len(words) == 2:
-			c.policy = words[1].text
+			policy = words[1].text
 		case words[0].text == "comment" && len(words) == 2:
 		default:
-			c.rules = append(c.rules, words)
+			c.Rules = append(c.Rules, words)
 		}
 		return err
 	})
-	t.chains = append(t.chains, c)
+	if c.Hook != nil {
+		c.Hook.Policy = policy
+	}
+	t.Chains = append(t.Chains, c)
 	return err
 }
 
-// priorities are nft's names of them; "dstnat" and "srcnat" are for tables of the families that are known here.
-var priorities = map[string]int{"raw": -300, "mangle": -150, "dstnat": -100, "filter": 0, "security": 50, "srcnat": 100}
+// priorityNames are nft's names of priorities; "dstnat" and "srcnat" are for tables of the families that are known here.
+var priorityNames = map[string]int{"raw": -300, "mangle": -150, "dstnat": -100, "filter": 0, "security": 50, "srcnat": 100}
 
-// header reads "type nat hook output priority mangle + 5".
-func (c *nativeChain) header(words []word) error {
+// parseHook reads "type nat hook output priority mangle + 5".
+func parseHook(words []Word) (*ruleset.Hook, error) {
+	h := &ruleset.Hook{}
 	for i := 0; i+1 < len(words); i += 2 {
 		switch v := words[i+1].text; words[i].text {
 		case "type":
-			c.typ = v
+			h.Type = v
 		case "hook":
-			c.hook = v
+			h.Point = v
 		case "priority":
-			base, named := priorities[v]
+			base, named := priorityNames[v]
 			rest := ""
 			for _, w := range words[i+1:] {
 				rest += w.text
@@ -277,21 +317,21 @@ func (c *nativeChain) header(words []word) error {
 				rest = rest[len(v):]
 			}
 			if rest != "" {
-				n, err := strconv.Atoi(rest)
+				n, err := strconv.ParseInt(rest, 10, 32)
 				if err != nil {
-					return fmt.Errorf("%q is no priority", rest)
+					return nil, fmt.Errorf("%q is no priority", rest)
 				}
-				base += n
+				base += int(n)
 			}
-			c.priority = base
-			return nil
+			h.Priority = int32(base) //nolint:gosec // beyond 32 bits nft has none
+			return h, nil
 		case "device", "devices": // of a family that is refused
-			if at := slices.IndexFunc(words, func(w word) bool { return w.text == "priority" }); at > i {
+			if at := slices.IndexFunc(words, func(w Word) bool { return w.text == "priority" }); at > i {
 				i = at - 2
 			}
 		default:
-			return fmt.Errorf("%q is no part of a chain's kind", words[i].text)
+			return nil, fmt.Errorf("%q is no part of a chain's kind", words[i].text)
 		}
 	}
-	return fmt.Errorf("chain %s has no priority", c.name)
+	return nil, fmt.Errorf("a base chain has no priority")
 }

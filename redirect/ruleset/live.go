@@ -1,0 +1,385 @@
+package ruleset
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/meshcni/meshcni/internal/visible"
+)
+
+// LiveRule is a rule found in a kernel, or in a file of saved rules. A chain's policy that drops is one too, after the chain's others.
+type LiveRule struct {
+	// Backend is iptables-nft, iptables-legacy or nftables; iptables for a rule of a file, which does not tell.
+	Backend Backend `json:"backend"`
+	// Family is zero for a rule of nftables that applies to both families.
+	Family Family `json:"family,omitempty"`
+	// Table is "nat" for iptables, "inet istio" for nftables.
+	Table string `json:"table"`
+	Chain string `json:"chain"`
+	// Hook is that of a base chain of nftables.
+	Hook *Hook `json:"hook,omitempty"`
+	// Position is the rule's place in its chain, from 1.
+	Position int `json:"position"`
+	// Handle is the kernel's number of a rule of nftables.
+	Handle uint64 `json:"handle,omitempty"`
+	// Text is the rule as iptables-save prints it, without "-A CHAIN", or in words close to nft's.
+	Text string `json:"rule"`
+	// Rules do the same in the model, in each of the rule's families. One of nftables with a set, or with several statements, is
+	// several. None: the rule is outside the model, and Foreign says why.
+	Rules   []Rule `json:"-"`
+	Foreign string `json:"foreign,omitempty"`
+	// Action is that of the rule, known for many rules outside the model too, or empty. JumpTo is the chain of a jump.
+	Action string `json:"action,omitempty"`
+	JumpTo string `json:"jumpTo,omitempty"`
+	// Counters is nil for a rule that has no counter: nftables counts only where a rule says so, and the rules that this module
+	// writes do not.
+	Counters *Counters `json:"counters,omitempty"`
+	// Since is set by [Live.Since].
+	Since *Counters `json:"since,omitempty"`
+	// Ours is set for a rule of the owner of a wanted ruleset.
+	Ours bool `json:"ours"`
+	// Reason explains one of our rules, if it is known: it is the comment of the same rule in the wanted ruleset, or in the kernel.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Hook declares a base chain of nftables. Type, Point and Policy are nft's words: "nat", "output", "accept".
+type Hook struct {
+	Type     string `json:"type"`
+	Point    string `json:"point"`
+	Priority int32  `json:"priority"`
+	Policy   string `json:"policy"`
+}
+
+// String returns for example "type nat hook output priority -100".
+func (h Hook) String() string {
+	return fmt.Sprintf("type %s hook %s priority %d", h.Type, h.Point, h.Priority)
+}
+
+// Counters counts the matches of a rule since it was made.
+type Counters struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// Captures reports whether the rule sends packets to a proxy.
+func (r *LiveRule) Captures() bool {
+	return r.Action == Redirect.String() || r.Action == DNAT.String() || r.Action == TProxy.String()
+}
+
+// jsonLiveRule has the rules of the model as iptables' text, without jumps: not every name of a chain can be told from other words.
+type jsonLiveRule struct {
+	plainLiveRule
+	Rules []string `json:"rules,omitempty"`
+}
+
+type plainLiveRule LiveRule
+
+// MarshalJSON writes the rules of the model as their text.
+func (r LiveRule) MarshalJSON() ([]byte, error) {
+	out := jsonLiveRule{plainLiveRule: plainLiveRule(r)}
+	for _, rule := range r.Rules {
+		if rule.Target.Action == Jump {
+			rule.Target = Target{}
+		}
+		out.Rules = append(out.Rules, rule.Text(cmp.Or(r.Family, IPv4)))
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON reads what MarshalJSON of any version wrote. A rule or family that this version does not know is outside the model.
+func (r *LiveRule) UnmarshalJSON(b []byte) error {
+	var in jsonLiveRule
+	if err := json.Unmarshal(b, &in); err != nil {
+		return fmt.Errorf("live rule from JSON: %w", err)
+	}
+	*r = LiveRule(in.plainLiveRule)
+	if r.Family != 0 && !slices.Contains(Families[:], r.Family) {
+		in.Rules, r.Foreign = nil, "its family is not known"
+	}
+	for _, text := range in.Rules {
+		rule, err := ParseRule(cmp.Or(r.Family, IPv4), text)
+		if err != nil {
+			r.Rules, r.Foreign = nil, foreignReason(err)
+			break
+		}
+		if r.Action == Jump.String() && rule.Target == (Target{}) {
+			rule.Target = Target{Action: Jump, Chain: r.JumpTo}
+		}
+		r.Rules = append(r.Rules, rule)
+	}
+	if len(r.Rules) == 0 {
+		r.Foreign = cmp.Or(r.Foreign, "not understood")
+	}
+	return nil
+}
+
+// foreignReason is the error of [ParseRule] without what every such error says.
+func foreignReason(err error) string {
+	s := strings.TrimSuffix(err.Error(), ": "+ErrForeign.Error())
+	if i := strings.Index(s, `": `); i >= 0 && strings.HasPrefix(s, `rule "`) {
+		s = s[i+3:]
+	}
+	return s
+}
+
+// String names the rule and says why it is not understood, if it is not.
+func (r LiveRule) String() string {
+	s := r.Table + "/" + r.Chain + ": " + r.Text
+	if len(r.Rules) == 0 {
+		s += " (" + cmp.Or(r.Foreign, "not understood") + ")"
+	}
+	if r.Family != 0 && r.Backend != BackendNftables { // whose table names it
+		s = r.Family.String() + " " + s
+	}
+	return s
+}
+
+// Live are the rules of a namespace, in the order of their chains.
+type Live []LiveRule
+
+// Since sets what the rules have matched since an earlier look, if there was one. A counter that decreased belongs to a new rule.
+func (l Live) Since(before Live) {
+	type key struct {
+		backend            Backend
+		family             Family
+		table, chain, rule string
+		position           int
+	}
+	at := func(r *LiveRule) key { return key{r.Backend, r.Family, r.Table, r.Chain, r.Text, r.Position} }
+	was := map[key]Counters{}
+	for i := range before {
+		if r := &before[i]; r.Counters != nil {
+			was[at(r)] = *r.Counters
+		}
+	}
+	for i := range l {
+		if r := &l[i]; before != nil && r.Counters != nil {
+			old := was[at(r)]
+			if r.Counters.Packets < old.Packets {
+				old = Counters{}
+			}
+			r.Since = &Counters{Packets: r.Counters.Packets - old.Packets, Bytes: r.Counters.Bytes - old.Bytes}
+		}
+	}
+}
+
+// Write writes the rules for people, with a heading for each table of a backend.
+func (l Live) Write(to io.Writer) error {
+	w := visible.To(to)
+	if len(l) == 0 {
+		w.Printf("no rules\n")
+		return w.Err()
+	}
+	table := w.Table()
+	title := ""
+	for _, r := range l {
+		t := string(r.Backend) + ", table " + r.Table
+		if r.Backend != BackendNftables { // whose tables may have rules of both families
+			t = fmt.Sprintf("%s, %s, table %s", r.Backend, r.Family, r.Table)
+		}
+		if t != title {
+			title = t
+			table.Printf("%s\n  CHAIN\t#\tPACKETS\tBYTES\tRULE\tWHY\n", title)
+		}
+		packets, bytes := "-", "-"
+		if c := r.Counters; c != nil {
+			packets, bytes = strconv.FormatUint(c.Packets, 10), strconv.FormatUint(c.Bytes, 10)
+			if r.Since != nil && r.Since.Packets > 0 {
+				packets += fmt.Sprintf(" (+%d)", r.Since.Packets)
+				bytes += fmt.Sprintf(" (+%d)", r.Since.Bytes)
+			}
+		}
+		why := r.Reason
+		if !r.Ours {
+			why = "not the mesh's"
+		}
+		table.Printf("  %s\t%d\t%s\t%s\t%s\t%s\n", r.Chain, r.Position, packets, bytes, r.Text, why)
+	}
+	return table.Flush()
+}
+
+// ForeignError lists rules that cannot be traced. It is [ErrForeign]. Get at it with errors.As(err, &foreign), where foreign is a
+// *ruleset.ForeignError.
+type ForeignError struct{ Rules Live }
+
+// Error lists the rules, one a line, whatever characters they have.
+func (e *ForeignError) Error() string {
+	lines := []string{fmt.Sprintf("%d saved rules are outside the model, so what they do to a packet is not known:", len(e.Rules))}
+	for _, r := range e.Rules {
+		lines = append(lines, visible.Line(r.String()))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap makes it [ErrForeign].
+func (e *ForeignError) Unwrap() error { return ErrForeign }
+
+// liveChain is a chain with rules.
+type liveChain struct {
+	family      Family // 0 for nftables
+	table, name string
+	rules       Live
+}
+
+// chains groups the rules, in the order of their tables.
+func (l Live) chains() (all []*liveChain) {
+	type at struct {
+		family      Family
+		table, name string
+	}
+	known := map[at]*liveChain{}
+	for _, r := range l {
+		key := at{r.Family, r.Table, r.Chain}
+		if r.Backend == BackendNftables {
+			key.family = 0
+		}
+		c := known[key]
+		if c == nil {
+			c = &liveChain{key.family, r.Table, r.Chain, nil}
+			known[key] = c
+			all = append(all, c)
+		}
+		c.rules = append(c.rules, r)
+	}
+	slices.SortStableFunc(all, func(a, b *liveChain) int {
+		return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.table, b.table))
+	})
+	return all
+}
+
+// Ruleset returns the rules as a ruleset, for a comparison. A base chain of nftables becomes the built-in chain whose place at the
+// hook it has. Policy routing and addresses of lo are not among the rules, so these are copied from beside, the ruleset to compare with.
+//
+// After a rule that hands packets to a transparent proxy nftables goes on if the proxy does not listen, where iptables
+// drops the packet. The model takes it that the proxy listens.
+//
+// The error is a [*ForeignError], or says that the rules are of more than one backend: which of them sees a packet first is not known.
+func (l Live) Ruleset(beside Ruleset) (Ruleset, error) {
+	var rs Ruleset
+	for _, f := range Families {
+		p := &Program{Family: f}
+		if o := beside.Program(f); o != nil {
+			p.Routing, p.LoopbackAddrs = o.Routing, o.LoopbackAddrs
+		}
+		rs.Set(p)
+	}
+	for i := range l {
+		if l[i].Backend != l[0].Backend {
+			return Ruleset{}, fmt.Errorf("they are of several programs: %s and %s", l[0].Backend, l[i].Backend)
+		}
+	}
+	var foreign Live
+	switch {
+	case len(l) == 0:
+	case l[0].Backend == BackendNftables:
+		foreign = l.fromNFT(rs)
+	case strings.HasPrefix(string(l[0].Backend), string(BackendIptables)): // any variant
+		foreign = l.fromIptables(rs)
+	default:
+		return Ruleset{}, fmt.Errorf("they are of %s, which is not known", l[0].Backend)
+	}
+	if len(foreign) > 0 {
+		return Ruleset{}, &ForeignError{foreign}
+	}
+	return rs, nil
+}
+
+func (l Live) fromIptables(rs Ruleset) (foreign Live) {
+	for _, c := range l.chains() {
+		table, err := ParseTable(c.table)
+		chain := Chain{Table: table, Name: c.name}
+		for _, r := range c.rules {
+			if err != nil {
+				r.Rules, r.Foreign = nil, "its table is not known"
+			}
+			if len(r.Rules) == 0 {
+				foreign = append(foreign, r)
+			}
+			chain.Rules = append(chain.Rules, r.Rules...)
+		}
+		p := rs.Program(c.family)
+		if p == nil {
+			return append(foreign, c.rules...)
+		}
+		p.Chains = append(p.Chains, chain)
+	}
+	for _, f := range Families {
+		rs.Program(f).addEmpty()
+	}
+	return foreign
+}
+
+// addEmpty adds the chains without rules to which rules jump.
+func (p *Program) addEmpty() {
+	for _, c := range p.Chains {
+		for _, r := range c.Rules {
+			if t := r.Target; t.Action == Jump && p.Chain(c.Table, t.Chain) == nil {
+				p.Chains = append(p.Chains, Chain{Table: c.Table, Name: t.Chain})
+			}
+		}
+	}
+	slices.SortStableFunc(p.Chains, func(a, b Chain) int { return cmp.Compare(a.Table, b.Table) })
+}
+
+// Live returns the saved rules. The wanted rulesets say which of them are ours and why they are there: the last one that has a rule
+// explains it.
+func (s *Saved) Live(b Backend, wanted ...Ruleset) (all Live) {
+	for _, t := range s.Tables {
+		there := map[string]bool{}
+		for _, c := range t.Chains {
+			there[c.Name] = true
+		}
+		for _, c := range t.Chains {
+			first := len(all)
+			at := LiveRule{Backend: b, Family: s.Family, Table: t.Name, Chain: c.Name}
+			for i, saved := range c.Rules {
+				r := at
+				r.Position, r.Text, r.Counters = i+1, saved.Text, saved.Counters
+				r.Action, r.JumpTo = saved.Target.Action.String(), saved.Target.Chain
+				switch {
+				case saved.Err != nil:
+					r.Foreign = foreignReason(saved.Err)
+				case r.JumpTo != "" && !there[r.JumpTo]:
+					r.Foreign = "there is no such chain"
+				default:
+					r.Rules = []Rule{saved.Rule}
+				}
+				all = append(all, r)
+			}
+			if c.Policy != "-" && c.Policy != "ACCEPT" {
+				policy := strings.ToLower(c.Policy)
+				at.Position, at.Text, at.Action, at.Foreign = len(c.Rules)+1, "policy "+policy, policy, "policies other than ACCEPT are not known"
+				all = append(all, at)
+			}
+			table, err := ParseTable(t.Name)
+			for _, rs := range wanted {
+				if err != nil {
+					continue
+				}
+				p := rs.Program(s.Family)
+				for _, i := range rs.Owner().rules(s, table, c.Name) {
+					all[first+i].Ours, all[first+i].Reason = true, p.reason(table, c.Name, c.Rules[i])
+				}
+			}
+		}
+	}
+	return all
+}
+
+// reason is the comment of the same rule in the program.
+func (p *Program) reason(table Table, chain string, live SavedRule) string {
+	if p == nil {
+		return ""
+	}
+	if c := p.Chain(table, chain); c != nil {
+		if i := slices.IndexFunc(c.Rules, live.is); i >= 0 {
+			return c.Rules[i].Comment
+		}
+	}
+	return ""
+}
