@@ -115,7 +115,9 @@ func (y *yard) connect(from corev1.Pod, container corev1.Container, to netip.Add
 	captured := to.Port() != excludedPort && !y.past[fmt.Sprintf("%s %s %d", from.Name, container.Name, to.Port())]
 	proxyOf := func(pod corev1.Pod) (standIn, bool) {
 		dialect, _, _ := strings.Cut(pod.Name, "-")
-		as, err := standInOf(dialect)
+		p := Program{Dialects: y.dialects, Facts: y.facts}
+		p.setDefaults()
+		as, err := (&cluster{Program: p}).standIn(dialect)
 		return as, err == nil && as.proxy != ""
 	}
 	if as, meshed := proxyOf(from); meshed && captured && container.Name == "app" {
@@ -138,7 +140,7 @@ func (y *yard) connect(from corev1.Pod, container corev1.Container, to netip.Add
 
 func (y *yard) test(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	p := Program{Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return y }}
+	p := Program{Dialects: y.dialects, Facts: y.facts, Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return y }}
 	code = p.Main(ctx, append([]string{"--kubeconfig", y.kubeconfig, "test"}, args...))
 	return code, out.String(), errs.String()
 }

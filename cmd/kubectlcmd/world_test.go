@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
@@ -47,6 +49,8 @@ type world struct {
 	server     *kubetest.Server
 	kubeconfig string
 	set        *appsv1.DaemonSet // the agents', once a node has one
+	dialects   []dialect.Dialect // nil: this module's, as facts
+	facts      mesh.List
 
 	mu     sync.Mutex
 	agents map[string]func(path string) (any, error) // by the node's name
@@ -173,7 +177,7 @@ func (w *world) get(ctx context.Context, a agent, path string, into any) error {
 func (w *world) run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	p := Program{Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return w }}
+	p := Program{Dialects: w.dialects, Facts: w.facts, Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return w }}
 	code = p.Main(t.Context(), append([]string{"--kubeconfig", w.kubeconfig}, args...))
 	return code, out.String(), errs.String()
 }

@@ -42,7 +42,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}}
 	return dialect.Dialect{
 		Name:   "acme",
-		Policy: selection.Policy{ExcludedNamespaces: excludedNamespaces, ProxyContainers: []string{"acme-proxy"}, InjectKey: "acme.example/inject"},
+		Policy: selection.Policy{ExcludedNamespaces: excludedNamespaces, ProxyContainers: []string{"acme-proxy"}, InitContainers: []string{"acme-init"}, InjectKey: "acme.example/inject"},
 		Names:  Defaults().Names,
 		Build:  dialect.FromSchema(schema),
 		// Acme's pods have an init container that runs acme-redirect validate (see own-redirect).

@@ -1,0 +1,16 @@
+// Command kubectl-acme is kubectl's plugin for clusters with Acme's mesh: status, explain, rules, trace, show, check, test and migrate.
+package main
+
+import (
+	"github.com/meshcni/meshcni/cmd/kubectlcmd"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/examples/own-dialect/acme"
+	"github.com/meshcni/meshcni/examples/own-dialect/acmefacts"
+	"github.com/meshcni/meshcni/mesh"
+)
+
+var program = kubectlcmd.Program{
+	Name: "kubectl-acme", Version: "v1.0.0", Dialects: []dialect.Dialect{acme.New()}, Facts: mesh.List{acmefacts.New()},
+}
+
+func main() { program.Exec() }
