@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // atStart is the content of the plugin's record of a pod.

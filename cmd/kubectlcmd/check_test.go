@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // TestCheck: a sound installation has no findings, and each thing that is wrong has its own.

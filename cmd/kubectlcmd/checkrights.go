@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
-	"github.com/meshcni/meshcni/cmd/internal/rights"
+	"github.com/meshcni/meshcni/internal/rights"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // maxRights bounds the questions, of which an installation with the same settings on all nodes has some twenty.

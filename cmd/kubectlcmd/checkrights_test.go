@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
-	"github.com/meshcni/meshcni/cmd/internal/rights"
+	"github.com/meshcni/meshcni/internal/rights"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // TestCheckRights: each right that an agent says it needs is asked about, once for all nodes, and those of the plugin and of the

@@ -26,8 +26,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
-	"github.com/meshcni/meshcni/cmd/internal/rights"
+	"github.com/meshcni/meshcni/internal/rights"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // The fleet's shape: pods of each node, and the namespaces that they are in.

@@ -19,7 +19,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // kubelet forwards ports of this machine as an API server and its kubelet do, by SPDY: WebSockets are refused, as by an older one.

@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // askAtOnce bounds how many agents are asked at a time: each costs the API server a connection to a kubelet.

@@ -8,9 +8,9 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 func (s clusterStatus) print(to io.Writer, output string) error {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // betweenNodes: each node's pods of a mesh connect to the next node that has a pod to answer, in a ring; what fails there, and only

@@ -16,7 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/meshcni/meshcni/cmd/internal/turns"
+	"github.com/meshcni/meshcni/internal/nodelock"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -45,7 +45,7 @@ type holder interface {
 // it is not this agent's turn, requests wait.
 type proxied struct {
 	log  *slog.Logger
-	lock turns.Lock
+	lock nodelock.Lock
 	// open makes the holder, and what has to run beside it until its context ends.
 	open func(ctx context.Context) (h holder, beside func(context.Context) error, err error)
 
@@ -71,7 +71,7 @@ type proxied struct {
 }
 
 func newProxied(runDir string, log *slog.Logger, open func(context.Context) (holder, func(context.Context) error, error)) *proxied {
-	return &proxied{log: log, lock: turns.Lock{Path: filepath.Join(runDir, turnsFile)}, open: open, news: make(chan struct{})}
+	return &proxied{log: log, lock: nodelock.Lock{Path: filepath.Join(runDir, turnsFile)}, open: open, news: make(chan struct{})}
 }
 
 // serve returns what serves the agent's socket, and what has the pods of the node's proxy: nil without --ambient. states is asked

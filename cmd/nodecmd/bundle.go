@@ -21,9 +21,9 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/cmd/internal/bundle"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/installed"
+	"github.com/meshcni/meshcni/internal/bundle"
+	"github.com/meshcni/meshcni/internal/installed"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 

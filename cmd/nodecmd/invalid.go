@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/meshcni/meshcni/cmd/internal/serve"
-	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/serve"
+	"github.com/meshcni/meshcni/internal/versionmetric"
 )
 
 // runInvalid is the agent of dialects that cannot work. It is never ready, and says why. It still installs the plugin: with the same

@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
-	"github.com/meshcni/meshcni/cmd/internal/bundle"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/bundle"
 	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )

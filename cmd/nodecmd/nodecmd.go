@@ -6,6 +6,7 @@
 package nodecmd
 
 import (
+	"github.com/meshcni/meshcni/internal/versionmetric"
 	"context"
 	"errors"
 	"fmt"
@@ -25,12 +26,11 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/footprint"
-	"github.com/meshcni/meshcni/cmd/internal/serve"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
-	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/mesh/builtin"

@@ -10,9 +10,9 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/meshcni/meshcni/cmd/internal/daemonset"
-	"github.com/meshcni/meshcni/cmd/internal/nodeevents"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/daemonset"
+	"github.com/meshcni/meshcni/internal/nodeevents"
 )
 
 // componentName is the agent's name to the API server.

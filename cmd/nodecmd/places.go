@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // places are the directories of the node that the agent works in.

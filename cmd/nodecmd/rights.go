@@ -3,10 +3,10 @@
 package nodecmd
 
 import (
-	"github.com/meshcni/meshcni/cmd/internal/agentapi"
-	"github.com/meshcni/meshcni/cmd/internal/rights"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/rights"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 

@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/serve"
+	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 

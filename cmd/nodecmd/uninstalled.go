@@ -14,13 +14,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/rollcall"
+	"github.com/meshcni/meshcni/cmd/internal/uninstallwait"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
-// absences bounds the nodes that an error names. The rest are counted.
-const absences = 100
+// maxPending bounds the nodes that an error names. The rest are counted.
+const maxPending = 100
 
 // remains lists the files that an uninstall leaves, on purpose.
 const remains = `Pods that run with a sidecar keep their rules, and stay in the mesh, until they are started anew.
@@ -43,24 +43,24 @@ func (p Program) awaitUninstall() *cobra.Command {
 			}
 			config := api.Config()
 			config.UserAgent = p.Name
-			cluster, err := rollcall.Connect(config, namespace, daemonSet)
+			cluster, err := uninstallwait.Connect(config, namespace, daemonSet)
 			if err != nil {
 				return err
 			}
 			ctx, stop := context.WithTimeout(c.Context(), patience)
 			defer stop()
-			roll := rollcall.Roll{Cluster: cluster, Before: func(pod *corev1.Pod) bool {
+			waiter := uninstallwait.Waiter{Cluster: cluster, Before: func(pod *corev1.Pod) bool {
 				return agents != "" && strings.HasPrefix(pod.Name, agents)
 			}}
 			for _, name := range testPods {
 				err = errors.Join(err, cluster.DeletePod(ctx, name))
 			}
-			nodes, absent := roll.Wait(ctx, time.Second)
+			nodes, pending := waiter.Wait(ctx, time.Second)
 			out := visible.To(p.Stdout)
 			switch {
-			case first && len(absent) > 0:
+			case first && len(pending) > 0:
 				out.Printf("Pods of the node's proxy may not be released on these nodes yet:\n")
-				for _, line := range named(absent) {
+				for _, line := range named(pending) {
 					out.Printf("  %s\n", line)
 				}
 				out.Printf("The uninstall goes on, and releases them in the end.\n")
@@ -68,8 +68,8 @@ func (p Program) awaitUninstall() *cobra.Command {
 			case first:
 				out.Printf("Pods of the node's proxy are released on all %d nodes.\n", nodes)
 				return err
-			case len(absent) > 0:
-				return errors.Join(err, uncleaned(absent, patience))
+			case len(pending) > 0:
+				return errors.Join(err, uncleaned(pending, patience))
 			}
 			out.Printf("The plugin is uninstalled on all %d nodes. New pods are not captured.\n", nodes)
 			out.Text(remains)
@@ -99,20 +99,20 @@ func (p Program) awaitUninstall() *cobra.Command {
 }
 
 // named lists nodes, a line each.
-func named(absent []rollcall.Absent) (lines []string) {
-	for _, a := range absent[:min(absences, len(absent))] {
+func named(pending []uninstallwait.Pending) (lines []string) {
+	for _, a := range pending[:min(maxPending, len(pending))] {
 		lines = append(lines, a.Node+": "+a.Why)
 	}
-	if more := len(absent) - absences; more > 0 {
+	if more := len(pending) - maxPending; more > 0 {
 		lines = append(lines, fmt.Sprintf("… and %d more", more))
 	}
 	return lines
 }
 
 // uncleaned is the error of nodes on which the plugin may be left.
-func uncleaned(absent []rollcall.Absent, patience time.Duration) error {
+func uncleaned(pending []uninstallwait.Pending, patience time.Duration) error {
 	lines := []string{fmt.Sprintf("the plugin may be left on these nodes, after %s:", patience)}
-	for _, line := range named(absent) {
+	for _, line := range named(pending) {
 		lines = append(lines, "  "+line)
 	}
 	lines = append(lines, "Once they are up, run \"meshcni-node uninstall\" on them, or install the release again and uninstall it")

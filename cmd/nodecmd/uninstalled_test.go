@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/cmd/internal/rollcall"
+	"github.com/meshcni/meshcni/cmd/internal/uninstallwait"
 )
 
 // TestAwaitUninstall: success is told with what remains, and a failure names each node and says what to do.
@@ -56,8 +56,8 @@ func TestAwaitUninstall(t *testing.T) {
 
 // TestManyNodesAreCounted: an error does not grow with the cluster.
 func TestManyNodesAreCounted(t *testing.T) {
-	absent := make([]rollcall.Absent, 5000)
-	said := uncleaned(absent, time.Second).Error()
+	pending := make([]uninstallwait.Pending, 5000)
+	said := uncleaned(pending, time.Second).Error()
 	assert.Contains(t, said, "… and 4900 more")
 }
 

@@ -3,6 +3,7 @@ package redirectcmd
 import (
 	"errors"
 	"fmt"
+	"github.com/meshcni/meshcni/internal/installed"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/installed"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )

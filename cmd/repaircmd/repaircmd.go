@@ -17,11 +17,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/serve"
-	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/versionmetric"
 )
 
 // Program is the repair program. The zero value is meshcni-repair with no environment, whose output is discarded.

@@ -21,12 +21,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/nodeevents"
-	"github.com/meshcni/meshcni/cmd/internal/serve"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
-	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/installer/readytaint"
+	"github.com/meshcni/meshcni/internal/nodeevents"
+	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/versionmetric"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 

@@ -217,7 +217,7 @@ func TestTables(t *testing.T) {
 }
 
 // private are packages that are not for others to import; see "The Go API" in docs/stability.md.
-var private = regexp.MustCompile(`/internal/|/playground/|/repair/integration/|/cmd/versionmetric/`)
+var private = regexp.MustCompile(`/internal/|/playground/|/repair/integration/`)
 
 func writeRows(t *testing.T, b *strings.Builder, dir string) {
 	t.Helper()

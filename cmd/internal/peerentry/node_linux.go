@@ -14,9 +14,9 @@ import (
 
 	"github.com/pmezard/go-difflib/difflib"
 
-	"github.com/meshcni/meshcni/cmd/internal/installed"
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/installed"
 )
 
 // Node holds the directories of the files.

@@ -23,7 +23,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/cmd/taintcmd"
-	"github.com/meshcni/meshcni/cmd/versionmetric"
+	"github.com/meshcni/meshcni/internal/versionmetric"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/proctest"

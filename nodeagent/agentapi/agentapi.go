@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/meshcni/meshcni/cmd/internal/recent"
+	"github.com/meshcni/meshcni/internal/recent"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )

@@ -1,5 +1,5 @@
-// Package rollcall waits until each pod of a DaemonSet has done its work once, and says of which nodes that is not so.
-package rollcall
+// Package uninstallwait waits until each pod of a DaemonSet has done its work once, and says of which nodes that is not so.
+package uninstallwait
 
 import (
 	"cmp"
@@ -22,8 +22,8 @@ type Cluster interface {
 	Pods(context.Context) ([]corev1.Pod, error)
 }
 
-// Roll is a DaemonSet's, while pods of another may be in its way.
-type Roll struct {
+// Waiter waits for the pods of a DaemonSet, while pods of another may be in its way.
+type Waiter struct {
 	Cluster Cluster
 	// Before says of which pods a node must be rid before the work counts; nil: of none. Where one is seen after the work was
 	// done, the work has to be done again.
@@ -32,45 +32,45 @@ type Roll struct {
 	again map[string]int32 // by node: the first run that counts, from 0 on
 }
 
-// Absent is a node whose work is not done.
-type Absent struct{ Node, Why string }
+// Pending is a node whose work is not done.
+type Pending struct{ Node, Why string }
 
 // Wait asks every interval until the work is done on each node, or ctx ends. It returns how many nodes there are, and those
 // where the work is not done, by name.
-func (r *Roll) Wait(ctx context.Context, interval time.Duration) (nodes int, absent []Absent) {
+func (w *Waiter) Wait(ctx context.Context, interval time.Duration) (nodes int, pending []Pending) {
 	for {
-		n, now, err := r.call(ctx)
+		n, now, err := w.look(ctx)
 		if err == nil && len(now) == 0 {
 			return n, nil
 		}
 		if err != nil {
-			now = []Absent{{"no node is known", err.Error()}}
+			now = []Pending{{"no node is known", err.Error()}}
 		}
-		if ctx.Err() == nil || absent == nil { // what the end cut off says nothing
-			nodes, absent = n, now
+		if ctx.Err() == nil || pending == nil { // what the end cut off says nothing
+			nodes, pending = n, now
 		}
 		select {
 		case <-ctx.Done():
-			return nodes, absent
+			return nodes, pending
 		case <-time.After(interval):
 		}
 	}
 }
 
-// call returns the nodes where the work is not done, by name, and how many nodes there are.
-func (r *Roll) call(ctx context.Context) (nodes int, absent []Absent, err error) {
-	set, err := r.Cluster.DaemonSet(ctx)
+// look returns the nodes where the work is not done, by name, and how many nodes there are.
+func (w *Waiter) look(ctx context.Context) (nodes int, pending []Pending, err error) {
+	set, err := w.Cluster.DaemonSet(ctx)
 	if err != nil {
 		return 0, nil, fmt.Errorf("read DaemonSet: %w", err)
 	}
-	pods, err := r.Cluster.Pods(ctx)
+	pods, err := w.Cluster.Pods(ctx)
 	if err != nil {
 		return 0, nil, fmt.Errorf("list pods: %w", err)
 	}
 	if set.Status.ObservedGeneration < set.Generation {
 		return 0, nil, fmt.Errorf("nobody has made pods of DaemonSet %s yet: does the controller manager run?", set.Name)
 	}
-	r.sendBack(set, pods)
+	w.voidEarly(set, pods)
 	nodes = int(set.Status.DesiredNumberScheduled)
 	seen := map[string]bool{}
 	for i := range pods {
@@ -83,43 +83,43 @@ func (r *Roll) call(ctx context.Context) (nodes int, absent []Absent, err error)
 			continue // one that is being replaced
 		}
 		seen[node] = true
-		if why := r.undone(pod, node); why != "" {
-			absent = append(absent, Absent{node, why})
+		if why := w.undone(pod, node); why != "" {
+			pending = append(pending, Pending{node, why})
 		}
 	}
 	for i := range pods {
-		if pod := &pods[i]; r.Before != nil && r.Before(pod) && !slices.ContainsFunc(absent, func(a Absent) bool { return a.Node == nodeOf(pod) }) {
-			absent = append(absent, Absent{nodeOf(pod), "pod " + pod.Name + " is still there"})
+		if pod := &pods[i]; w.Before != nil && w.Before(pod) && !slices.ContainsFunc(pending, func(a Pending) bool { return a.Node == nodeOf(pod) }) {
+			pending = append(pending, Pending{nodeOf(pod), "pod " + pod.Name + " is still there"})
 		}
 	}
-	slices.SortFunc(absent, func(a, b Absent) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(pending, func(a, b Pending) int { return cmp.Compare(a.Node, b.Node) })
 	if missing := nodes - len(seen); missing > 0 {
-		absent = append(absent, Absent{fmt.Sprintf("%d more nodes", missing), "no pod could be made for them: kubectl describe daemonset " + set.Name + " says why"})
+		pending = append(pending, Pending{fmt.Sprintf("%d more nodes", missing), "no pod could be made for them: kubectl describe daemonset " + set.Name + " says why"})
 	}
-	return nodes, absent, nil
+	return nodes, pending, nil
 }
 
-// sendBack notes on which nodes the work that is done already does not count, since another pod is still there.
-func (r *Roll) sendBack(set *appsv1.DaemonSet, pods []corev1.Pod) {
-	if r.again == nil {
-		r.again = map[string]int32{}
+// voidEarly notes on which nodes the work that is done already does not count, since another pod is still there.
+func (w *Waiter) voidEarly(set *appsv1.DaemonSet, pods []corev1.Pod) {
+	if w.again == nil {
+		w.again = map[string]int32{}
 	}
 	for i := range pods {
-		if r.Before == nil || !r.Before(&pods[i]) {
+		if w.Before == nil || !w.Before(&pods[i]) {
 			continue
 		}
 		node := nodeOf(&pods[i])
 		for j := range pods {
 			if pod := &pods[j]; owned(pod, set) && nodeOf(pod) == node && len(pod.Status.ContainerStatuses) > 0 {
 				_, run := lastRun(&pod.Status.ContainerStatuses[0])
-				r.again[node] = run + 1
+				w.again[node] = run + 1
 			}
 		}
 	}
 }
 
 // undone gives the reason that a pod's work is not done; empty: it is.
-func (r *Roll) undone(pod *corev1.Pod, node string) string {
+func (w *Waiter) undone(pod *corev1.Pod, node string) string {
 	if len(pod.Status.ContainerStatuses) == 0 {
 		for _, c := range pod.Status.Conditions {
 			if c.Status == corev1.ConditionFalse && c.Message != "" {
@@ -131,7 +131,7 @@ func (r *Roll) undone(pod *corev1.Pod, node string) string {
 	s := &pod.Status.ContainerStatuses[0]
 	end, run := lastRun(s)
 	switch {
-	case end != nil && end.ExitCode == 0 && run >= r.again[node]:
+	case end != nil && end.ExitCode == 0 && run >= w.again[node]:
 		return ""
 	case end != nil && end.ExitCode != 0:
 		return fmt.Sprintf("exit code %d: %s", end.ExitCode, strings.Join(strings.Fields(end.Message), " "))

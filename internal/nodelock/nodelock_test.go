@@ -1,4 +1,4 @@
-package turns_test
+package nodelock_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/cmd/internal/turns"
+	"github.com/meshcni/meshcni/internal/nodelock"
 )
 
 // worker is a process that takes part; each has an open file of its own, which is what the kernel's lock goes by.
@@ -22,7 +22,7 @@ type worker struct {
 	result      chan error
 }
 
-func start(t *testing.T, l turns.Lock, active *atomic.Int32) worker {
+func start(t *testing.T, l nodelock.Lock, active *atomic.Int32) worker {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w := worker{began: make(chan struct{}, 8), left: make(chan struct{}, 8), end: cancel, result: make(chan error, 1)}
@@ -42,7 +42,7 @@ func start(t *testing.T, l turns.Lock, active *atomic.Int32) worker {
 // TestTheNewestHasTheTurn: the one before it stops, and goes on when it is gone.
 func TestTheNewestHasTheTurn(t *testing.T) {
 	var active atomic.Int32
-	l := turns.Lock{Path: filepath.Join(t.TempDir(), "lock")}
+	l := nodelock.Lock{Path: filepath.Join(t.TempDir(), "lock")}
 	old := start(t, l, &active)
 	<-old.began
 	next := start(t, l, &active)
@@ -67,12 +67,12 @@ func TestTheNewestHasTheTurn(t *testing.T) {
 // TestADeadProcessHasNoTurn: whatever ended it.
 func TestADeadProcessHasNoTurn(t *testing.T) {
 	if path := os.Getenv("TURNS_TEST_LOCK"); path != "" { // this is what is killed, so it has no directory of its own
-		_ = turns.Lock{Path: path}.Run(t.Context(), func(context.Context) error {
+		_ = nodelock.Lock{Path: path}.Run(t.Context(), func(context.Context) error {
 			_, _ = os.Stdout.WriteString("began\n")
 			select {} // it does not stop, as one that hangs
 		})
 	}
-	l := turns.Lock{Path: filepath.Join(t.TempDir(), "lock")}
+	l := nodelock.Lock{Path: filepath.Join(t.TempDir(), "lock")}
 	self, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(self, "-test.run=^TestADeadProcessHasNoTurn$")
@@ -93,9 +93,9 @@ func TestADeadProcessHasNoTurn(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	broken := errors.New("broken")
-	err := turns.Lock{Path: filepath.Join(t.TempDir(), "lock")}.Run(t.Context(), func(context.Context) error { return broken })
+	err := nodelock.Lock{Path: filepath.Join(t.TempDir(), "lock")}.Run(t.Context(), func(context.Context) error { return broken })
 	require.ErrorIs(t, err, broken)
-	require.NoError(t, turns.Lock{Path: filepath.Join(t.TempDir(), "lock")}.Run(t.Context(), func(context.Context) error { return nil }))
-	err = turns.Lock{Path: filepath.Join(t.TempDir(), "no", "lock")}.Run(t.Context(), func(context.Context) error { return nil })
+	require.NoError(t, nodelock.Lock{Path: filepath.Join(t.TempDir(), "lock")}.Run(t.Context(), func(context.Context) error { return nil }))
+	err = nodelock.Lock{Path: filepath.Join(t.TempDir(), "no", "lock")}.Run(t.Context(), func(context.Context) error { return nil })
 	require.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -12,7 +12,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/cmd/internal/rights"
+	"github.com/meshcni/meshcni/internal/rights"
 )
 
 // TestTaint: the taint's controller is said to need what its roles grant, and no more. That the chart grants the same as the file is

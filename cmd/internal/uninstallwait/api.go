@@ -1,4 +1,4 @@
-package rollcall
+package uninstallwait
 
 import (
 	"context"

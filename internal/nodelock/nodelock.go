@@ -1,6 +1,6 @@
-// Package turns lets one process at a time do what two must not do at once, and gives the turn to the newest. While a new agent
+// Package nodelock lets one process at a time do what two must not do at once, and gives the turn to the newest. While a new agent
 // starts beside the old one, the old one stops this part of its work first; if the new one dies, the old one goes on.
-package turns
+package nodelock
 
 import (
 	"context"
@@ -18,7 +18,7 @@ const pace = 50 * time.Millisecond
 // courtesy is the wait of a process that has given its turn away before it asks again, so that who wanted it has it by then.
 const courtesy = 2 * time.Second
 
-// Lock is a file by which processes take turns. The kernel ends the turn of a process that dies.
+// Lock is a file by which processes take nodelock. The kernel ends the turn of a process that dies.
 type Lock struct {
 	// Path is the file's, which is made if need be; its directory must be there.
 	Path string

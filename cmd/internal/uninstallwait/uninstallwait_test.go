@@ -1,4 +1,4 @@
-package rollcall
+package uninstallwait
 
 import (
 	"context"
@@ -96,11 +96,11 @@ func TestCall(t *testing.T) {
 		"agent is there":     {set(1), []corev1.Pod{agent("a"), worker("a", corev1.ContainerStatus{State: running})}, map[string]string{"a": "not done yet"}},
 		"agent is elsewhere": {set(1), []corev1.Pod{agent("z"), done}, map[string]string{"z": "pod agent-x is still there"}},
 	} {
-		nodes, absent, err := (&Roll{Cluster: &fake{set: c.set, pods: c.pods}, Before: isAgent}).call(t.Context())
+		nodes, pending, err := (&Waiter{Cluster: &fake{set: c.set, pods: c.pods}, Before: isAgent}).look(t.Context())
 		require.NoError(t, err, name)
 		assert.EqualValues(t, c.set.Status.DesiredNumberScheduled, nodes, name)
 		got := map[string]string{}
-		for _, a := range absent {
+		for _, a := range pending {
 			got[a.Node] = a.Why
 		}
 		if c.says == nil {
@@ -116,18 +116,18 @@ func TestWorkBesideAnAgent(t *testing.T) {
 	f := &fake{set: set(2), pods: []corev1.Pod{
 		agent("a"), agent("b"), worker("a", corev1.ContainerStatus{State: ended(0, "")}), worker("b", corev1.ContainerStatus{State: running}),
 	}}
-	r := &Roll{Cluster: f, Before: isAgent}
-	_, absent, err := r.call(t.Context())
+	r := &Waiter{Cluster: f, Before: isAgent}
+	_, pending, err := w.look(t.Context())
 	require.NoError(t, err)
-	assert.Len(t, absent, 2)
+	assert.Len(t, pending, 2)
 	f.pods = []corev1.Pod{worker("a", corev1.ContainerStatus{State: ended(0, "")}), worker("b", corev1.ContainerStatus{State: ended(0, "")})}
-	_, absent, err = r.call(t.Context())
+	_, pending, err = w.look(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []Absent{{"a", "not done yet"}}, absent)
+	assert.Equal(t, []Pending{{"a", "not done yet"}}, pending)
 	f.pods[0] = worker("a", corev1.ContainerStatus{State: ended(0, ""), RestartCount: 1})
-	_, absent, err = r.call(t.Context())
+	_, pending, err = w.look(t.Context())
 	require.NoError(t, err)
-	assert.Empty(t, absent)
+	assert.Empty(t, pending)
 }
 
 func TestWait(t *testing.T) {
@@ -141,20 +141,20 @@ func TestWait(t *testing.T) {
 				f.pods = []corev1.Pod{worker("a", corev1.ContainerStatus{State: ended(0, "")})}
 			}
 		}}
-		nodes, absent := (&Roll{Cluster: f}).Wait(t.Context(), time.Second)
+		nodes, pending := (&Waiter{Cluster: f}).Wait(t.Context(), time.Second)
 		assert.Equal(t, 1, nodes)
-		assert.Empty(t, absent)
+		assert.Empty(t, pending)
 		assert.Equal(t, 3, asked)
 
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
-		_, absent = (&Roll{Cluster: &fake{err: errors.New("refused")}}).Wait(ctx, time.Second)
-		assert.Equal(t, []Absent{{"no node is known", "read DaemonSet: refused"}}, absent)
+		_, pending = (&Waiter{Cluster: &fake{err: errors.New("refused")}}).Wait(ctx, time.Second)
+		assert.Equal(t, []Pending{{"no node is known", "read DaemonSet: refused"}}, pending)
 		unseen := set(0)
 		unseen.Generation = 2
-		_, absent = (&Roll{Cluster: &fake{set: unseen}}).Wait(ctx, time.Second)
-		require.Len(t, absent, 1, "the time was over before")
-		assert.Contains(t, absent[0].Why, "does the controller manager run?")
+		_, pending = (&Waiter{Cluster: &fake{set: unseen}}).Wait(ctx, time.Second)
+		require.Len(t, pending, 1, "the time was over before")
+		assert.Contains(t, pending[0].Why, "does the controller manager run?")
 	})
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/cmd/internal/bundle"
+	"github.com/meshcni/meshcni/internal/bundle"
 )
 
 func TestText(t *testing.T) {

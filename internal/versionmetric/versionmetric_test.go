@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/meshcni/meshcni/cmd/versionmetric"
 	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/versionmetric"
 )
 
 func TestCollector(t *testing.T) {

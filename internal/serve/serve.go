@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/meshcni/meshcni/cmd/internal/recent"
+	"github.com/meshcni/meshcni/internal/recent"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
