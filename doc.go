@@ -46,10 +46,12 @@
 //	installer               install the plugin on a node, keep it there, remove it
 //	installer/readytaint    which nodes carry a taint until their agent is ready (decides only)
 //	repair                  find pods that started without rules, and label, evict or repair them
+//	nodeagent               all of these in one process: the agent of a node, as a value
+//	nodeagent/agentapi      what an agent says of its node and pods, and a client
 //
 // # Command lines, for your own mesh too
 //
-//	cmd/nodecmd             the node agent's
+//	cmd/nodecmd             nodeagent's: flags, environment, files, and commands on the node
 //	cmd/repaircmd           the repair controller's
 //	cmd/taintcmd            the taint controller's
 //	cmd/kubectlcmd          kubectl meshcni's

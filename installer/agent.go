@@ -298,7 +298,7 @@ func (a *Agent) reload() {
 		err = next.Validate()
 	}
 	if err == nil {
-		err = fixed(a.Config(), next)
+		err = a.Config().Keeps(next)
 	}
 	before := a.setRefused(err)
 	if err != nil {
@@ -337,17 +337,18 @@ func (a *Agent) Refused() string {
 	return a.refused
 }
 
-// fixed refuses changes that would leave something behind at the old place.
-func fixed(old, next Config) error {
+// Keeps returns an error if an agent that runs with this configuration cannot take the next one, because that would leave something
+// behind at the old place.
+func (c Config) Keeps(next Config) error {
 	var errs []error
 	for _, f := range []struct{ key, old, next string }{
-		{"run-dir", old.RunDir, next.RunDir},
-		{"cni-conf-dir", old.CNIConfDir, next.CNIConfDir},
-		{"cni-bin-dir", fmt.Sprint(old.CNIBinDirs), fmt.Sprint(next.CNIBinDirs)},
-		{"cni-conf-name", old.CNIConfName, next.CNIConfName},
-		{"chained", fmt.Sprint(old.Chained), fmt.Sprint(next.Chained)},
-		{"the kubeconfig's name", old.KubeconfigName, next.KubeconfigName},
-		{"the plugin's type", old.pluginType(), next.pluginType()},
+		{"run-dir", c.RunDir, next.RunDir},
+		{"cni-conf-dir", c.CNIConfDir, next.CNIConfDir},
+		{"cni-bin-dir", fmt.Sprint(c.CNIBinDirs), fmt.Sprint(next.CNIBinDirs)},
+		{"cni-conf-name", c.CNIConfName, next.CNIConfName},
+		{"chained", fmt.Sprint(c.Chained), fmt.Sprint(next.Chained)},
+		{"the kubeconfig's name", c.KubeconfigName, next.KubeconfigName},
+		{"the plugin's type", c.pluginType(), next.pluginType()},
 	} {
 		if f.old != f.next {
 			errs = append(errs, fmt.Errorf("%s changes from %q to %q, which needs a restart of the agent", f.key, f.old, f.next))

@@ -29,8 +29,8 @@ const (
 	NoticeOtherMeshGone NoticeCode = "other-mesh-gone" // and no longer
 	NoticeConfigRefused NoticeCode = "config-refused"  // the configuration that Reload has found is refused; see Agent.Refused
 
-	NoticeOtherDialect NoticeCode = "other-dialect"     // sent by cmd/nodecmd: pods are of a mesh that the plugin is not configured for
-	NoticePodsHeld     NoticeCode = "ambient-pods-held" // sent by cmd/nodecmd: pods are still in the care of a node's proxy that is switched off
+	NoticeOtherDialect NoticeCode = "other-dialect"     // sent by nodeagent: pods are of a mesh that the plugin is not configured for
+	NoticePodsHeld     NoticeCode = "ambient-pods-held" // sent by nodeagent: pods are still in the care of a node's proxy that is switched off
 )
 
 // remindAfter is the wait until a notice of what is still wrong is repeated. Kubernetes forgets an event after an hour by default

@@ -170,7 +170,7 @@ func enterMany(t *testing.T, k *errandKubelet) {
 		mu.Unlock()
 		known := map[string]agentapi.Pod{}
 		for _, uid := range all {
-			known[uid] = agentapi.Pod{LiveError: strings.Repeat("x", maxAnswer/40)}
+			known[uid] = agentapi.Pod{LiveError: strings.Repeat("x", agentapi.MaxAnswer/40)}
 		}
 		return looks(t, known)(pod)
 	})
@@ -182,7 +182,7 @@ func enterMany(t *testing.T, k *errandKubelet) {
 	assert.Empty(t, k.left(t))
 
 	k.next(func(pod *corev1.Pod) (string, corev1.PodStatus) {
-		return strings.Repeat("x", maxAnswer+1), corev1.PodStatus{Phase: corev1.PodSucceeded}
+		return strings.Repeat("x", agentapi.MaxAnswer+1), corev1.PodStatus{Phase: corev1.PodSucceeded}
 	})
 	_, _, err = c.lookInto(t.Context(), "a", "one pod", "", uids[:1])
 	assert.ErrorIs(t, err, errLongLog)

@@ -3,9 +3,9 @@ package kubectlcmd
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"io"
 	"net/http"
 	"strconv"
@@ -28,9 +28,6 @@ type asker interface {
 // forwarder asks through the API server, with the caller's right to create pods/portforward. It opens no port on this machine,
 // where others could ask too.
 type forwarder struct{ config *rest.Config }
-
-// maxAnswer bounds what an agent says, in bytes: a node with all pods that a kubelet takes has a tenth of it.
-const maxAnswer = 4 << 20
 
 func (f forwarder) get(ctx context.Context, a agent, path string, into any) error {
 	dialer, err := f.dialer(a)
@@ -110,7 +107,7 @@ func request(ctx context.Context, conn httpstream.Connection, a agent, path stri
 	}
 	failed := make(chan error, 1)
 	go func() {
-		text, _ := io.ReadAll(io.LimitReader(errorStream, maxAnswer))
+		text, _ := io.ReadAll(io.LimitReader(errorStream, agentapi.MaxAnswer))
 		if len(text) == 0 {
 			failed <- nil
 			return
@@ -124,12 +121,11 @@ func request(ctx context.Context, conn httpstream.Connection, a agent, path stri
 	}
 	r.Close = true
 	if err = r.Write(data); err != nil {
-		err = brokenError{err}
+		err = fmt.Errorf("%w: %w", agentapi.ErrBroken, err)
 	} else {
 		err = answer(data, r, into)
 	}
-	var broken brokenError
-	if !errors.As(err, &broken) {
+	if !errors.Is(err, agentapi.ErrBroken) {
 		return err
 	}
 	_ = data.Reset()
@@ -143,31 +139,10 @@ func request(ctx context.Context, conn httpstream.Connection, a agent, path stri
 	return err
 }
 
-// brokenError means that the answer did not come, or not all of it.
-type brokenError struct{ error }
-
-func (e brokenError) Error() string { return "read the answer: " + e.error.Error() }
-func (e brokenError) Unwrap() error { return e.error }
-
-// errNoAPI means that an agent is too old, or has nothing at this port.
-var errNoAPI = errors.New("the agent does not answer such questions: it is of an older version, or --health-address is empty")
-
 func answer(data io.Reader, r *http.Request, into any) error {
 	response, err := http.ReadResponse(bufio.NewReader(data), r)
 	if err != nil {
-		return brokenError{err}
+		return fmt.Errorf("%w: %w", agentapi.ErrBroken, err)
 	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	switch {
-	case err != nil:
-		return brokenError{err}
-	case response.StatusCode == http.StatusNotFound:
-		return errNoAPI
-	case response.StatusCode != http.StatusOK:
-		return fmt.Errorf("it answered %s: %s", response.Status, strings.TrimSpace(string(text[:min(len(text), 500)])))
-	case len(text) > maxAnswer:
-		return fmt.Errorf("the answer is longer than %d MiB", maxAnswer>>20)
-	}
-	return json.Unmarshal(text, into)
+	return agentapi.Read(response, into)
 }

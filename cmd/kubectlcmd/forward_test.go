@@ -80,7 +80,7 @@ func TestForward(t *testing.T) {
 		case "/busy":
 			http.Error(w, "the agent is busy", http.StatusServiceUnavailable)
 		case "/long":
-			_, _ = io.WriteString(w, strings.Repeat(" ", maxAnswer+1))
+			_, _ = io.WriteString(w, strings.Repeat(" ", agentapi.MaxAnswer+1))
 		default:
 			http.NotFound(w, r)
 		}
@@ -93,7 +93,7 @@ func TestForward(t *testing.T) {
 	})}
 	a := agent{Namespace: "meshcni-system", Name: "meshcni-node-x", Port: 8000}
 	for path, want := range map[string]string{
-		agentapi.NodePath: "", "/busy": "it answered 503 Service Unavailable: the agent is busy", "/long": "the answer is longer than 4 MiB", "/v1/old": errNoAPI.Error(),
+		agentapi.NodePath: "", "/busy": "it answered 503 Service Unavailable: the agent is busy", "/long": "the answer is longer than 4 MiB", "/v1/old": agentapi.ErrNoAPI.Error(),
 	} {
 		var n agentapi.Node
 		err := f.get(t.Context(), a, path, &n)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"io"
 	"slices"
 	"strings"
@@ -160,7 +161,7 @@ func (c *cluster) ended(ctx context.Context, pod *corev1.Pod) error {
 	}
 }
 
-var errLongLog = fmt.Errorf("its log is longer than %d MiB", maxAnswer>>20)
+var errLongLog = fmt.Errorf("its log is longer than %d MiB", agentapi.MaxAnswer>>20)
 
 // podLog returns what a pod that has ended has written.
 func (c *cluster) podLog(ctx context.Context, pod *corev1.Pod) ([]byte, error) {
@@ -169,11 +170,11 @@ func (c *cluster) podLog(ctx context.Context, pod *corev1.Pod) ([]byte, error) {
 		return nil, fmt.Errorf("read its log: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	text, err := io.ReadAll(io.LimitReader(log, maxAnswer+1))
+	text, err := io.ReadAll(io.LimitReader(log, agentapi.MaxAnswer+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read its log: %w", err)
-	case len(text) > maxAnswer:
+	case len(text) > agentapi.MaxAnswer:
 		return nil, errLongLog
 	}
 	return text, nil

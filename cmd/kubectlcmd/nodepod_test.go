@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -221,7 +222,7 @@ func errandFailures(t *testing.T, c *cluster, k *errandKubelet) {
 		{container(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "no such\nfile"}}), "", ": it has failed; container errand has ended with code 3: no such; file"},
 		{container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}), "", ": it does not start; container errand waits: ImagePullBackOff: no such image"},
 		{corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfpods", Message: "Node didn't have enough resource: pods"}, "", ": it has failed; Node didn't have enough resource: pods"},
-		{corev1.PodStatus{Phase: corev1.PodSucceeded}, strings.Repeat("x", maxAnswer+1), ": its log is longer than 4 MiB"},
+		{corev1.PodStatus{Phase: corev1.PodSucceeded}, strings.Repeat("x", agentapi.MaxAnswer+1), ": its log is longer than 4 MiB"},
 	} {
 		k.next(func(*corev1.Pod) (string, corev1.PodStatus) { return test.log, test.status })
 		out, err := c.errand(t.Context(), errand{Node: "a"})

@@ -14,7 +14,6 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/visible"
-	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 var errNoSelector = errors.New("it is empty")

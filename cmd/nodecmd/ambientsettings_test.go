@@ -3,8 +3,6 @@ package nodecmd
 import (
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"testing"
 	"time"
 
@@ -29,7 +27,7 @@ func TestAmbientSettings(t *testing.T) {
 		s, err := parsed(map[string]string{"MESHCNI_CONFIG": file})
 		require.NoError(t, err, name)
 		assert.Equal(t, want, s.Plugin.Ambient, name)
-		assert.Equal(t, want, s.Repair.Plugin.Ambient, name)
+		assert.Equal(t, want, s.Effective().Ambient, name)
 	}
 	s, err := parsed(map[string]string{
 		"MESHCNI_AMBIENT_IPV6": "false", "MESHCNI_AMBIENT_ENABLEMENT_SELECTORS": "- podSelector: {matchLabels: {tier: web}}", "MESHCNI_AMBIENT_PROBE_IPV4": "198.18.0.1",
@@ -70,58 +68,18 @@ func TestAmbientSettings(t *testing.T) {
 
 // TestDrainTimeout: 0 is no default, but at once.
 func TestDrainTimeout(t *testing.T) {
-	for flag, want := range map[string]time.Duration{"": 12 * time.Second, "--ambient-drain-timeout=0": -1, "--ambient-drain-timeout=1m5s": 65 * time.Second} {
+	for flag, want := range map[string]time.Duration{"": 12 * time.Second, "--ambient-drain-timeout=0": 0, "--ambient-drain-timeout=1m5s": 65 * time.Second} {
 		args := []string{"--ambient", "--node-name=a"}
 		if flag != "" {
 			args = append(args, flag)
 		}
 		s, err := parsed(nil, args...)
 		require.NoError(t, err, flag)
-		assert.Equal(t, want, s.Ambient.drainTimeout(), flag)
+		assert.Equal(t, want, s.Ambient.DrainTimeout, flag)
 	}
 	s, err := parsed(map[string]string{"MESHCNI_AMBIENT_DRAIN_TIMEOUT": "3s"}, "--ambient", "--node-name=a")
 	require.NoError(t, err)
-	assert.Equal(t, 3*time.Second, s.Ambient.drainTimeout())
+	assert.Equal(t, 3*time.Second, s.Ambient.DrainTimeout)
 	_, err = parsed(nil, "--ambient", "--node-name=a", "--ambient-drain-timeout=-1s")
 	require.ErrorContains(t, err, "ambient-drain-timeout -1s: must not be negative")
-}
-
-// TestSettingsOfTheStart: a change of a setting that only a start reads is refused, so that none is passed over. A new setting needs an answer.
-func TestSettingsOfTheStart(t *testing.T) {
-	s, err := parsed(nil, "--ambient", "--node-name=a")
-	require.NoError(t, err)
-	live := []string{
-		"Config", // but for what installer.Agent refuses
-		"Repair", // restarts
-	}
-	change := func(t *testing.T, v reflect.Value) {
-		switch v.Kind() {
-		case reflect.Bool:
-			v.SetBool(!v.Bool())
-		case reflect.String:
-			v.SetString(v.String() + "x")
-		case reflect.Int64:
-			v.SetInt(v.Int() + int64(time.Minute))
-		default:
-			t.Fatalf("how does a %s change?", v.Type())
-		}
-	}
-	each := func(of func(*Settings) reflect.Value) {
-		of0 := of(&s).Type()
-		for i := range of0.NumField() {
-			name := of0.Field(i).Name
-			if slices.Contains(live, name) || name == "Ambient" || !of0.Field(i).IsExported() {
-				continue
-			}
-			next := s
-			change(t, of(&next).Field(i))
-			require.ErrorContains(t, s.keeps(next), "need a restart of the agent", name)
-		}
-	}
-	each(func(s *Settings) reflect.Value { return reflect.ValueOf(s).Elem() })
-	each(func(s *Settings) reflect.Value { return reflect.ValueOf(&s.Ambient).Elem() })
-	next := s
-	next.CNICacheDir = "/elsewhere" // which the watch of the node's pods reads too
-	require.ErrorContains(t, s.keeps(next), "cni-cache-dir")
-	require.NoError(t, s.keeps(s))
 }

@@ -78,7 +78,7 @@ func (p Program) toOutput(name string, write func(io.Writer) error) error {
 // nodeBundle collects a bundle.
 type nodeBundle struct {
 	program  Program
-	settings Settings
+	settings settings
 	flags    *pflag.FlagSet
 	types    []string // the plugin's
 	pods     []string
@@ -95,7 +95,7 @@ func (n *nodeBundle) write(ctx context.Context, w io.Writer) error {
 	}
 	n.settings = s
 	if n.hostRoot == "" {
-		n.hostRoot = s.Repair.HostRoot
+		n.hostRoot = s.HostRoot
 	}
 	n.secrets()
 	n.versions()
@@ -130,7 +130,7 @@ func (n *nodeBundle) secrets() {
 
 func (n *nodeBundle) versions() {
 	n.Add("version.txt", fmt.Appendf(nil, "%s %s\n%s %s/%s\ncollected at %s on node %q as user %d\n", n.program.Name, n.program.Version,
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, time.Now().UTC().Format(time.RFC3339), n.settings.Repair.Node, os.Getuid()), nil)
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, time.Now().UTC().Format(time.RFC3339), n.settings.Node, os.Getuid()), nil)
 }
 
 // configuration adds the settings that count, and the files that they come from.
@@ -142,7 +142,7 @@ func (n *nodeBundle) configuration() {
 	resolved.VisitAll(func(f *pflag.Flag) { fmt.Fprintf(&b, "%s: %s\n", f.Name, n.scrub.Text(f.Value.String())) })
 	r := s.Repair
 	fmt.Fprintf(&b, "repair-verify-interval: %s\nrepair-host-root: %s\nrepair-node-budget: %+v\nrepair-cluster-budget: %+v\n",
-		r.VerifyInterval, r.HostRoot, r.NodeBudget, r.ClusterBudget)
+		r.VerifyInterval, s.HostRoot, r.NodeBudget, r.ClusterBudget)
 	n.Add("settings.txt", b.Bytes(), nil)
 	if s.configFile != "" {
 		raw, err := readKeys(s.configFile)

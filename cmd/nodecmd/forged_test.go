@@ -7,16 +7,17 @@ import (
 
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/internal/visible/visibletest"
+	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 )
 
 // TestForgedLines: no text of a pod makes a line or a column of what the node's agent prints.
 func TestForgedLines(t *testing.T) {
-	drifted := func(s *Status) {
+	drifted := func(s *nodeagent.Status) {
 		for i := range s.Pods {
 			s.Pods[i].State = agentsock.Drifted
 		}
 	}
-	visibletest.Check(t, "status", drifted, func(w *visible.Printer, s Status) { showStatus(w, s) })
-	visibletest.Check(t, "pods", nil, func(w *visible.Printer, s Status) { showPods(w, s) })
+	visibletest.Check(t, "status", drifted, func(w *visible.Printer, s nodeagent.Status) { showStatus(w, s) })
+	visibletest.Check(t, "pods", nil, func(w *visible.Printer, s nodeagent.Status) { showPods(w, s) })
 }

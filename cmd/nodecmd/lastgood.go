@@ -31,7 +31,7 @@ type liveSettings struct {
 
 // resolveOrLast returns the settings. If the files that may change while the agent runs have become wrong, it returns those that were last
 // good, and why the present ones are refused: an agent that ends would capture less than one that goes on.
-func (p Program) resolveOrLast(typed *pflag.FlagSet) (s Settings, refused, err error) {
+func (p Program) resolveOrLast(typed *pflag.FlagSet) (s settings, refused, err error) {
 	s, err = p.resolve(typed)
 	if err == nil || s.configFile == "" && s.pluginConfigFile == "" {
 		return s, nil, err
@@ -66,7 +66,7 @@ type keeper struct {
 }
 
 // keep writes the settings that are in force, if they are news.
-func (k *keeper) keep(s Settings) {
+func (k *keeper) keep(s settings) {
 	if s.configFile == "" && s.pluginConfigFile == "" || k.kept != nil && reflect.DeepEqual(*k.kept, s.live) {
 		return
 	}

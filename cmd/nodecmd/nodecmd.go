@@ -6,7 +6,6 @@
 package nodecmd
 
 import (
-	"github.com/meshcni/meshcni/internal/versionmetric"
 	"context"
 	"errors"
 	"fmt"
@@ -16,26 +15,22 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/footprint"
-	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/nodeagent"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -46,7 +41,7 @@ type Program struct {
 	// Version is printed by --version, after the name. Default: this module's.
 	Version string
 	// Dialects are the values of --dialect; the first is the default. Nil means those of this module. One whose proxy is on
-	// the node needs Settings.Ambient.
+	// the node needs --ambient.
 	Dialects []dialect.Dialect
 	// Facts are what is known of the meshes beside their dialects. Nil means those of this module.
 	Facts mesh.List
@@ -66,8 +61,6 @@ type Program struct {
 	asked   bool // the dialects have been asked whether they can work; invalid is their answer
 	invalid error
 	last    *liveSettings // to take instead of what the files have; nil: none
-
-	open func(repaircmd.Settings, repaircmd.Host) (controller, error)
 }
 
 // Exec runs the program with the arguments, environment and streams of this
@@ -113,9 +106,6 @@ func (p *Program) setDefaults() {
 	} else if !p.named && len(p.Dialects) > 0 {
 		p.Config.Plugin.Dialects = netconf.Dialects{p.Dialects[0].Name}
 	}
-	if p.open == nil {
-		p.open = openRepair
-	}
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }
 	}
@@ -124,25 +114,27 @@ func (p *Program) setDefaults() {
 // Parse returns the settings that the program would run with, so that a manifest can be checked. The first of args is
 // the command, such as run. Parse reads the configuration file and the template that args or the
 // environment name. Its errors are those of Main.
-func (p Program) Parse(args []string) (Settings, error) {
+func (p Program) Parse(args []string) (nodeagent.Config, error) {
 	p.setDefaults()
+	var none nodeagent.Config
 	if len(p.Dialects) == 0 {
-		return Settings{}, dialect.List{}.Validate()
+		return none, dialect.List{}.Validate()
 	}
 	c, rest, err := p.command().Find(args)
 	if err != nil {
-		return Settings{}, err
+		return none, err
 	}
 	if c.Flags().Lookup("run-dir") == nil {
-		return Settings{}, fmt.Errorf("no command that has settings in %q", args)
+		return none, fmt.Errorf("no command that has settings in %q", args)
 	}
 	if err := c.ParseFlags(rest); err != nil {
-		return Settings{}, err
+		return none, err
 	}
 	if c.Flags().NArg() > 0 {
-		return Settings{}, fmt.Errorf("unexpected %q", c.Flags().Args())
+		return none, fmt.Errorf("unexpected %q", c.Flags().Args())
 	}
-	return p.resolve(c.Flags())
+	s, err := p.resolve(c.Flags())
+	return s.Config, err
 }
 
 func (p Program) command() *cobra.Command {
@@ -155,11 +147,11 @@ func (p Program) command() *cobra.Command {
 	}
 	install := &cobra.Command{
 		Use: "install", Short: "install and exit: with --once at once, else when there is a network to chain into",
-		RunE: p.with(func(ctx context.Context, s Settings, log *slog.Logger) error {
+		RunE: p.with(func(ctx context.Context, s settings, log *slog.Logger) error {
 			if !once {
 				return p.installWhenReady(ctx, s, log)
 			}
-			plan, err := installer.Install(ctx, s.Config, log)
+			plan, err := installer.Install(ctx, s.Config.Config, log)
 			if err == nil {
 				log.Info("installed", "file", filepath.Join(s.CNIConfDir, plan.Target), "network", plan.Network)
 			}
@@ -169,17 +161,15 @@ func (p Program) command() *cobra.Command {
 	install.Flags().BoolVar(&once, "once", false, "never wait: fail when there is no valid network file, and say why")
 	uninstall := &cobra.Command{
 		Use: "uninstall", Short: "take everything back; the binary stays while attachments made with it need it",
-		RunE: p.with(func(ctx context.Context, s Settings, log *slog.Logger) error {
+		RunE: p.with(func(ctx context.Context, s settings, log *slog.Logger) error {
 			if awaited > 0 {
 				waiting, stop := context.WithTimeout(ctx, awaited)
 				defer stop()
-				if err := installer.AwaitAgent(waiting, s.Config); err != nil {
+				if err := installer.AwaitAgent(waiting, s.Config.Config); err != nil {
 					return err
 				}
 			}
-			released := p.releaseBefore(ctx, s, log)
-			_, err := installer.Uninstall(ctx, s.Config, log)
-			return errors.Join(released, err, removeDeadSocket(filepath.Join(s.RunDir, agentsock.Name)))
+			return p.options(s, log).Uninstall(ctx)
 		}),
 	}
 	uninstall.Flags().DurationVar(&awaited, "await-agent", 0, "let the node's agent end first, for so long at most; 0: stop it from installing")
@@ -193,7 +183,7 @@ func (p Program) command() *cobra.Command {
 }
 
 // with makes a command of a function that takes the settings.
-func (p Program) with(do func(context.Context, Settings, *slog.Logger) error) func(*cobra.Command, []string) error {
+func (p Program) with(do func(context.Context, settings, *slog.Logger) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) error {
 		s, err := p.resolve(c.Flags())
 		if err != nil {
@@ -208,8 +198,8 @@ func (p Program) logger(l slog.Leveler) *slog.Logger {
 }
 
 // installWhenReady runs the agent until the plugin is installed.
-func (p Program) installWhenReady(ctx context.Context, s Settings, log *slog.Logger) error {
-	agent, err := installer.New(installer.Options{Config: s.Config, Log: log, PluginLog: p.Stdout})
+func (p Program) installWhenReady(ctx context.Context, s settings, log *slog.Logger) error {
+	agent, err := installer.New(installer.Options{Config: s.Config.Config, Log: log, PluginLog: p.Stdout})
 	if err != nil {
 		return err
 	}
@@ -230,7 +220,7 @@ func (p Program) installWhenReady(ctx context.Context, s Settings, log *slog.Log
 	return agent.Ready()
 }
 
-// run is the agent.
+// run runs the agent.
 func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	s, refused, err := p.resolveOrLast(typed)
 	if err != nil {
@@ -243,170 +233,35 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	if refused != nil {
 		log.Error("the settings are refused; those that were last good are in force until they are mended", "error", refused.Error())
 	}
-	if p.invalid != nil {
-		return p.runInvalid(ctx, s, p.invalid, log)
+	o, good := p.options(s, log), &keeper{log: log}
+	var loaded settings // only the agent's loop uses it
+	o.Load = func() (nodeagent.Config, error) {
+		var err error
+		loaded, err = p.read(typed)
+		return loaded.Config, err
 	}
-	reg := versionmetric.Registry(p.Name)
-	repairs := &repairer{program: p, log: log, settings: s, confined: p.confinementOf(s, log)}
-	var held *proxied // nil without --ambient
-	turn := newTurn()
-	good := &keeper{log: log}
-	reg.MustRegister(repairs)
-	opts := installer.Options{
-		Config: s.Config, Log: log, PluginLog: p.Stdout, Registry: reg, UninstallOnExit: s.UninstallOnExit != OnExitKeep,
-		Token: p.pluginToken(s), OnDecision: repairs.decided, OnTurn: turn.set,
-		Reload: func() (installer.Config, error) {
-			next, err := p.resolve(typed)
-			if err == nil {
-				err = s.keeps(next)
-			}
-			if err == nil && s.Ambient.Enabled && !slices.ContainsFunc(next.Plugin.Dialects, p.onNode) {
-				// Of an upgrade that switches ambient mode off, the agent sees this before its own end.
-				err = fmt.Errorf("dialect %v: no mesh has its proxy on the node, and the pods of one are held: that needs a restart of the agent", next.Plugin.Dialects)
-			}
-			if err == nil {
-				lv.Set(next.Plugin.LogLevel.Level())
-				repairs.change(next)
-				held.change(next)
-				good.keep(next)
-			}
-			return next.Config, err
-		},
+	o.Reloaded = func(nodeagent.Config) {
+		lv.Set(loaded.Plugin.LogLevel.Level())
+		good.keep(loaded)
 	}
 	for _, file := range []string{s.configFile, s.pluginConfigFile} {
 		if file != "" {
-			opts.ReloadDirs = append(opts.ReloadDirs, filepath.Dir(file), file)
+			o.Watch = append(o.Watch, filepath.Dir(file), file)
 		}
 	}
-	if s.UninstallOnExit == OnExitAuto {
-		leaving, stop := watchDaemonSet(ctx, s, log)
-		defer stop()
-		opts.Leaving = leaving
-	}
-	left := p.newLeftover(s, log) // nil: no pods are left of an agent with --ambient
-	opts.TakeOver = left.ready
-	var sock *socket
-	var agent *installer.Agent
-	full := newTables(s, func() []agentsock.PodState { return merge(repairs.pods(), held.pods()) }, log)
-	reg.MustRegister(full)
-	states := func(held *proxied) []agentsock.PodState {
-		all := full.mark(merge(repairs.pods(), slices.Concat(held.pods(), left.states())))
-		if agent == nil {
-			return all
-		}
-		return withFailing(all, agent.Failing(), sock.podsOf)
-	}
-	sock, held, err = p.serve(s, states, log)
+	agent, err := nodeagent.New(o)
 	if err != nil {
 		return err
 	}
-	if sock != nil && left != nil {
-		sock.left = left
-	}
-	if sock != nil && sock.pods != nil {
-		repairs.watch = sock.pods
-	}
-	reg.MustRegister(sock)
-	if held != nil {
-		reg.MustRegister(held)
-		opts.Leaving = held.leaving(opts.Leaving)
-	}
-	notify, quiet := tell(s, p.Name, log)
-	defer quiet()
-	opts.Notify = notify
-	if left != nil {
-		left.notify = notify
-	}
-	if agent, err = installer.New(opts); err != nil {
-		return err
-	}
-	repairs.installed, repairs.putBack, repairs.since = agent.Ready, agent.PutBack, agent.FirstInstalled
-	repairs.suspects = func() (texts []string) {
-		for _, n := range agent.Neighbours() {
-			texts = append(texts, n.String())
-		}
-		return texts
-	}
-	repairs.elsewhere = func(dialect string) bool { return servedBy(agent.Neighbours(), p.Facts, dialect) }
-	warnings := func() []string {
-		texts := slices.Concat(repairs.warnings(), held.warnings(), full.warnings(), left.warnings())
-		if why := agent.Refused(); why != "" {
-			texts = append(texts, string(installer.NoticeConfigRefused)+": the changed configuration is refused, and the one before it is in force: "+strings.ReplaceAll(why, "\n", "; "))
-		}
-		return texts
-	}
-	wrong := func() error {
-		return errors.Join(agent.Ready(), repairs.ready(), sock.ready(), held.ready(), left.ready())
-	}
-	ready := func() error {
-		if turn.ended() { // it is about to be stopped; that another agent has the node is no trouble
-			return nil
-		}
-		return wrong()
-	}
-	now := func() Status {
-		now := Status{Time: time.Now(), Node: s.Repair.Node, Warnings: warnings(), Pods: states(held)}
-		if err := wrong(); err != nil {
-			now.NotReady = strings.Split(err.Error(), "\n")
-		}
-		now.Ready = len(now.NotReady) == 0
-		return now
-	}
-	told := nodeAPI{program: p, settings: repairs.acting, auto: s.AutoEvict, status: now, neighbours: agent.Neighbours, pods: sock.podsOf, podByUID: sock.podByUID, binDirs: agent.BinDirs, ownToken: agent.GivesOwnToken, kernel: &features{}}
-	stop, err := startAnswering(turn, s.StartSocket, agent.Ready, serve.Options{
-		Local: told.handler(), HealthAddress: s.HealthAddress, MetricsAddress: s.MetricsAddress, Log: log, Metrics: reg,
-		Healthy: agent.Healthy, Ready: ready,
-		Warnings: func() []string {
-			texts := warnings()
-			for _, n := range agent.Neighbours() {
-				texts = append(texts, string(installer.NoticeOtherMesh)+": "+n.Text())
-			}
-			return texts
-		},
-	})
-	if err != nil {
-		return err
-	}
-	defer stop()
-	both, ctx := errgroup.WithContext(ctx)
-	both.Go(func() error { return turn.first(ctx, repairs.run) })
-	// What the agent needs to release its pods, when it leaves for good or the next one has none, goes on until it has ended.
-	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
-	both.Go(func() error {
-		defer leave()
-		defer held.awaitReleases(staying)
-		return agent.Run(ctx)
-	})
-	if notify != nil {
-		both.Go(func() error { return repairs.tellOtherDialects(ctx, notify) })
-	}
-	both.Go(func() error { return turn.first(staying, sock.run) })
-	both.Go(func() error { return turn.first(staying, held.run) })
-	both.Go(func() error { return left.run(ctx) })
-	both.Go(func() error {
-		return turn.first(ctx, reporter{path: filepath.Join(s.RunDir, statusFile), log: log, now: now}.run)
-	})
-	err = both.Wait()
-	if acts, _, _ := turn.now(); !acts && !turn.ended() {
-		left.undo()
-	}
-	return err
+	return agent.Run(ctx)
 }
 
-// keeps refuses changes of settings that are only read at the start.
-func (s Settings) keeps(next Settings) error {
-	fixed := func(s Settings) [18]string {
-		return [...]string{
-			string(s.Repair.Action), strconv.FormatBool(s.AutoEvict), strconv.FormatBool(s.Repair.Detect), s.Repair.Node, s.MetricsAddress, s.HealthAddress,
-			string(s.UninstallOnExit), s.DaemonSetName, s.PluginServiceAccount, s.TokenLifetime.String(), string(s.Plugin.Agent),
-			strconv.FormatBool(s.Ambient.Enabled), s.Ambient.ZDSSocket, s.Ambient.VerifyInterval.String(), strconv.FormatBool(s.Ambient.ReadyNeedsProxy),
-			s.Ambient.DrainTimeout.String(), s.StartSocket, s.CNICacheDir,
-		}
-	}
-	if fixed(next) != fixed(s) {
-		return errors.New("repair, detect, node-name, metrics-address, health-address, uninstall-on-exit, daemonset-name, " +
-			"plugin-service-account, token-lifetime, agent, ambient, zds-socket, ambient-verify-interval, ambient-drain-timeout, ready-needs-proxy, " +
-			"start-socket and cni-cache-dir need a restart of the agent")
-	}
-	return nil
+// options returns those of an agent with the settings.
+func (p Program) options(s settings, log *slog.Logger) nodeagent.Options {
+	return nodeagent.Options{Name: p.Name, Version: p.Version, Dialects: p.Dialects, Facts: p.Facts, Config: s.Config, Proxy: p.NodeProxy, Log: log, PluginLog: p.Stdout}
+}
+
+// Permissions returns what the agent and its plugin ask of the API server with settings of [Program.Parse], so that roles can be checked.
+func (p Program) Permissions(c nodeagent.Config) ([]agentapi.Right, error) {
+	return nodeagent.Options{Dialects: p.Dialects, Config: c}.Permissions()
 }

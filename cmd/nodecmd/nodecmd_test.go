@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -167,6 +168,12 @@ func TestUsage(t *testing.T) {
 		{[]string{"install"}, map[string]string{"MESHCNI_UNCAPTURED_FAMILY": "keep"}, "MESHCNI_UNCAPTURED_FAMILY"},
 		{[]string{"install"}, map[string]string{"MESHCNI_CONFIG": "/nonexistent/config.yaml"}, "/nonexistent/config.yaml"},
 		{[]string{"install"}, map[string]string{"CNI_NETWORK_CONFIG": "{"}, "template"},
+		{[]string{"run", "--agent=require", "--node-name="}, nil, "agent=require needs node-name"},
+		{[]string{"run", "--agent=never"}, nil, `agent "never": not one of prefer, off, require`},
+		{[]string{"run", "--token-lifetime=9m"}, nil, "between 10m0s and 24h0m0s"},
+		{[]string{"started"}, nil, "--start-socket"},
+		{[]string{"look"}, nil, "--uid"},
+		{[]string{"look", "--uid", "../x"}, nil, "no pod's UID"},
 	} {
 		all := map[string]string{}
 		for _, m := range []map[string]string{env, tc.env} {
@@ -204,7 +211,7 @@ func TestHelpNamesEveryOption(t *testing.T) {
 }
 
 // parsed are the settings of run with these arguments.
-func parsed(env map[string]string, args ...string) (Settings, error) {
+func parsed(env map[string]string, args ...string) (nodeagent.Config, error) {
 	return Program{Env: lookup(env)}.Parse(append([]string{"run"}, args...))
 }
 
@@ -274,7 +281,7 @@ func TestLiveConfiguration(t *testing.T) {
 	edit("dialect: klingon\n")
 	eventually("refused", func() bool { return strings.Contains(stderr.String(), "klingon") })
 	warned := func() bool {
-		text, err := os.ReadFile(filepath.Join(dir, "run", statusFile))
+		text, err := os.ReadFile(filepath.Join(dir, "run/status.json"))
 		return err == nil && strings.Contains(string(text), "config-refused: ")
 	}
 	eventually("warned of", warned)

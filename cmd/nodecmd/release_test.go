@@ -4,12 +4,8 @@ package nodecmd
 
 import (
 	"context"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
@@ -31,62 +28,55 @@ func TestReleaseByAgent(t *testing.T) {
 	assert.Empty(t, left, "it did not begin to do it itself")
 }
 
-// TestNothingToRelease: a node on which no agent has had pods of a node's proxy, or of which all were released, is uninstalled without
-// asking anybody, whatever the settings say.
-func TestNothingToRelease(t *testing.T) {
-	dir := t.TempDir()
-	p := Program{}
-	p.setDefaults()
-	s := p.defaults()
-	s.RunDir, s.Ambient.Enabled = dir, true
-	assert.False(t, p.hadProxied(s))
-	record := attachment.Record{
-		ID: attachment.ID{Network: "net", ContainerID: "c1", IfName: "eth0"}, Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"},
-		Reason: "releasing", Dialect: "ambient", By: "agent", Time: time.Now(),
-	}
-	require.NoError(t, attachment.In(dir).Write(record))
-	assert.False(t, p.hadProxied(s), "it was released")
-	record.Selected, record.Reason, record.Backend = true, "selected", "nftables"
-	require.NoError(t, attachment.In(dir).Write(record))
-	assert.True(t, p.hadProxied(s))
-	require.NoError(t, attachment.In(dir).Remove(record.ID))
-	assert.False(t, p.hadProxied(s))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, turnsFile), nil, 0o600))
-	assert.True(t, p.hadProxied(s))
+// releasing answers requests for a release.
+type releasing struct {
+	agentsock.Handler
+
+	asked chan agentsock.Release
+	left  []agentsock.PodState
 }
 
-// TestUnserved: an agent without ambient mode says that pods may be left with the proxy by the one before it.
-func TestUnserved(t *testing.T) {
-	dir, env := node(t)
-	lock := filepath.Join(dir, "run", turnsFile)
-	require.NoError(t, os.MkdirAll(filepath.Dir(lock), 0o755))
-	require.NoError(t, os.WriteFile(lock, nil, 0o600))
-	var stderr output
-	app := Program{Env: lookup(env), Stderr: &stderr}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan int, 1)
-	go func() {
-		done <- app.Main(ctx, []string{"run", "--metrics-address", "", "--health-address", "127.0.0.1:0"})
-	}()
-	serving := regexp.MustCompile(`"msg":"serving","address":"([^"]+)"`)
-	readyz := func() string {
-		m := serving.FindStringSubmatch(stderr.String())
-		if m == nil {
-			return ""
-		}
-		resp, err := http.Get("http://" + m[1] + "/readyz") //nolint:noctx // a test's own
-		require.NoError(t, err)
-		defer func() { _ = resp.Body.Close() }()
-		body, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		return string(body)
+func (r releasing) Release(_ context.Context, how agentsock.Release) ([]agentsock.PodState, error) {
+	r.asked <- how
+	return r.left, nil
+}
+
+func (releasing) Ready(context.Context) error { return nil }
+
+// TestReleaseFlags: what is typed is what the agent is asked for, and the exit code says whether it has done it.
+func TestReleaseFlags(t *testing.T) {
+	serve := func(runDir string, h releasing) {
+		require.NoError(t, os.MkdirAll(runDir, 0o755))
+		ctx, cancel := context.WithCancel(t.Context())
+		done, path := make(chan error, 1), filepath.Join(runDir, agentsock.Name)
+		go func() { done <- (&agentsock.Server{Handler: h}).Serve(ctx, path) }()
+		t.Cleanup(func() {
+			cancel()
+			assert.NoError(t, <-done)
+		})
+		require.Eventually(t, func() bool { return agentsock.Client{Path: path}.Ready(ctx) == nil }, netnstest.Patience, time.Millisecond)
 	}
-	assert.Eventually(t, func() bool {
-		text := readyz()
-		return strings.HasPrefix(text, "ok\n") && strings.Contains(text, "\nwarning: ambient: pods of this node may still be in the care of its proxy")
-	}, netnstest.Patience, 10*time.Millisecond)
-	require.NoError(t, os.Remove(lock))
-	assert.NotContains(t, readyz(), "ambient")
-	cancel()
-	assert.Equal(t, 0, <-done, stderr.String())
+	dir, env := node(t)
+	code, _, stderr := run(t, env, "release", "--to", "istio-cni", "--undo")
+	assert.Equal(t, 2, code)
+	assert.Contains(t, stderr, "exclude each other")
+	code, _, stderr = run(t, env, "release", "--undo")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, stderr, "no agent runs on this node")
+
+	all := releasing{asked: make(chan agentsock.Release, 8)}
+	serve(dir+"/run", all)
+	for flags, want := range map[string]agentsock.Release{"--to=istio-cni": {To: "istio-cni"}, "--undo": {Undo: true}, "-otext": {}} {
+		code, stdout, stderr := run(t, env, "release", flags)
+		assert.Zero(t, code, stderr)
+		assert.Empty(t, stdout)
+		assert.Equal(t, want, <-all.asked)
+	}
+	busy, env := node(t)
+	serve(busy+"/run", releasing{asked: make(chan agentsock.Release, 8), left: []agentsock.PodState{
+		{Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, State: agentsock.Drifted, Reason: "not-released"},
+	}})
+	code, stdout, _ := run(t, env, "release", "--to=istio-cni")
+	assert.Equal(t, 1, code, "one pod is left")
+	assert.Contains(t, stdout, "cart")
 }

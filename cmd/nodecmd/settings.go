@@ -9,9 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
@@ -19,76 +17,22 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/repair"
 )
 
-// Settings are the agent's settings after flags, environment and configuration file.
-type Settings struct {
-	installer.Config
-	// Repair is about pods that started without redirection. The settings that it
-	// shares with Config have the same values.
-	Repair repaircmd.Settings
-	// AutoEvict is --repair=auto: while the API server is proven to confine the agent's token to the node, the agent evicts pods that lost the
-	// plugin, and pods whose own check says that they have no rules. Repair.Action is ActionNone with it.
-	AutoEvict bool
-	// MetricsAddress and HealthAddress are the addresses to listen on. Default: ":15014" and ":8000". Empty: no server.
-	MetricsAddress, HealthAddress string
-	// StartSocket is the path of a socket at which the agent says whether it has begun its work on the node, to the command started in
-	// the same container; the agents of a node's two pods, in an update, may share the addresses above. Default: none.
-	StartSocket string
-	// UninstallOnExit lets SIGTERM uninstall the plugin, or not. Default: OnExitKeep.
-	UninstallOnExit OnExit
-	// DaemonSetName is the agent's DaemonSet in the namespace Plugin.PodNamespace,
-	// which OnExitAuto watches. Default: meshcni-node.
-	DaemonSetName string
+// settings are the agent's settings after flags, environment and configuration file.
+type settings struct {
+	nodeagent.Config
 
-	// PluginServiceAccount is the service account in the namespace Plugin.PodNamespace whose token the plugin gets; the agent must be
-	// allowed to create tokens of it (create on serviceaccounts/token). It needs Repair.Node. Default: meshcni-plugin. Empty: the
-	// plugin gets the agent's own token.
-	PluginServiceAccount string
-	// TokenLifetime is the validity of such a token: 10 minutes to 24 hours. It is renewed before half of that has passed.
-	// Default: 4 hours.
-	TokenLifetime netconf.Duration
-
-	// Ambient is about pods whose mesh has its proxy on the node.
-	Ambient Ambient
-
+	detect                                 bool
 	configFile, pluginConfigFile, configID string
 	live                                   liveSettings // as read
 }
 
-// OnExit is a value of --uninstall-on-exit: what SIGTERM does to the plugin.
-type OnExit string
-
-// The values of --uninstall-on-exit.
-const (
-	// OnExitKeep leaves the plugin on the node. It captures new pods, or makes them wait once its token is worthless.
-	OnExitKeep OnExit = "false"
-	// OnExitUninstall always uninstalls.
-	OnExitUninstall OnExit = "true"
-	// OnExitAuto uninstalls if the agent has seen the deletion of its DaemonSet or namespace. It leaves the plugin when
-	// the pod is replaced or restarted, and when the reason is unknown.
-	OnExitAuto OnExit = "auto"
-)
-
-// UnmarshalText accepts "auto" and what strconv.ParseBool does.
-func (e *OnExit) UnmarshalText(text []byte) error {
-	if *e = OnExit(text); *e == OnExitAuto {
-		return nil
-	}
-	b, err := strconv.ParseBool(string(text))
-	if err != nil {
-		return fmt.Errorf("%q is not auto, true or false", text)
-	}
-	*e = OnExit(strconv.FormatBool(b))
-	return nil
-}
-
 // register declares the flags. Their defaults are the values in s.
-func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
+func (s *settings) register(fs *pflag.FlagSet, known dialect.List) {
 	fs.SortFlags = false
 	text := func(fs *pflag.FlagSet, to any, name, kind, usage string) {
 		fs.Var(cli.Text(to, kind), name, usage)
@@ -131,11 +75,18 @@ func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
 		text(fs, &s.pluginConfigFile, "plugin-config", "file", "a template for the plugin's entry instead of all of these (or CNI_NETWORK_CONFIG, the template itself)")
 	})
 	cli.Group(fs, "Pods that run outside of the mesh", func(fs *pflag.FlagSet) {
-		fs.BoolVar(&s.Repair.Detect, "detect", s.Repair.Detect, "find this node's pods in the mesh that started without the plugin, and say so: an event, a metric, a log line")
+		fs.BoolVar(&s.detect, "detect", s.detect, "find this node's pods in the mesh that started without the plugin, and say so: an event, a metric, a log line")
 		fs.Var(cli.Required((*string)(&s.Repair.Action), "mode"), "repair", "none, label, delete or repair; auto: evict pods that lost the plugin, while the API server is seen to confine the agent to its node")
-		text(fs, &s.Repair.Node, "node-name", "name", "this node's name")
+		text(fs, &s.Node, "node-name", "name", "this node's name")
 	})
-	cli.Group(fs, "Pods of a mesh whose proxy is on the node", s.Ambient.register)
+	cli.Group(fs, "Pods of a mesh whose proxy is on the node", func(fs *pflag.FlagSet) {
+		a := &s.Ambient
+		fs.BoolVar(&a.Enabled, "ambient", a.Enabled, "hand pods of such a mesh to the node's proxy, and see to it that they stay there; without --dialect such meshes then come first")
+		fs.Var(cli.Required(&a.ZDSSocket, "path"), "zds-socket", "the socket on which the node's proxy asks for pods")
+		fs.Var(cli.Text(&a.VerifyInterval, "duration"), "ambient-verify-interval", "how often each such pod is looked at: rules, listeners, annotation, probes")
+		fs.DurationVar(&a.DrainTimeout, "ambient-drain-timeout", a.DrainTimeout, "how long a running pod that leaves the mesh stays with the proxy at most, while that carries its connections; 0: these are cut at once")
+		fs.BoolVar(&a.ReadyNeedsProxy, "ready-needs-proxy", a.ReadyNeedsProxy, "be ready only while a proxy is connected, for what keeps pods off the node until then; false: agents can be waited for before there is a proxy")
+	})
 	cli.Group(fs, "The agent itself", func(fs *pflag.FlagSet) {
 		text(fs, &s.configFile, "config", "file", "these keys in a YAML file, watched; flags and environment come before it")
 		text(fs, &s.configID, "config-id", "name", "which settings --config and --plugin-config have, if they come and go with the agent's pod: those that were last good count at the start only for these")
@@ -153,22 +104,26 @@ func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
 }
 
 // defaults returns the settings without flags, environment and file.
-func (p Program) defaults() Settings {
-	s := Settings{
-		Config: p.Config, MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: "meshcni-node",
-		PluginServiceAccount: "meshcni-plugin", TokenLifetime: netconf.Duration(4 * time.Hour), Ambient: defaultAmbient(),
-	}
-	s.Repair.Action, s.Repair.Detect = repair.ActionNone, true
+func (p Program) defaults() settings {
+	s := settings{Config: nodeagent.DefaultConfig(), detect: true}
+	s.Config.Config = p.Config
 	return s
 }
 
-// resolve returns the settings. A flag on the command line wins over the environment, that over the configuration file,
-// and that over the default. The error lists every bad value with its origin.
-func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
+// resolve returns the settings, which are valid.
+func (p Program) resolve(typed *pflag.FlagSet) (settings, error) {
+	s, err := p.read(typed)
+	return s, errors.Join(err, s.Validate(p.Dialects))
+}
+
+// read returns the settings. A flag on the command line wins over the environment, that over the configuration file,
+// and that over the default. The error lists every value that cannot be read with its origin.
+func (p Program) read(typed *pflag.FlagSet) (settings, error) {
 	s := p.defaults()
 	finer, errFiner := repaircmd.FromEnv(p.Env)
-	finer.Action, finer.Detect, finer.Node = s.Repair.Action, s.Repair.Detect, ""
-	s.Repair = finer
+	action := s.Repair.Action
+	s.Repair, s.HostRoot, s.ProcRoot = finer.Options, finer.HostRoot, finer.ProcRoot
+	s.Repair.Action, s.Repair.Node, s.Repair.HostRoot, s.Repair.ProcRoot = action, "", "", ""
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.register(fs, p.Dialects)
 	usual := s.Plugin.Dialects
@@ -188,19 +143,16 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	if len(s.Plugin.Dialects) == 0 {
 		s.Plugin.Dialects = usual
 		if s.Ambient.Enabled && !p.named {
-			s.Plugin.Dialects = p.withNodeProxies()
+			s.Plugin.Dialects = nodeagent.WithNodeProxies(p.Dialects)
 		}
 	}
-	if s.Repair.Action == autoAction {
+	if s.Repair.Action == nodeagent.AutoAction {
 		s.AutoEvict, s.Repair.Action = true, repair.ActionNone
 		if said, _ := p.Env("MESHCNI_REPAIR_SPARE_UNMANAGED"); said == "" {
 			s.Repair.SpareUnmanaged = true
 		}
 	}
-	s.Repair.API = repaircmd.API{Host: s.KubernetesHost, Port: s.KubernetesPort, Protocol: s.KubernetesProtocol, ServiceAccountDir: s.ServiceAccountDir}
-	if err := s.readTemplate(p); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, s.readTemplate(p))
 	s.live = liveSettings{ID: s.configID}
 	if s.configFile != "" {
 		s.live.Keys = keys
@@ -208,92 +160,25 @@ func (p Program) resolve(typed *pflag.FlagSet) (Settings, error) {
 	if s.pluginConfigFile != "" {
 		s.live.Template = s.PluginConfig
 	}
-	s.Repair.Plugin, s.Repair.CNICacheDir, s.Repair.AgentPrefix = s.asInstalled(), s.CNICacheDir, s.AgentPrefix
-	return s, errors.Join(append(errs, p.validate(s))...)
-}
-
-// asInstalled returns what repair and detection have to know of the plugin's configuration, as it will be on the node: a
-// template may say otherwise than the flags.
-func (s Settings) asInstalled() netconf.Config {
-	c := s.Plugin
-	if entry, err := s.Entry(); err == nil && s.PluginConfig != "" {
-		if c, _, err = netconf.Parse(entry); err != nil {
-			c = s.Plugin
+	if s.detect {
+		s.Repair.Detect = &repair.Detection{Act: finer.Uncaptured}
+	}
+	if meshes, err := dialects.OfValid(p.Dialects, s.Effective()); err == nil && p.invalid == nil { // else that is the fault
+		s.Repair.Criteria, err = finer.CriteriaOf(meshes.Meshes)
+		for name, c := range s.Repair.Criteria {
+			c.Policy = nil // the agent's to say, and no two policies are equal
+			s.Repair.Criteria[name] = c
+		}
+		acts := s.Repair.Action != repair.ActionNone || s.Repair.VerifyInterval > 0
+		if acts || s.Repair.Criteria == nil { // else that pods have no check is no reason not to capture them
+			errs = append(errs, err)
 		}
 	}
-	return netconf.Config{
-		Type: c.Type, Dialects: c.Dialects, Backend: c.Backend, UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID, RefuseNetRaw: c.RefuseNetRaw,
-		PodNamespace: c.PodNamespace, RunDir: s.RunDir, Ambient: c.Ambient, Kubernetes: netconf.Kubernetes{
-			ExcludeNamespaces: c.Kubernetes.ExcludeNamespaces, ExcludeNamespaceSelector: c.Kubernetes.ExcludeNamespaceSelector,
-		},
-	}
-}
-
-// validate returns an error for every invalid setting, joined.
-func (p Program) validate(s Settings) error {
-	errs := []error{s.Config.Validate(), validateLifetime(s.TokenLifetime), s.Ambient.validate(s.Repair.Node)}
-	work := p.invalid == nil // an agent of dialects that cannot work is never ready, and says why
-	if work {
-		_, err := dialects.OfValid(p.Dialects, s.Plugin)
-		errs = append(errs, dialects.ByFlag(err, dialects.Flag))
-	}
-	if err := p.validateDialects(s); err != nil {
-		errs = append(errs, fmt.Errorf("dialect: %w", err))
-	} else if s.Repair.Acts() && work { // what is wrong with detection alone is no reason not to capture pods
-		errs = append(errs, s.Repair.Validate(p.Dialects))
-	}
-	if s.AutoEvict && s.Repair.Node == "" {
-		errs = append(errs, errors.New("repair=auto needs node-name"))
-	}
-	if s.Plugin.Agent == netconf.AgentRequire && s.Repair.Node == "" {
-		errs = append(errs, errors.New("agent=require needs node-name"))
-	}
-	if s.Plugin.Agent == netconf.AgentOff && s.Ambient.Enabled {
-		errs = append(errs, errors.New("agent=off does not go with ambient, whose pods only the node's agent can capture"))
-	}
-	if s.UninstallOnExit == OnExitAuto && (s.DaemonSetName == "" || s.Plugin.PodNamespace == "") {
-		errs = append(errs, errors.New("uninstall-on-exit=auto needs daemonset-name and pod-namespace"))
-	}
-	return errors.Join(errs...)
-}
-
-// validateDialects returns an error for each dialect that this agent does not serve.
-func (p Program) validateDialects(s Settings) error {
-	known := dialect.List(p.Dialects)
-	var errs []error
-	_, err := known.Find(s.Plugin.Dialects...)
-	installed, served := s.asInstalled().Dialects, false // a template may name others
-	for _, name := range installed {
-		d := known.Named(name)
-		if d == nil || d.NodeProxy == nil {
-			continue
-		}
-		if served = true; !s.Ambient.Enabled {
-			errs = append(errs, fmt.Errorf("%q: its pods need an agent that hands their network namespaces to the node's proxy: set ambient", name))
-		}
-	}
-	if s.Ambient.Enabled && !served && err == nil {
-		errs = append(errs, fmt.Errorf("ambient is set, and none of %s has its proxy on the node: name one that has, as %s does", installed, p.withNodeProxies()))
-	}
-	return errors.Join(errs...)
-}
-
-// withNodeProxies is the default of --dialect with --ambient: the meshes whose proxy is on the node, and then the default without.
-// The former say by labels which pods are theirs, and leave those with a sidecar alone.
-func (p Program) withNodeProxies() (names netconf.Dialects) {
-	for _, d := range p.Dialects {
-		if d.NodeProxy != nil {
-			names = append(names, d.Name)
-		}
-	}
-	if first := p.Dialects[0].Name; !slices.Contains(names, first) {
-		names = append(names, first)
-	}
-	return names
+	return s, errors.Join(errs...)
 }
 
 // readTemplate reads the template of the plugin's entry, if there is one.
-func (s *Settings) readTemplate(p Program) error {
+func (s *settings) readTemplate(p Program) error {
 	if s.pluginConfigFile == "" {
 		if template, ok := p.Env("CNI_NETWORK_CONFIG"); ok {
 			s.PluginConfig = template

@@ -2,7 +2,6 @@ package repaircmd_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -152,7 +151,7 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, s.Validate(dialects.All()), "no file is read")
 
 	host := repaircmd.Host{
-		Dialects: dialects.All(), Installed: func() error { return errors.New("not yet") }, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+		Dialects: dialects.All(), Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	}
 	_, err = s.New(host)
 	require.ErrorContains(t, err, "service account's token")
@@ -164,7 +163,6 @@ func TestSettings(t *testing.T) {
 	assert.Equal(t, 3, o.NodeBudget.Burst)
 	assert.Zero(t, o.ClusterBudget, "no rate, no bound")
 	assert.Equal(t, repair.ActionDelete, o.Action)
-	assert.ErrorContains(t, o.Installed(), "not yet")
 	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true, RefuseNetRaw: true}, o.Plan, "as the plugin's")
 	assert.Equal(t, "istio", o.Dialects.String(), "the first is the default")
 	assert.True(t, o.Dialects[0].Policy.ExcludesNamespace("kube-system"))

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -20,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/internal/inpod"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -147,17 +146,6 @@ type Host struct {
 	Dialects []dialect.Dialect
 	// UserAgent is sent to the API server. Default: client-go's.
 	UserAgent string
-	// Installed returns an error while new pods of this node would not be
-	// redirected; nothing is deleted then. Nil: InstallerReadyURL is asked.
-	Installed func() error
-	// Lost is that of [repair.Detection].
-	Lost *repair.Lost
-	// Confined, PutBack, Suspects, Elsewhere and Pods are those of [repair.Options].
-	Confined  func() error
-	PutBack   func() time.Time
-	Suspects  func() []string
-	Elsewhere func(dialect string) bool
-	Pods      repair.Pods
 	// Metrics receives the controller's metrics. Nil: there are none.
 	Metrics prometheus.Registerer
 	// Log is the controller's log.
@@ -203,9 +191,8 @@ func (s Settings) New(h Host) (*repair.Controller, error) {
 // options returns the controller's options without the API server.
 func (s Settings) options(h Host) (o repair.Options, err error) {
 	o = s.Options
-	o.Metrics, o.Log, o.Installed, o.PutBack, o.Suspects, o.Pods = h.Metrics, h.Log, h.Installed, h.PutBack, h.Suspects, h.Pods
-	o.Elsewhere, o.Confined = h.Elsewhere, h.Confined
-	if o.Installed == nil && s.InstallerReadyURL != "" {
+	o.Metrics, o.Log = h.Metrics, h.Log
+	if s.InstallerReadyURL != "" {
 		o.Installed = asker(s.InstallerReadyURL)
 	}
 	if _, err := repair.ParseAction(string(s.Action)); err != nil {
@@ -225,7 +212,7 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	o.Records = attachment.In(s.Plugin.RunDir)
 	if o.Detect = nil; s.Detect {
 		o.Detect = &repair.Detection{
-			CacheDir: s.CNICacheDir, AgentNamespace: s.Plugin.PodNamespace, AgentPrefix: s.AgentPrefix, Act: s.Uncaptured, Lost: h.Lost,
+			CacheDir: s.CNICacheDir, AgentNamespace: s.Plugin.PodNamespace, AgentPrefix: s.AgentPrefix, Act: s.Uncaptured,
 		}
 		if s.Plugin.Type != "" {
 			o.Detect.Types = []string{s.Plugin.Type}
@@ -245,13 +232,13 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	} else if err := s.ClusterBudget.Validate(); err != nil {
 		return o, fmt.Errorf("--repair-cluster-rate, --repair-cluster-burst: %w", err)
 	}
-	o.Criteria, err = s.criteria.readAll(o.Dialects)
+	o.Criteria, err = s.CriteriaOf(o.Dialects)
 	return o, err
 }
 
-// readAll returns the criteria of each mesh. One of the meshes must have a check in its pods, unless their proxies are all on
-// the node; [repair.Detection] finds the pods of the others.
-func (f criteria) readAll(l dialect.List) (map[string]repair.Criteria, error) {
+// CriteriaOf returns the criteria of each mesh. One of the meshes must have a check in its pods, unless their proxies are all on
+// the node; [repair.Detection] finds the pods of the others. With that error the criteria are returned too.
+func (s Settings) CriteriaOf(l dialect.List) (map[string]repair.Criteria, error) {
 	all := map[string]repair.Criteria{}
 	var unchecked error
 	checked := false
@@ -259,7 +246,7 @@ func (f criteria) readAll(l dialect.List) (map[string]repair.Criteria, error) {
 		if d.NodeProxy != nil {
 			continue
 		}
-		c, err := f.read(d)
+		c, err := s.read(d)
 		if err != nil {
 			return nil, err
 		}
@@ -346,15 +333,7 @@ func (s Settings) restConfig() (config *rest.Config, err error) {
 	return config, nil
 }
 
-// Config returns the client configuration of a pod's service account. client-go
-// reads the token again when the kubelet renews it.
+// Config returns the client configuration of a pod's service account.
 func (a API) Config() *rest.Config {
-	c := &rest.Config{
-		Host:            a.Protocol + "://" + net.JoinHostPort(strings.Trim(a.Host, "[]"), a.Port),
-		BearerTokenFile: filepath.Join(a.ServiceAccountDir, "token"),
-	}
-	if a.Protocol == "https" {
-		c.CAFile = filepath.Join(a.ServiceAccountDir, "ca.crt")
-	}
-	return c
+	return inpod.Config(a.Protocol, a.Host, a.Port, a.ServiceAccountDir)
 }

@@ -202,11 +202,11 @@ func (p Program) run(ctx context.Context, s *settings, log *slog.Logger) error {
 		return err
 	}
 	registry := versionmetric.Registry(p.Name)
-	recorder, stop := nodeevents.Source{
+	events, stop := nodeevents.Source{
 		Config: func() (*rest.Config, error) { return config, nil }, Component: p.Name, Log: log,
-	}.Recorder()
+	}.Start()
 	defer stop()
-	c, err := newController(config, s, log, recorder)
+	c, err := newController(config, s, log, events.Recorder(p.Name))
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -81,7 +80,7 @@ func TestTheAgentAsksWhatTheChartGrants(t *testing.T) {
 			app := nodecmd.Program{Env: m.env}
 			s, err := app.Parse(append([]string{"run"}, m.args()...))
 			require.NoError(t, err)
-			asked, err := app.Rights(s)
+			asked, err := app.Permissions(s)
 			require.NoError(t, err)
 			account := one[appsv1.DaemonSet](t, rendered, "DaemonSet", "meshcni-node").Spec.Template.Spec.ServiceAccountName
 			wanted := granted{}
@@ -102,9 +101,6 @@ func TestTheAgentAsksWhatTheChartGrants(t *testing.T) {
 			maps.DeleteFunc(free, func(right string, _ bool) bool {
 				return !strings.HasPrefix(right, account+" ") && !(s.Plugin.Agent == netconf.AgentRequire && strings.Contains(right, "  get "))
 			})
-			if _, err := s.Repair.Permissions(dialects.All()); err != nil { // detection that cannot begin: Consul's pods have no check
-				maps.Copy(free, grants(t, rendered, "repair"))
-			}
 			if s.AutoEvict { // asked for once it is proven to end at the node
 				free[account+"  create /pods/eviction "] = true
 			}

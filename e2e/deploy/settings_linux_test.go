@@ -18,7 +18,6 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
@@ -237,16 +236,14 @@ func TestRepairTakesEverySetting(t *testing.T) {
 			}
 		}
 		r := settings.Repair
-		if r.Action == repair.ActionNone && r.Plugin.Dialects.String() == "consul" {
-			continue // nothing that the agent would start
-		}
-		require.NoError(t, r.Validate(dialects.All()), names[i])
-		assert.Equal(t, settings.Plugin.UncapturedFamily, r.Plugin.UncapturedFamily, "%s: repair decides as the plugin", names[i])
-		assert.Equal(t, settings.Plugin.RefuseNetRaw, r.Plugin.RefuseNetRaw, "%s: repair decides as the plugin", names[i])
-		assert.Equal(t, settings.Plugin.RefuseProxyUID, r.Plugin.RefuseProxyUID, "%s: repair decides as the plugin", names[i])
+		decides := settings.Effective()
+		assert.Equal(t, settings.Plugin.UncapturedFamily, decides.UncapturedFamily, "%s: repair decides as the plugin", names[i])
+		assert.Equal(t, settings.Plugin.RefuseNetRaw, decides.RefuseNetRaw, "%s: repair decides as the plugin", names[i])
+		assert.Equal(t, settings.Plugin.RefuseProxyUID, decides.RefuseProxyUID, "%s: repair decides as the plugin", names[i])
 		if names[i] == "repair, finer" {
-			assert.Equal(t, []any{"check", "95,126", "no redirection: $(x) $$", "-", "a in (b,c),!d", "metadata.namespace!=dev", namespace, "/proc/1/root"},
-				[]any{r.InitContainer, r.ExitCodes, r.Message, r.Annotation, r.LabelSelector, r.FieldSelector, r.BudgetNamespace, r.HostRoot})
+			c := r.Criteria["istio"]
+			assert.Equal(t, []any{[]string{"check"}, []int32{95, 126}, "no redirection: $(x) $$", "", "a in (b,c),!d", "metadata.namespace!=dev", namespace, "/proc/1/root"},
+				[]any{c.Containers, c.ExitCodes, c.Message, c.Annotation, c.Labels.String(), c.Fields.String(), r.BudgetNamespace, settings.HostRoot})
 			assert.Equal(t, []repair.Budget{{PerMinute: 0.5, Burst: 2}, {PerMinute: 6, Burst: 3}}, []repair.Budget{r.NodeBudget, r.ClusterBudget})
 			assert.Equal(t, []any{0.25, 4, 90 * time.Second, true, false, 2 * time.Minute},
 				[]any{r.MaxBrokenShare, r.MinBroken, r.TrialInterval, r.SpareUnmanaged, r.Force, r.VerifyInterval})

@@ -1,4 +1,4 @@
-// Package nodeevents writes an agent's news about its node as Events on the Node, where kubectl describe node shows them.
+// Package nodeevents is one sink for all events of a program: about its node, where kubectl describe node shows them, and about pods.
 package nodeevents
 
 import (
@@ -40,34 +40,41 @@ type Source struct {
 	Log *slog.Logger
 }
 
-// Start returns a function that records an event of a code such as no-network, whose reason is then NoNetwork. It never
-// waits: events are sent behind its back, and what cannot be sent for two minutes is dropped. Equal events become one with a
-// count, and client-go bounds their rate. stop ends it without waiting for events that are not sent yet.
-func (s Source) Start() (event func(warning bool, code, text string), stop func()) {
-	recorder, stop := s.Recorder()
-	// The kubelet's events about its node have the node's name as UID too; kubectl describe looks for both.
-	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: s.Node, UID: types.UID(s.Node)}
-	event = func(warning bool, code, text string) {
-		kind := corev1.EventTypeNormal
-		if warning {
-			kind = corev1.EventTypeWarning
-		}
-		recorder.Event(node, kind, Reason(code), brief.Text(text, maxNote))
-	}
-	return event, stop
+// Events records events. Nobody waits for them: they are sent in the background, and one that cannot be sent for two minutes is dropped.
+// Equal events become one with a count, and client-go bounds their rate.
+type Events struct {
+	broadcaster record.EventBroadcaster
+	source      Source
+	own         record.EventRecorder
 }
 
-// Recorder returns what records events about any object, in the same way. Events about pods are in the pods' namespaces.
-func (s Source) Recorder() (recorder record.EventRecorder, stop func()) {
+// Start returns the sink. stop ends it without waiting for events that are not sent yet.
+func (s Source) Start() (e *Events, stop func()) {
 	// The recorder logs each attempt with all of the event; the sink says once what is wrong.
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.New(nil)))
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&sink{ctx: ctx, source: s})
-	recorder = broadcaster.NewRecorder(scheme, corev1.EventSource{Component: s.Component, Host: s.Node})
-	return recorder, func() {
+	e = &Events{broadcaster: record.NewBroadcaster(record.WithContext(ctx)), source: s}
+	e.broadcaster.StartRecordingToSink(&sink{ctx: ctx, source: s})
+	e.own = e.Recorder(s.Component)
+	return e, func() {
 		cancel()
-		broadcaster.Shutdown()
+		e.broadcaster.Shutdown()
 	}
+}
+
+// Recorder records events about any object in the name of a component. Those about pods are in the pods' namespaces.
+func (e *Events) Recorder(component string) record.EventRecorder {
+	return e.broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component, Host: e.source.Node})
+}
+
+// OfNode records an event about the node, of a code such as no-network, whose reason is then NoNetwork.
+func (e *Events) OfNode(warning bool, code, text string) {
+	kind := corev1.EventTypeNormal
+	if warning {
+		kind = corev1.EventTypeWarning
+	}
+	// The kubelet's events about its node have the node's name as UID too; kubectl describe looks for both.
+	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.source.Node, UID: types.UID(e.source.Node)}
+	e.own.Event(node, kind, Reason(code), brief.Text(text, maxNote))
 }
 
 // Reason is a code as a reason of events: CamelCase, as Kubernetes has them.

@@ -37,7 +37,7 @@ func TestEventsOfANode(t *testing.T) {
 	s := kubetest.Shared(t)
 	var log proctest.Buffer
 	var asked atomic.Int32
-	event, stop := Source{
+	events, stop := Source{
 		Config: func() (*rest.Config, error) {
 			asked.Add(1)
 			return s.Config(kubetest.AdminToken)
@@ -47,9 +47,9 @@ func TestEventsOfANode(t *testing.T) {
 	defer stop()
 	assert.Zero(t, asked.Load(), "nothing is asked before there is something to say")
 	for range 3 {
-		event(true, "no-network", "not ready: there is none")
+		events.OfNode(true, "no-network", "not ready: there is none")
 	}
-	event(false, "ready", strings.Repeat("long ", 1000))
+	events.OfNode(false, "ready", strings.Repeat("long ", 1000))
 	a := s.Admin(t)
 	var all []corev1.Event
 	require.Eventually(t, func() bool {
@@ -79,7 +79,7 @@ func TestEventsOfANode(t *testing.T) {
 func TestEventsThatCannotBeSent(t *testing.T) {
 	var log proctest.Buffer
 	asked := make(chan struct{}, 1)
-	event, stop := Source{
+	events, stop := Source{
 		Config: func() (*rest.Config, error) {
 			select {
 			case asked <- struct{}{}:
@@ -90,7 +90,7 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 		Component: "c", Node: "n2", Log: slog.New(slog.NewTextHandler(&log, nil)),
 	}.Start()
 	for range 5000 { // more than are kept
-		event(true, "fight", "text")
+		events.OfNode(true, "fight", "text")
 	}
 	<-asked
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "no token yet") }, netnstest.Patience, time.Millisecond)
@@ -99,13 +99,13 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 	s := kubetest.Shared(t)
 	a := s.Admin(t)
 	token := a.ServiceAccount(t, a.Namespace(t), "without-rights")
-	event, stop = Source{
+	events, stop = Source{
 		Config:    func() (*rest.Config, error) { return s.Config(token) },
 		Component: "c", Node: "n2", Log: slog.New(slog.NewTextHandler(&log, nil)),
 	}.Start()
 	defer stop()
-	event(true, "fight", "text")
-	event(true, "no-network", "text")
+	events.OfNode(true, "fight", "text")
+	events.OfNode(true, "no-network", "text")
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "forbidden") }, netnstest.Patience, 10*time.Millisecond)
 	assert.Equal(t, 1, strings.Count(log.String(), "forbidden"))
 	assert.Empty(t, eventsOf(t, a, "n2"))

@@ -18,7 +18,7 @@ import (
 
 // impatient are the functions of tests, by file, in which a bound may be short: it is reached on purpose, or what follows is another attempt.
 var impatient = map[string]string{
-	"cmd/nodecmd/ambient_test.go TestOneAgentHasThePods":                 "the end of the wait is what is tested",
+	"nodeagent/nodeproxy_test.go TestOneAgentHasThePods":                 "the end of the wait is what is tested",
 	"e2e/runtime/agent_test.go notReady":                                 "asks again",
 	"e2e/runtime/sandbox_test.go runSandbox":                             "a kubelet's",
 	"netnsexec/exec_linux_test.go TestContextEndsTheChild":               "the deadline is what is tested",

@@ -88,6 +88,16 @@ func answer(wrong func() error, warnings func() []string) http.HandlerFunc {
 	}
 }
 
+// OneHandler serves all for one server of the caller's.
+func (o Options) OneHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", o.Handler(true))
+	if o.Local != nil {
+		mux.Handle("GET /v1/", loopbackOnly(o.Local))
+	}
+	return mux
+}
+
 // Start serves until stop. It tries an address that the system refuses again, ten times a second: the agent before this one has it for
 // a while yet, or another program, and an agent must do its work without monitoring too. It logs each address that it serves, with the port for ":0".
 func Start(o Options) (stop func(), err error) {

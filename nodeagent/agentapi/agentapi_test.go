@@ -3,6 +3,7 @@ package agentapi_test
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"sync"
 	"sync/atomic"
@@ -56,6 +57,38 @@ func TestAnswersAreShared(t *testing.T) {
 	}
 	asking.Wait()
 	assert.EqualValues(t, 10, pods.Load(), "one after another, each as the pod is then")
+}
+
+// TestClient: what an agent does not answer, or not in time or in bounds, is an error that says which.
+func TestClient(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case agentapi.PodPath + "long":
+			_, _ = w.Write(make([]byte, agentapi.MaxAnswer+1))
+		case agentapi.PodPath + "busy":
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+		case agentapi.PodPath + "torn":
+			w.Header().Set("Content-Length", "9")
+			_, _ = w.Write([]byte("{"))
+		case agentapi.PodPath + "u1":
+			_, _ = w.Write([]byte(`{"live_error":"x","of a newer agent":1}`))
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer server.Close()
+	c := agentapi.Client{URL: server.URL}
+	p, err := c.Pod(t.Context(), "u1")
+	require.NoError(t, err)
+	assert.Equal(t, "x", p.LiveError)
+	_, err = c.Node(t.Context())
+	require.ErrorIs(t, err, agentapi.ErrNoAPI)
+	_, err = c.Pod(t.Context(), "torn")
+	require.ErrorIs(t, err, agentapi.ErrBroken)
+	_, err = c.Pod(t.Context(), "long")
+	require.ErrorContains(t, err, "longer than 4 MiB")
+	_, err = c.Pod(t.Context(), "busy")
+	require.ErrorContains(t, err, "503 Service Unavailable: busy")
 }
 
 // TestPodOfANewerAgent: fields that are not known are passed over, and codes are kept as they are.

@@ -117,15 +117,15 @@ func TestWorkBesideAnAgent(t *testing.T) {
 		agent("a"), agent("b"), worker("a", corev1.ContainerStatus{State: ended(0, "")}), worker("b", corev1.ContainerStatus{State: running}),
 	}}
 	r := &Waiter{Cluster: f, Before: isAgent}
-	_, pending, err := w.look(t.Context())
+	_, pending, err := r.look(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, pending, 2)
 	f.pods = []corev1.Pod{worker("a", corev1.ContainerStatus{State: ended(0, "")}), worker("b", corev1.ContainerStatus{State: ended(0, "")})}
-	_, pending, err = w.look(t.Context())
+	_, pending, err = r.look(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []Pending{{"a", "not done yet"}}, pending)
 	f.pods[0] = worker("a", corev1.ContainerStatus{State: ended(0, ""), RestartCount: 1})
-	_, pending, err = w.look(t.Context())
+	_, pending, err = r.look(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, pending)
 }

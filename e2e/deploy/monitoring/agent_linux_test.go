@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -19,19 +18,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
-	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/cmd/taintcmd"
-	"github.com/meshcni/meshcni/internal/versionmetric"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/versionmetric"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/conntables"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
+	"github.com/meshcni/meshcni/repair"
 )
 
 // metric is what the agent says of one of its metrics.
@@ -70,7 +70,9 @@ func openRepair(env map[string]string, registry prometheus.Registerer) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.Repair.New(repaircmd.Host{Dialects: dialects.All(), Metrics: registry, Log: slog.New(slog.DiscardHandler)})
+	o := s.Repair
+	o.Node, o.Dialects, o.Config, o.Metrics = s.Node, dialects.All(), &rest.Config{}, registry
+	_, err = repair.New(o)
 	return err
 }
 

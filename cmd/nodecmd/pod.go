@@ -1,0 +1,69 @@
+//go:build linux
+
+package nodecmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/nodeagent"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
+)
+
+// lookCommand makes the command of the pod that "kubectl meshcni --enter" creates on a node whose agent may not enter pods. It is hidden
+// because nobody else has a use for it.
+func (p Program) lookCommand() *cobra.Command {
+	var uids []string
+	var hostRoot string
+	runDir := p.Config.RunDir
+	c := &cobra.Command{
+		Use: "look", Short: "print what is on this node of pods, as the agent would if it could enter them", Hidden: true,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if len(uids) == 0 {
+				return cli.Usagef("--uid: name a pod by its UID")
+			}
+			for _, uid := range uids {
+				if !agentapi.IsUID(uid) {
+					return cli.Usagef("--uid %q: that is no pod's UID", uid)
+				}
+			}
+			lines := json.NewEncoder(visible.JSON(p.Stdout))
+			for _, uid := range uids {
+				l := agentapi.Looked{UID: uid, Pod: nodeagent.Look(c.Context(), runDir, hostRoot, p.Dialects, uid)}
+				if c.Context().Err() != nil {
+					return context.Cause(c.Context())
+				}
+				if err := lines.Encode(l); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	c.Flags().Var(cli.List(&uids, "uid"), "uid", "a pod, by its UID as the runtime has it (repeatable)")
+	c.Flags().StringVar(&runDir, "run-dir", runDir, "where the agent keeps its records")
+	c.Flags().StringVar(&hostRoot, "host-root", "", "the host's root directory, with its iptables (default: our own)")
+	return c
+}
+
+// startedCommand makes the command of the startup probe.
+func (p Program) startedCommand() *cobra.Command {
+	path, patience := "", nodeagent.StartPatience
+	c := &cobra.Command{
+		Use: "started", Short: "for a startup probe: wait some seconds until the agent of this container has begun its work on the node; exits 1 and says why if it has not",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if path == "" {
+				return cli.Usage(errors.New("--start-socket is required, as the agent has it"))
+			}
+			return nodeagent.AwaitStarted(c.Context(), path, patience)
+		},
+	}
+	c.Flags().StringVar(&path, "start-socket", "", "the agent's --start-socket")
+	c.Flags().DurationVar(&patience, "patience", patience, "how long to wait, 8s at most")
+	return c
+}

@@ -1,0 +1,66 @@
+package agentapi
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+)
+
+// MaxAnswer bounds what a client reads of an answer, in bytes: a node with all pods that a kubelet takes has a tenth of it.
+const MaxAnswer = 4 << 20
+
+// ErrBroken says that the answer did not come, or not all of it, and ErrNoAPI that an agent is too old, or has nothing at this address.
+var (
+	ErrBroken = errors.New("read the answer")
+	ErrNoAPI  = errors.New("the agent does not answer such questions: it is of an older version, or --health-address is empty")
+)
+
+// Client asks an agent on the loopback interface, on its node or through a tunnel that ends there.
+type Client struct {
+	// URL is the agent's, such as http://127.0.0.1:8000.
+	URL string
+	// HTTP makes the requests. Nil means http.DefaultClient.
+	HTTP *http.Client
+}
+
+// Node asks for the state of the node.
+func (c Client) Node(ctx context.Context) (n Node, err error) { return n, c.get(ctx, NodePath, &n) }
+
+// Pod asks for all that the node has of a pod, by its UID as the runtime has it.
+func (c Client) Pod(ctx context.Context, uid string) (p Pod, err error) {
+	return p, c.get(ctx, PodPath+uid, &p)
+}
+
+func (c Client) get(ctx context.Context, path string, into any) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := cmp.Or(c.HTTP, http.DefaultClient).Do(r)
+	if err != nil {
+		return err
+	}
+	return Read(response, into)
+}
+
+// Read decodes an answer, within MaxAnswer, and closes its body.
+func Read(response *http.Response, into any) error {
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(response.Body, MaxAnswer+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	case response.StatusCode == http.StatusNotFound:
+		return ErrNoAPI
+	case response.StatusCode != http.StatusOK:
+		return fmt.Errorf("it answered %s: %s", response.Status, strings.TrimSpace(string(text[:min(len(text), 500)])))
+	case len(text) > MaxAnswer:
+		return fmt.Errorf("the answer is longer than %d MiB", MaxAnswer>>20)
+	}
+	return json.Unmarshal(text, into)
+}

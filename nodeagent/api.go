@@ -1,0 +1,171 @@
+//go:build linux
+
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/bundle"
+	"github.com/meshcni/meshcni/internal/installed"
+	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// nodeAPI answers who asks on the loopback interface.
+type nodeAPI struct {
+	options    Options
+	settings   func() Config
+	auto       bool // see Config.AutoEvict
+	status     func() Status
+	neighbours func() []installer.Neighbour
+	pods       func() ([]*corev1.Pod, error)
+	podByUID   func(uid string) *corev1.Pod
+	binDirs    func() []installer.BinDir
+	ownToken   func() bool
+	kernel     *features
+}
+
+func (n nodeAPI) handler() http.Handler {
+	return agentapi.Server{Node: func() any { return n.node() }, Pod: n.pod}.Handler()
+}
+
+// node returns what "meshcni-node status" prints, and the agent's own description.
+func (n nodeAPI) node() agentapi.Node {
+	s, now := n.settings(), n.status()
+	node := agentapi.Node{Time: now.Time, Node: now.Node, Ready: now.Ready, NotReady: now.NotReady, Warnings: now.Warnings, Pods: states(now.Pods)}
+	for _, neighbour := range n.neighbours() {
+		node.Warnings = append(node.Warnings, string(installer.NoticeOtherMesh)+": "+neighbour.Text())
+	}
+	plugin := s.Effective()
+	short, _, _ := strings.Cut(n.options.Version, " ")
+	node.About = agentapi.About{Version: short, Dialects: plugin.Dialects, Backend: string(plugin.Backend), Repair: n.mode(s), Installed: n.installed(s), Kernel: kernelRelease()}
+	node.Places, node.BinDirs, node.Features = s.places(), n.lookAtBinDirs(node.Installed.Plugins), n.features(s, plugin)
+	if asked, err := n.options.permissions(s, n.ownToken()); err == nil { // with settings that are refused the agent does not run
+		node.Rights = asked
+	}
+	if err := apply.Available(apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.HostRoot}); err != nil && s.HostRoot != "" {
+		node.BackendError = err.Error() // without the host's root the programs of the host are not to be seen
+	}
+	if pods, err := n.pods(); err == nil {
+		total, starting := networked(pods, node.Pods)
+		node.PodsTotal, node.PodsStarting = &total, starting
+	}
+	return node
+}
+
+// mode returns what the agent does about pods without their rules, by its own choice or not.
+func (n nodeAPI) mode(s Config) string {
+	if n.auto {
+		return fmt.Sprintf("%s (%s)", s.Repair.Action, AutoAction)
+	}
+	return string(s.Repair.Action)
+}
+
+// networked counts the pods that have a network of their own, and those beside the known ones that are to have one.
+func networked(pods []*corev1.Pod, known []agentapi.State) (total, starting int) {
+	for _, p := range pods {
+		switch {
+		case p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+		case p.Status.PodIP != "" || len(p.Status.PodIPs) > 0 || p.Status.Phase != corev1.PodPending && p.Status.Phase != "":
+			total++
+		case slices.ContainsFunc(known, func(s agentapi.State) bool { return podid.Is(p, s.Namespace, s.Name, s.UID) }):
+			total++
+		case p.DeletionTimestamp == nil:
+			starting++
+		}
+	}
+	return total, starting
+}
+
+// states are pods in the words of people's programs.
+func states(pods []agentsock.PodState) []agentapi.State {
+	all := make([]agentapi.State, 0, len(pods))
+	for _, p := range pods {
+		all = append(all, agentapi.State{
+			Namespace: p.Namespace, Name: p.Name, UID: p.UID, Dialect: p.Dialect, State: agentapi.Condition(p.State), Reason: p.Reason, Detail: p.Detail,
+			Since: p.Since, Backend: p.Backend, Bypasses: p.Bypasses, ExchangeResets: p.ExchangeResets, ConntrackPercent: p.ConntrackPercent, Wrong: NeedsAttention(p),
+		})
+	}
+	return all
+}
+
+// installed is the plugin's entry that is in force.
+func (n nodeAPI) installed(s Config) (i agentapi.Installed) {
+	types := []string{s.Effective().Type, s.Plugin.Type}
+	record, unread := bundle.Read(filepath.Join(s.RunDir, "types"))
+	if errors.Is(unread, fs.ErrNotExist) {
+		unread = nil
+	}
+	e, err := installed.Dir(s.CNIConfDir, append(types, strings.Fields(string(record))...))
+	var none *installed.NoneError
+	switch {
+	case errors.As(err, &none) && unread != nil && !none.NoDir:
+		i.Error, i.Unread = fmt.Sprintf("%v, and whether it has another type is unknown: %v", none, unread), true
+	case err != nil:
+		i.Error, i.Unread = err.Error(), none == nil && e.Network == nil
+	default:
+		i.Unknown, i.Config = e.Unknown, e.Marshal()
+	}
+	if e.Network == nil {
+		return i
+	}
+	i.File, i.Loaded, i.CNIVersion = e.File, e.Loaded, e.Network.CNIVersion()
+	for _, p := range e.Network.Plugins() {
+		i.Plugins = append(i.Plugins, p.Type)
+	}
+	return i
+}
+
+// pod looks at a pod of the node.
+func (n nodeAPI) pod(ctx context.Context, uid string) agentapi.Pod {
+	s := n.settings()
+	p := recorded(s.RunDir, uid)
+	for _, state := range states(n.status().Pods) {
+		if state.UID == uid {
+			p.State = &state
+		}
+	}
+	if err := n.hosts(uid, p); err != nil { // else any process of the node could be looked for
+		p.LiveError = err.Error()
+		return p
+	}
+	enter(ctx, n.options.Dialects, &p, uid, s.HostRoot)
+	return p
+}
+
+// hosts returns nil if the pod is known to be the node's.
+func (n nodeAPI) hosts(uid string, p agentapi.Pod) error {
+	if p.State != nil || len(p.Records) > 0 {
+		return nil
+	}
+	if _, err := n.pods(); err != nil {
+		return err
+	}
+	if pod := n.podByUID(uid); pod == nil || pod.Spec.HostNetwork {
+		return errors.New("the agent does not know the pod")
+	}
+	return nil
+}
+
+// kernelRelease is that of uname(2), or empty.
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

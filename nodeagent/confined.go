@@ -1,0 +1,259 @@
+//go:build linux
+
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshcni/meshcni/repair"
+)
+
+// The claims of a token that is bound to a pod (KEP 4193).
+const (
+	nodeClaim = "authentication.kubernetes.io/node-name"
+	podClaim  = "authentication.kubernetes.io/pod-name"
+)
+
+// OfNodeAnnotation is on the eviction by which the agent sees whether the chart's policy for evictions is in force: the policy takes the pod
+// for one of the node that it names, and refuses it to all others.
+const OfNodeAnnotation = "meshcni.io/of-node"
+
+// noPod is the UID of no pod, and elsewhere the name of no node.
+const (
+	noPod     = types.UID("no-pod-has-this-uid")
+	elsewhere = "another node"
+)
+
+// errUnconfined is an answer of the API server by which the agent's evictions are not known to end at its node. Other errors of
+// proveConfined are no answer.
+var errUnconfined = errors.New("not confined")
+
+func unconfined(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errUnconfined, fmt.Sprintf(format, args...))
+}
+
+// proveConfined returns nil if the API server refuses the agent's token evictions of other nodes' pods, by the policy of the chart. It asks for
+// one that the policy has to refuse: of the agent's own pod, said to be of another node. Nothing is evicted by that if nothing refuses it, since
+// it is a dry run and for a UID that no pod has.
+func proveConfined(ctx context.Context, config *rest.Config, node string) error {
+	config = rest.CopyConfig(config)
+	scheme := runtime.NewScheme() // client-go's own links every type of Kubernetes
+	for gv, kind := range map[schema.GroupVersion]runtime.Object{
+		policyv1.SchemeGroupVersion: &policyv1.Eviction{}, authenticationv1.SchemeGroupVersion: &authenticationv1.SelfSubjectReview{},
+	} {
+		scheme.AddKnownTypes(gv, kind)
+		metav1.AddToGroupVersion(scheme, gv)
+	}
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.GroupVersion, config.APIPath = &policyv1.SchemeGroupVersion, "/apis"
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return err
+	}
+	who := &authenticationv1.SelfSubjectReview{}
+	err = client.Post().AbsPath("/apis/authentication.k8s.io/v1/selfsubjectreviews").Body(who).Do(ctx).Into(who)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return unconfined("the API server does not say whose the agent's token is: %v", err)
+	case err != nil:
+		return fmt.Errorf("ask the API server whose the agent's token is: %w", err)
+	}
+	claim := func(key string) string {
+		if values := who.Status.UserInfo.Extra[key]; len(values) == 1 {
+			return values[0]
+		}
+		return ""
+	}
+	account := strings.Split(who.Status.UserInfo.Username, ":") // system:serviceaccount:NAMESPACE:NAME
+	switch pod := claim(podClaim); {
+	case claim(nodeClaim) != node || pod == "" || len(account) != 4:
+		return unconfined("the agent's token names node %q and pod %q: it has to be a pod's on node %s (Kubernetes 1.30)", claim(nodeClaim), pod, node)
+	default:
+		return tryEviction(ctx, client, account[2], pod, node)
+	}
+}
+
+func tryEviction(ctx context.Context, client *rest.RESTClient, namespace, pod, node string) error {
+	uid := noPod
+	eviction := &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: namespace, Name: pod, Annotations: map[string]string{OfNodeAnnotation: elsewhere}},
+		DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}, Preconditions: &metav1.Preconditions{UID: &uid}},
+	}
+	err := client.Post().AbsPath("/api/v1/namespaces", namespace, "pods", pod, "eviction").Param("dryRun", metav1.DryRunAll).Body(eviction).Do(ctx).Error()
+	switch refused := " of node " + node + " may evict pods of its own node only"; {
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy ") && strings.HasSuffix(err.Error(), refused):
+		return nil
+	case apierrors.IsForbidden(err):
+		return unconfined("the agent may not evict pods: %v", err)
+	case err == nil, apierrors.IsConflict(err), apierrors.IsTooManyRequests(err), apierrors.IsInvalid(err):
+		return unconfined("the API server has no policy by which the agent may evict pods of its own node only")
+	}
+	return fmt.Errorf("ask the API server for an eviction that it has to refuse: %w", err)
+}
+
+const (
+	// confirmedFor is how long a proof holds for evictions, and reproved how often it is asked for while there are none.
+	confirmedFor, reproved = 10 * time.Second, 10 * time.Minute
+	// unprovedFirst and unprovedMost are the first and the longest wait after it was refuted, and unanswered that after no answer, as at a boot.
+	unprovedFirst, unprovedMost, unanswered = time.Second, 10 * time.Minute, 3 * time.Second
+	// proofTimeout bounds one.
+	proofTimeout = 5 * time.Second
+	// unprovedQuiet is how long an agent that has just started warns of nothing: policies are in force some seconds after they were made.
+	unprovedQuiet = 30 * time.Second
+)
+
+// confinement is what an agent knows of its token's bounds.
+type confinement struct {
+	prove   func(context.Context) error
+	changed func() // the agent may evict now, or may no more
+	log     *slog.Logger
+	quiet   time.Duration
+
+	asking sync.Mutex
+	mu     sync.Mutex
+	since  time.Time // when the first answer was asked for
+	proved time.Time // the latest proof; zero: there is none, or it has been refuted
+	why    error     // there is none
+	warned bool      // of that
+}
+
+// proven reports whether the agent may evict pods.
+func (c *confinement) proven() bool {
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.proved.IsZero()
+}
+
+// ask asks for a proof.
+func (c *confinement) ask(ctx context.Context) error {
+	c.asking.Lock()
+	defer c.asking.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+	defer cancel()
+	err := c.prove(ctx)
+	c.mu.Lock()
+	had := !c.proved.IsZero()
+	if c.since.IsZero() {
+		c.since = time.Now()
+	}
+	warns := err != nil && !c.warned && (had || time.Since(c.since) >= c.quiet)
+	c.warned = err != nil && (c.warned || warns)
+	switch c.why = err; {
+	case err == nil:
+		c.proved = time.Now()
+	case errors.Is(err, errUnconfined):
+		c.proved = time.Time{}
+	}
+	has := !c.proved.IsZero()
+	c.mu.Unlock()
+	switch {
+	case has && !had:
+		c.log.Info("pods that lost the plugin are evicted: the API server confines the agent's token to this node")
+	case warns:
+		c.log.Warn("pods that lost the plugin are not evicted", "error", err.Error())
+	}
+	if has != had {
+		c.changed()
+	}
+	return err
+}
+
+// confirm returns nil if there is a proof that is not old.
+func (c *confinement) confirm() error {
+	c.mu.Lock()
+	fresh := time.Since(c.proved) < confirmedFor && c.why == nil
+	c.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	return c.ask(context.Background())
+}
+
+// run asks now and then, until the context ends.
+func (c *confinement) run(ctx context.Context) {
+	for wait := unprovedFirst; ; {
+		next := reproved
+		switch why := c.reason(); {
+		case errors.Is(why, errUnconfined):
+			next, wait = wait, min(2*wait, unprovedMost)
+		case why != nil:
+			next, wait = unanswered, unprovedFirst
+		default:
+			wait = unprovedFirst
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(next):
+		}
+		_ = c.ask(ctx) // it is noted
+	}
+}
+
+// reason returns why there is no proof.
+func (c *confinement) reason() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.why
+}
+
+// warnings returns what there is to say about pods that are not evicted, and how to change that.
+func (c *confinement) warnings() []string {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.proved.IsZero() || c.since.IsZero() || time.Since(c.since) < c.quiet {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: pods that start without the plugin stay outside the mesh until somebody deletes them, since repair auto does not evict: %s; "+
+		"set the chart's admission.enabled to true if the API server has ValidatingAdmissionPolicy (Kubernetes 1.30), or choose repair.mode none, delete or repair",
+		noticeNotEvicting, strings.ReplaceAll(c.why.Error(), "\n", "; "))}
+}
+
+// noticeNotEvicting is the code of that warning.
+const noticeNotEvicting = "not-evicting"
+
+// AutoAction is the name of AutoEvict among the values of --repair.
+const AutoAction = "auto"
+
+// evicting returns the settings of an agent that evicts by itself: pods that others replace and that lost the plugin, or whose own check says
+// that they have no rules.
+func (s Config) evicting() Config {
+	s.Repair.Action, s.Repair.Force, s.Repair.ClusterBudget.PerMinute = repair.ActionDelete, false, 0
+	return s
+}
+
+// confinementOf returns what proves that an agent with these settings may evict; nil: it does not evict by itself.
+func (o Options) confinementOf(s Config) *confinement {
+	if !s.AutoEvict {
+		return nil
+	}
+	return &confinement{quiet: unprovedQuiet, log: o.Log, changed: func() {}, prove: func(ctx context.Context) error {
+		config, err := o.api(s)
+		if err != nil {
+			return err
+		}
+		return proveConfined(ctx, config, s.Node)
+	}}
+}

@@ -1,0 +1,61 @@
+//go:build linux
+
+package nodeagent
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/meshcni/meshcni/nodeproxy/conntables"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+)
+
+// tables knows how full the connection tracking tables of the node's pods in the mesh are.
+type tables struct{ *conntables.Tables }
+
+func newTables(s Config, states func() []agentsock.PodState, log *slog.Logger) tables {
+	return tables{conntables.New(conntables.Options{ProcRoot: s.ProcRoot, Log: log, Pods: func() (pods []attachment.Pod) {
+		for _, p := range states() {
+			if p.State != agentsock.Outside {
+				pods = append(pods, p.Pod)
+			}
+		}
+		return pods
+	}})}
+}
+
+// mark adds to the states how full the pods' tables are.
+func (t tables) mark(states []agentsock.PodState) []agentsock.PodState {
+	percent := map[attachment.Pod]int{}
+	for _, table := range t.Recent().Tables {
+		percent[table.Pod] = table.Percent()
+	}
+	for i := range states {
+		states[i].ConntrackPercent = percent[states[i].Pod]
+	}
+	return states
+}
+
+// maxFull bounds the pods that a warning names.
+const maxFull = 3
+
+// warnings returns whose new connections are about to stall.
+func (t tables) warnings() []string { return nearlyFull(t.Recent()) }
+
+func nearlyFull(r conntables.Reading) []string {
+	full := r.Nearly()
+	if len(full) == 0 {
+		return nil
+	}
+	var names []string
+	for _, table := range full[:min(len(full), maxFull)] {
+		names = append(names, fmt.Sprintf("%s/%s has %d", table.Pod.Namespace, table.Pod.Name, table.Entries))
+	}
+	if more := len(full) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return []string{fmt.Sprintf("conntrack: the connection tracking tables of %d of the node's pods are nearly full, and a full one lets no new connection through: %s of %d (nf_conntrack_max)",
+		len(full), strings.Join(names, ", "), r.Limit)}
+}

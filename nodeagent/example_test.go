@@ -1,0 +1,26 @@
+//go:build linux
+
+package nodeagent_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/meshcni/meshcni/nodeagent"
+)
+
+// The agent of a node, without a command line. examples/own-agent is a whole program.
+func ExampleNew() {
+	c := nodeagent.DefaultConfig()
+	c.Node, c.KubernetesHost = os.Getenv("NODE_NAME"), os.Getenv("KUBERNETES_SERVICE_HOST")
+	c.Plugin.Type, c.RunDir = "acme-cni", "/var/run/acme-cni"
+	agent, err := nodeagent.New(nodeagent.Options{Name: "acme-node", Config: c})
+	if err != nil { // all that is wrong with the settings
+		fmt.Println(err)
+		return
+	}
+	if err := agent.Run(context.Background()); err != nil {
+		fmt.Println(err)
+	}
+}

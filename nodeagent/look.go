@@ -1,0 +1,66 @@
+//go:build linux
+
+package nodeagent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/bundle"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// Look returns what is on this node of a pod, by its UID as the runtime has it, as an agent would that may enter pods. It needs no
+// agent. hostRoot is the host's root directory, with its iptables; empty: our own.
+func Look(ctx context.Context, runDir, hostRoot string, known []dialect.Dialect, uid string) agentapi.Pod {
+	ctx, stop := context.WithTimeoutCause(ctx, agentapi.PodTimeout, errors.New("it took too long"))
+	defer stop()
+	p := recorded(runDir, uid)
+	enter(ctx, builtIn(known), &p, uid, hostRoot)
+	return p
+}
+
+// recorded reads a pod's files in the run directory.
+func recorded(runDir, uid string) agentapi.Pod {
+	p := agentapi.Pod{Records: []attachment.Record{}, Live: ruleset.Live{}, Differences: []ruleset.Difference{}, Lost: []ruleset.Difference{}}
+	unread := 0
+	for r, err := range attachment.In(runDir).All() {
+		switch {
+		case err != nil:
+			unread++
+			p.RecordsError = fmt.Sprintf("%d records cannot be read: %v", unread, err)
+		case r.Pod.UID == uid:
+			p.Records = append(p.Records, r)
+		}
+	}
+	slices.SortFunc(p.Records, func(a, b attachment.Record) int {
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Network, b.Network), cmp.Compare(a.IfName, b.IfName))
+	})
+	return p
+}
+
+// enter reads the rules in the pod's network namespace.
+func enter(ctx context.Context, known dialect.List, pod *agentapi.Pod, uid, hostRoot string) {
+	last := attachment.Record{Pod: attachment.Pod{UID: uid}}
+	if len(pod.Records) > 0 {
+		last = pod.Records[len(pod.Records)-1]
+	}
+	var owners []ruleset.Ruleset
+	for _, d := range known {
+		owners = append(owners, d.Names.Owner().EmptyRuleset())
+	}
+	live, err := bundle.Look(ctx, last, hostRoot, owners...)
+	if err != nil {
+		pod.LiveError = err.Error()
+		return
+	}
+	pod.Live = append(pod.Live, live.Rules...)
+	lost, _ := last.Lost(live.Differences)
+	pod.Differences, pod.Lost = append(pod.Differences, live.Differences...), append(pod.Lost, lost...)
+}

@@ -1,0 +1,227 @@
+//go:build linux
+
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+)
+
+// having is a holder that says what it is told to.
+type having struct {
+	name     string
+	ready    atomic.Pointer[error]
+	running  *atomic.Int32
+	released atomic.Int32
+	release  func(to string) ([]agentsock.PodState, error) // nil: it takes all pods out
+}
+
+func (h *having) Run(ctx context.Context) error {
+	h.running.Add(1)
+	defer h.running.Add(-1)
+	<-ctx.Done()
+	return nil
+}
+
+func (h *having) Attach(_ context.Context, _ agentsock.Attachment, ns *os.File) (agentsock.Attached, error) {
+	_ = ns.Close()
+	return agentsock.Attached{Backend: h.name}, nil
+}
+func (h *having) Detach(context.Context, attachment.ID) error { return nil }
+func (h *having) Pods() []agentsock.PodState {
+	return []agentsock.PodState{{Pod: attachment.Pod{Name: h.name}, State: agentsock.Captured}}
+}
+
+func (h *having) Capture() {}
+func (h *having) Release(_ context.Context, to string) ([]agentsock.PodState, error) {
+	h.released.Add(1)
+	if h.release != nil {
+		return h.release(to)
+	}
+	return nil, nil
+}
+
+func (h *having) Ready() error {
+	if err := h.ready.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+func (h *having) Warnings() []string               { return []string{"w"} }
+func (h *having) Describe(chan<- *prometheus.Desc) {}
+func (h *having) Collect(chan<- prometheus.Metric) {}
+func (h *having) say(err error)                    { h.ready.Store(&err) }
+func idle(ctx context.Context) error               { <-ctx.Done(); return nil }
+func file(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	return f
+}
+
+// in are settings of a run directory.
+func in(runDir string) (c Config) {
+	c.RunDir = runDir
+	return c
+}
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+func opener(h holder) func(context.Context) (holder, func(context.Context) error, error) {
+	return func(context.Context) (holder, func(context.Context) error, error) { return h, idle, nil }
+}
+
+// TestOneAgentHasThePods: what another agent asks of the one that has them waits until it has them itself, and never do two.
+func TestOneAgentHasThePods(t *testing.T) {
+	dir := t.TempDir() + "/run" // which the installer may make later
+	var running atomic.Int32
+	old, next := &having{name: "old", running: &running}, &having{name: "new", running: &running}
+	a, b := newProxied(in(dir), quiet(), opener(old)), newProxied(in(dir), quiet(), opener(next))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 2)
+	go func() { done <- a.run(ctx) }()
+	attached, err := a.Attach(ctx, agentsock.Attachment{}, file(t))
+	require.NoError(t, err)
+	assert.Equal(t, "old", attached.Backend)
+	go func() { done <- b.run(ctx) }()
+	attached, err = b.Attach(ctx, agentsock.Attachment{}, file(t)) // waits for its turn
+	require.NoError(t, err)
+	assert.Equal(t, "new", attached.Backend)
+	assert.Nil(t, a.now(), "its turn is over")
+	assert.Empty(t, a.pods())
+	assert.Equal(t, "new", b.pods()[0].Name)
+	require.NoError(t, a.Detach(ctx, attachment.ID{}), "nobody is kept waiting by an agent without pods")
+	require.NoError(t, a.ready(), "an agent that has been replaced")
+
+	short, end := context.WithTimeout(ctx, time.Millisecond)
+	defer end()
+	_, err = a.Attach(short, agentsock.Attachment{}, file(t))
+	var step *agentsock.StepError
+	require.ErrorAs(t, err, &step)
+	assert.Equal(t, []string{"agent", "not-begun"}, []string{step.Step, step.Reason})
+
+	_, err = b.Release(ctx, agentsock.Release{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, next.released.Load())
+	cancel()
+	require.NoError(t, <-done)
+	require.NoError(t, <-done)
+	assert.Zero(t, running.Load())
+}
+
+// TestReadinessOfAmbient: an agent that does not know its pods is not ready. One without a proxy is, and says so.
+func TestReadinessOfAmbient(t *testing.T) {
+	h := &having{name: "h", running: new(atomic.Int32)}
+	p := newProxied(in(t.TempDir()), quiet(), opener(h))
+	require.NoError(t, p.ready(), "the agent before this one still has the pods")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.run(ctx) }()
+	_, err := p.await(ctx)
+	require.NoError(t, err)
+	require.NoError(t, p.ready())
+	assert.Equal(t, []string{"ambient: w"}, p.warnings())
+	h.say(nodeproxy.ErrNotSynced)
+	require.ErrorIs(t, p.ready(), nodeproxy.ErrNotSynced)
+	assert.Equal(t, []string{"ambient: w"}, p.warnings(), "not twice")
+	h.say(errors.New("no proxy is connected"))
+	require.NoError(t, p.ready())
+	assert.Equal(t, []string{"no-proxy: new pods of the mesh do not start: no proxy is connected", "ambient: w"}, p.warnings())
+	s := p.present()
+	s.Ambient.ReadyNeedsProxy = true // something keeps pods off the node until there is one
+	p.change(s)
+	require.ErrorContains(t, p.ready(), "no-proxy: no proxy is connected")
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// TestWaitingForAnAgentThatCannotBegin: who waits when that turns out hears it, too.
+func TestWaitingForAnAgentThatCannotBegin(t *testing.T) {
+	p := newProxied(in(t.TempDir()), quiet(), nil)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := p.await(t.Context())
+		answered <- err
+	}()
+	broken := errors.New("broken")
+	p.fail(broken)
+	require.ErrorIs(t, <-answered, broken)
+}
+
+// TestAmbientThatCannotBegin: the agent goes on with its other work, says why it is not ready, and tries again.
+func TestAmbientThatCannotBegin(t *testing.T) {
+	var broken atomic.Bool
+	broken.Store(true)
+	h := &having{name: "h", running: new(atomic.Int32)}
+	p := newProxied(in(t.TempDir()), quiet(), func(context.Context) (holder, func(context.Context) error, error) {
+		if broken.Load() {
+			return nil, nil, errors.New("the socket's directory is a file")
+		}
+		return h, idle, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.run(ctx) }()
+	require.Eventually(t, func() bool { return p.ready() != nil }, netnstest.Patience, time.Millisecond)
+	require.ErrorContains(t, p.ready(), "the socket's directory is a file")
+	_, err := p.Attach(ctx, agentsock.Attachment{}, file(t))
+	var step *agentsock.StepError
+	require.ErrorAs(t, err, &step, "at once, and not when nobody listens any more")
+	assert.Equal(t, "not-begun", step.Reason)
+	require.ErrorContains(t, err, "the socket's directory is a file")
+	broken.Store(false)
+	require.Eventually(t, func() bool { return p.now() != nil }, netnstest.Patience, time.Millisecond)
+	require.NoError(t, p.ready())
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// TestChangedWhileReleased: a changed configuration captures no pod that was released; it counts from when they are captured again.
+func TestChangedWhileReleased(t *testing.T) {
+	h := &having{name: "h", running: new(atomic.Int32)}
+	opened := make(chan context.Context, 8)
+	p := newProxied(in(t.TempDir()), quiet(), func(ctx context.Context) (holder, func(context.Context) error, error) {
+		opened <- ctx
+		return h, idle, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.run(ctx) }()
+	_, err := p.await(ctx)
+	require.NoError(t, err)
+	first := <-opened
+	s := p.present()
+	h.say(nodeproxy.ErrReleasing)
+	s.Plugin.RefuseProxyUID = true
+	p.change(s)
+	require.NoError(t, first.Err(), "another would capture them")
+	assert.True(t, p.present().Plugin.RefuseProxyUID)
+	h.say(nil)
+	_, err = p.Release(ctx, agentsock.Release{Undo: true})
+	require.NoError(t, err)
+	require.Error(t, first.Err())
+	second := <-opened
+	require.Eventually(t, func() bool { return p.now() != nil }, netnstest.Patience, time.Millisecond)
+	_, err = p.Release(ctx, agentsock.Release{Undo: true})
+	require.NoError(t, err)
+	require.NoError(t, second.Err(), "nothing has changed since")
+	s.Plugin.RefuseProxyUID = false
+	p.change(s)
+	require.Error(t, second.Err())
+	<-opened
+	cancel()
+	require.NoError(t, <-done)
+}

@@ -1,0 +1,75 @@
+//go:build linux
+
+package nodeagent
+
+import (
+	"errors"
+	"go/ast"
+	"go/parser"
+	gotoken "go/token"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// codesIn returns the constants of the type in a file.
+func codesIn(t *testing.T, file, typ string) (codes []string) {
+	t.Helper()
+	parsed, err := parser.ParseFile(gotoken.NewFileSet(), file, nil, 0)
+	require.NoError(t, err)
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		v, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		name := ""
+		switch t := v.Type.(type) {
+		case *ast.Ident:
+			name = t.Name
+		case *ast.SelectorExpr:
+			name = t.Sel.Name
+		}
+		if name == typ {
+			code, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
+			require.NoError(t, err)
+			codes = append(codes, code)
+		}
+		return true
+	})
+	require.NotEmpty(t, codes, file)
+	return codes
+}
+
+// TestEveryNotReadyCodeIsExplained: the page has each code by which an agent is not ready, and no other.
+func TestEveryNotReadyCodeIsExplained(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/troubleshooting.md")
+	require.NoError(t, err)
+	_, section, ok := strings.Cut(string(page), "\n## The node is not ready\n")
+	require.True(t, ok)
+	section, _, ok = strings.Cut(section, "\n### ")
+	require.True(t, ok)
+	var explained []string
+	for line := range strings.Lines(section) {
+		if cells := strings.Split(line, "|"); len(cells) == 5 && strings.HasPrefix(cells[1], " `") {
+			explained = append(explained, strings.Trim(cells[1], " `"))
+			assert.NotEmpty(t, strings.TrimSpace(cells[2]))
+			assert.NotEmpty(t, strings.TrimSpace(cells[3]))
+		}
+	}
+	assert.ElementsMatch(t, append(codesIn(t, "../installer/codes.go", "Code"), codesIn(t, "notready.go", "Code")...), explained)
+}
+
+// TestNotReadyIsOneLine that begins with its code, once, whatever the reason says.
+func TestNotReadyIsOneLine(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("repair: missing permission: a\nmissing permission: b")
+	err := because(codeRepair, cause)
+	assert.EqualError(t, err, "repair: missing permission: a; missing permission: b")
+	require.ErrorIs(t, err, cause)
+	assert.NoError(t, because(codeRepair, nil))
+}

@@ -1,0 +1,23 @@
+//go:build linux
+
+package nodeagent
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
+)
+
+// TestNoJournal: that pods' namespaces are not kept for the next agent is not only in the log.
+func TestNoJournal(t *testing.T) {
+	a := &ambientParts{store: netnsstore.New(netnsstore.Options{RunDir: t.TempDir(), ProcRoot: t.TempDir(), Log: quiet()})}
+	p := newProxied(in(t.TempDir()), quiet(), nil)
+	var h holder = ending{new(nodeproxy.Controller), a}
+	p.set(&h)
+	require.Len(t, p.warnings(), 1)
+	assert.Contains(t, p.warnings()[0], "ambient: a restart will have to find network namespaces anew: there is no journal of network namespaces: ")
+}

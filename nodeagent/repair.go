@@ -1,0 +1,261 @@
+//go:build linux
+
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/repair"
+)
+
+// repairer runs the repair controller with the present settings.
+type repairer struct {
+	supervisor[repairing]
+
+	options   Options
+	events    func() record.EventRecorder // for its events; nil: the API server
+	installed func() error                // why new pods would not be captured; nil: they would
+	putBack   func() time.Time
+	suspects  func() []string
+	elsewhere func(dialect string) bool
+	since     func() time.Time // the plugin was first in place
+	confined  *confinement     // nil: it does not act by itself
+	watch     repair.Pods      // of the node, for all of the agent; nil: there is none
+}
+
+// repairing is a controller with its metrics.
+type repairing struct {
+	controller
+	*prometheus.Registry
+}
+
+// controller is a *repair.Controller; tests have another.
+type controller interface {
+	Run(ctx context.Context) error
+	Ready() error
+	Pods() []repair.PodStatus
+	ReportBypasses(repair.Bypasses)
+}
+
+func openRepair(o repair.Options) (controller, error) { return repair.New(o) }
+
+func (o Options) newRepairer() *repairer {
+	r := &repairer{options: o, confined: o.confinementOf(o.Config)}
+	r.init("repair", o.Config, func(s Config) any {
+		return []any{s.Repair, s.AutoEvict, s.Node, s.HostRoot, s.ProcRoot, s.CNICacheDir, s.AgentPrefix, s.Effective()}
+	}, o.Log)
+	return r
+}
+
+// now returns the running controller, or nil.
+func (r *repairer) now() controller {
+	if c, _ := r.state(); c != nil {
+		return c.controller
+	}
+	return nil
+}
+
+// acting returns the present settings with what AutoEvict comes to.
+func (r *repairer) acting() Config {
+	s := r.present()
+	if r.confined.proven() {
+		return s.evicting()
+	}
+	return s
+}
+
+// ready returns why repair does not work, or nil. Detection alone keeps no pod from being captured.
+func (r *repairer) ready() error {
+	c := r.now()
+	if c == nil || !r.present().acts() {
+		return nil
+	}
+	return because(codeRepair, c.Ready())
+}
+
+// pods returns what is known of the node's pods in the mesh.
+func (r *repairer) pods() []repair.PodStatus {
+	if c := r.now(); c != nil {
+		return c.Pods()
+	}
+	return nil
+}
+
+// warnings returns what people should know of the node's pods, and why it may not be all.
+func (r *repairer) warnings() (all []string) {
+	n := map[string]int{}
+	for _, p := range r.pods() {
+		n[p.State]++
+	}
+	for _, f := range []struct{ state, says string }{
+		{string(repair.Uncaptured), "in the mesh and bypass it"},
+		{repair.StateDrifted, "in the mesh and do not have the rules that they should"},
+		{string(repair.CannotTell), "in the mesh, and nothing on the node says whether they have their rules"},
+	} {
+		if n[f.state] > 0 {
+			all = append(all, fmt.Sprintf("%s: %d of the node's pods are %s (%s pods names them)", f.state, n[f.state], f.says, r.options.Name))
+		}
+	}
+	all = append(all, r.otherDialects()...)
+	all = append(all, r.confined.warnings()...)
+	c, failed := r.state()
+	if c != nil && !r.present().acts() {
+		failed = c.Ready()
+	}
+	if failed != nil {
+		all = append(all, "detection: "+failed.Error())
+	}
+	return all
+}
+
+// decided hands the bypasses of a plugin's decision to the controller, which may write events.
+func (r *repairer) decided(d installer.Decision) {
+	c := r.now()
+	if c == nil || d.Verb != "ADD" || d.Outcome != string(plugin.Redirected) && d.Outcome != string(plugin.Same) {
+		return
+	}
+	b := repair.Bypasses{Namespace: d.Pod.Namespace, Name: d.Pod.Name, UID: d.Pod.UID, AddressFamilies: d.AddressFamilies}
+	for _, code := range d.Bypasses {
+		if slices.Contains(d.DefaultBypasses, code) {
+			continue // nearly every pod has it, so it is no news of one
+		}
+		b.Codes = append(b.Codes, dialect.BypassCode(code))
+	}
+	c.ReportBypasses(b)
+}
+
+// enabled reports whether there is anything to do.
+func (r *repairer) enabled() bool {
+	s := r.present()
+	return s.acts() || s.Repair.Detect != nil || r.confined != nil
+}
+
+// run runs repair until the context ends. It starts over when the settings change.
+func (r *repairer) run(ctx context.Context) error {
+	if r.confined != nil {
+		_ = r.confined.ask(ctx) // it is noted
+		r.confined.changed = r.restart
+		go r.confined.run(ctx)
+	}
+	for r.enabled() {
+		again, err := r.once(ctx, r.begin)
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // the caller ended it
+		case again && (err == nil || errors.Is(err, context.Canceled)):
+			continue
+		case err == nil:
+			return nil
+		case r.present().acts():
+			r.log.Error("repair ended", "error", err)
+			return err
+		}
+		// Detection is all that is set: that it fails must not end the agent.
+		if r.fail(err) {
+			r.log.Warn("pods that start without the plugin are not looked for", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(detectAgain):
+		}
+	}
+	return nil
+}
+
+// detectAgain is the wait before detection that could not begin is tried again.
+const detectAgain = 30 * time.Second
+
+// begin makes a controller with the present settings, and returns what runs it.
+func (r *repairer) begin(context.Context) (c repairing, run func(context.Context) error, err error) {
+	s := r.present()
+	evicts := r.confined.proven()
+	if evicts {
+		s = s.evicting()
+	}
+	o, err := r.options.repairOptions(s)
+	if err != nil {
+		return c, nil, err
+	}
+	c.Registry = prometheus.NewRegistry()
+	o.Metrics, o.Log, o.Pods = c.Registry, r.log, r.watch
+	o.Installed, o.PutBack, o.Suspects, o.Elsewhere = r.installed, r.putBack, r.suspects, r.elsewhere
+	if evicts {
+		o.Confined = r.confined.confirm
+		if o.Detect != nil {
+			o.Detect.Lost = &repair.Lost{Since: r.relied, Neighbours: s.OtherMeshPlugins()}
+		}
+	}
+	if r.events != nil {
+		o.Events = r.events()
+	}
+	if c.controller, err = r.options.open(o); err != nil {
+		return c, nil, err
+	}
+	return c, c.Run, nil
+}
+
+// repairOptions returns the options of a controller, less what the running agent has.
+func (o Options) repairOptions(s Config) (repair.Options, error) {
+	all, err := o.permissible(s)
+	if err == nil {
+		all.Config, err = o.repairAPI(s)
+	}
+	return all, err
+}
+
+// permissible is the same without the API server.
+func (o Options) permissible(s Config) (repair.Options, error) {
+	all, plugin := s.Repair, s.Effective()
+	meshes, err := o.configured(plugin)
+	if err != nil {
+		return all, err
+	}
+	all.Node, all.HostRoot, all.ProcRoot, all.Records = s.Node, s.HostRoot, s.ProcRoot, attachment.In(plugin.RunDir)
+	all.Dialects, all.Others, all.Plan = meshes.Meshes, meshes.Others(), meshes.Options
+	if all.Backend, err = ruleset.ParseBackend(string(plugin.Backend)); err != nil {
+		return all, err
+	}
+	if all.ClusterBudget.PerMinute == 0 {
+		all.ClusterBudget = repair.Budget{} // no bound
+	}
+	all.Criteria = maps.Clone(all.Criteria)
+	for name, c := range all.Criteria {
+		if d := all.Dialects.Named(name); d != nil {
+			c.Policy = &d.Policy
+			all.Criteria[name] = c
+		} else {
+			delete(all.Criteria, name)
+		}
+	}
+	if all.Detect != nil {
+		found := *all.Detect
+		found.CacheDir, found.AgentNamespace, found.AgentPrefix = s.CNICacheDir, plugin.PodNamespace, s.AgentPrefix
+		if plugin.Type != "" {
+			found.Types = []string{plugin.Type}
+		}
+		all.Detect = &found
+	}
+	return all, nil
+}
+
+// relied returns since when a pod of the node could rely on the plugin. Zero where the runtime need not call it for each pod: with Multus, and
+// in a file that somebody has chosen.
+func (r *repairer) relied() time.Time {
+	if s := r.present(); !s.Chained || s.CNIConfName != "" || r.since == nil {
+		return time.Time{}
+	}
+	return r.since()
+}
