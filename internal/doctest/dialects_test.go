@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -23,6 +24,9 @@ var keyOrVariable = regexp.MustCompile(`^(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+/[A-Za-z0
 func settingsOf(t *testing.T, name string) (all []string) {
 	t.Helper()
 	for path, text := range sources(t, "dialect/"+name) {
+		if filepath.Dir(path) != "dialect/"+name { // the facts beside it are about the mesh's other objects
+			continue
+		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
 		require.NoError(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {

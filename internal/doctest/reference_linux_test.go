@@ -158,7 +158,7 @@ func TestReference(t *testing.T) {
 var flagsOfOthers = map[string]string{
 	"--noflush": "iptables-restore", "--set": "helm", "--set-file": "helm", "--dry-run": "kubectl too", "--previous": "kubectl",
 	"--wait": "helm", "--cleanup-on-fail": "helm", "--no-hooks": "helm", "--private-infrastructure": "cosign", "--registry": "release",
-	"--help": "every program", "--version": "every program", "--ipv6": "linkerd-init", "--config-file": "kuma-init",
+	"--all-namespaces": "kubectl", "--selector": "kubectl", "--output": "kubectl", "--help": "every program", "--version": "every program", "--ipv6": "linkerd-init", "--config-file": "kuma-init",
 }
 
 // calls are what our programs are called with, in a block of commands.
