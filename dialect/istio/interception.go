@@ -56,7 +56,11 @@ func interception(v redirect.Values) (found redirect.Origin, warnings redirect.W
 		{redirect.FromEnv, ProxyConfigEnv, v.Env, proxyConfigMode},
 		{redirect.FromAnnotation, ProxyConfig, v.Annotations, proxyConfigMode},
 	} {
-		mode, err := s.parse(s.values[s.key])
+		text, ok := s.values[s.key]
+		if !ok {
+			continue // an empty document would be read too, at the price of all the rest of the decision
+		}
+		mode, err := s.parse(text)
 		if err != nil {
 			warnings = append(warnings, redirect.Warningf(redirect.WarningInvalid, s.key, "%s %s is not read: %v", s.source, s.key, err))
 		}
