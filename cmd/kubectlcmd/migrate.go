@@ -18,9 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/migration"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/mesh"
 )

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 

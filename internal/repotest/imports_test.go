@@ -23,7 +23,7 @@ type rule struct {
 // values are the packages of values: what they know is in their arguments.
 var values = []string{
 	"selection", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare", "dialect", "dialect/istio", "dialect/ambient",
-	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "nodeproxy/internal/machine", "cmd/internal/migration",
+	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "nodeproxy/internal/machine", "internal/migration",
 	"mesh", "mesh/builtin", "dialect/istio/istiofacts", "dialect/ambient/ambientfacts", "dialect/linkerd/linkerdfacts", "dialect/kuma/kumafacts",
 	"dialect/consul/consulfacts",
 }

@@ -11,7 +11,7 @@ import (
 // printing are the packages that print texts of clusters, pods and kernels for people.
 var printing = []string{
 	"explain", "redirect/trace", "redirect/ruleset", "cmd/kubectlcmd", "cmd/redirectcmd", "cmd/nodecmd", "nodeagent", "cmd/taintcmd", "cmd/repaircmd",
-	"cmd/internal/cli", "cmd/internal/migration", "internal/serve",
+	"cmd/internal/cli", "internal/migration", "internal/serve",
 }
 
 // notPrinted are files that write otherwise, and what it is.

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/mesh/builtin"
 )
@@ -79,7 +79,7 @@ func one(yes bool) int {
 
 // TestPlans: what each peer's objects become.
 func TestPlans(t *testing.T) {
-	text, err := os.ReadFile("../../../deploy/helm/meshcni/values.yaml")
+	text, err := os.ReadFile("../../deploy/helm/meshcni/values.yaml")
 	require.NoError(t, err)
 	var chart map[string]any
 	require.NoError(t, yaml.Unmarshal(text, &chart))

@@ -3,7 +3,7 @@ package migration_test
 import (
 	"fmt"
 
-	"github.com/meshcni/meshcni/cmd/internal/migration"
+	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/mesh/builtin"
 )
 
