@@ -185,7 +185,7 @@ var modules = [][2]string{{".", "all libraries"}, {"cmd", "the programs and thei
 func TestTables(t *testing.T) {
 	var packages, versions strings.Builder
 	versions.WriteString("| module | for | Go | k8s.io |\n|---|---|---|---|\n")
-	packages.WriteString("| package | exported names | brings packages of ours | of others | modules of others |\n|---|---|---|---|---|\n")
+	packages.WriteString("| package | exported names | modules of others |\n|---|---|---|\n")
 	for _, m := range modules {
 		text, err := os.ReadFile(filepath.Join(root(t), m[0], "go.mod"))
 		require.NoError(t, err)
@@ -236,14 +236,9 @@ func writeRows(t *testing.T, b *strings.Builder, dir string) {
 		if p.DepOnly || p.Name == "main" || private.MatchString(name+"/") || names == 0 {
 			continue
 		}
-		ours, others, modules := 0, 0, map[string]bool{}
+		modules := map[string]bool{}
 		for _, d := range p.Deps {
-			switch d := packages[d]; {
-			case d.Standard:
-			case d.Module.Path == module || strings.HasPrefix(d.Module.Path, module+"/"):
-				ours++
-			default:
-				others++
+			if d := packages[d]; !d.Standard && d.Module.Path != module && !strings.HasPrefix(d.Module.Path, module+"/") {
 				modules[d.Module.Path] = true
 			}
 		}
@@ -251,7 +246,7 @@ func writeRows(t *testing.T, b *strings.Builder, dir string) {
 		if len(modules) > 0 && len(modules) < 4 {
 			list += ": " + strings.Join(slices.Sorted(maps.Keys(modules)), ", ")
 		}
-		fmt.Fprintf(b, "| `%s` | %d | %d | %d | %s |\n", strings.TrimPrefix(name, module+"/"), names, ours, others, list)
+		fmt.Fprintf(b, "| `%s` | %d | %s |\n", strings.TrimPrefix(name, module+"/"), names, list)
 	}
 }
 
