@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshcni/meshcni/internal/brief"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -43,7 +43,7 @@ type failedADD struct {
 
 // FailingPod is a pod whose newest ADD failed, within ten minutes.
 type FailingPod struct {
-	Pod attachment.Pod
+	Pod status.ID
 	// Reason is a plugin.FailReason; empty: the plugin gave none. Error says the same for people, with what to do.
 	Reason, Error string
 	// At is when it failed.
@@ -68,12 +68,12 @@ func (f *failing) all() (pods []FailingPod) {
 	return pods
 }
 
-func keyOf(pod attachment.Pod) string { return cmp.Or(pod.UID, pod.Namespace+"/"+pod.Name) }
+func keyOf(pod status.ID) string { return cmp.Or(pod.UID, pod.Namespace+"/"+pod.Name) }
 
 func newFailing() *failing { return &failing{now: time.Now, pods: map[string]failedADD{}} }
 
 // failed records that a pod's ADD failed.
-func (f *failing) failed(pod attachment.Pod, code, reason, text string) {
+func (f *failing) failed(pod status.ID, code, reason, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forget()
@@ -83,7 +83,7 @@ func (f *failing) failed(pod attachment.Pod, code, reason, text string) {
 }
 
 // started records that a pod's ADD succeeded.
-func (f *failing) started(pod attachment.Pod) {
+func (f *failing) started(pod status.ID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.pods, keyOf(pod))

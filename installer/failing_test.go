@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // One pod that is tried again and again is one; it no longer counts once it has started.
@@ -38,7 +38,7 @@ func TestFailingPods(t *testing.T) {
 	require.Len(t, all, 2, "that one can name")
 	assert.NotZero(t, all[0].At)
 	all[0].At = time.Time{}
-	assert.Equal(t, FailingPod{Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "typo"}, Reason: "pod-refused", Error: "annotation a: no number; correct it"}, all[0])
+	assert.Equal(t, FailingPod{Pod: status.ID{Namespace: "shop", Name: "cart", UID: "typo"}, Reason: "pod-refused", Error: "annotation a: no number; correct it"}, all[0])
 	assert.Equal(t, "no-uid", all[1].Pod.Name)
 	metrics := scrape(t, a)
 	for _, want := range []string{`cni_code="7"} 1`, `cni_code="11"} 2`, `cni_code="50"} 0`, `cni_code="101"} 0`, `cni_code="999"} 0`} {
@@ -53,11 +53,11 @@ func TestFailingPodsAreForgotten(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(f)
 	for i := range 2 * maxFailing {
-		f.failed(attachment.Pod{UID: fmt.Sprint(i)}, "other", "", "")
+		f.failed(status.ID{UID: fmt.Sprint(i)}, "other", "", "")
 	}
 	require.Len(t, f.pods, maxFailing)
 	now = now.Add(failingFor)
-	f.failed(attachment.Pod{UID: "0"}, "101", "", "")
+	f.failed(status.ID{UID: "0"}, "101", "", "")
 	now = now.Add(time.Second)
 	families, err := reg.Gather()
 	require.NoError(t, err)

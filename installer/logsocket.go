@@ -18,9 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // maxQueued bounds the bytes waiting to be printed.
@@ -45,7 +45,7 @@ type logSocket struct {
 
 // Decision is a plugin's log record of one ADD or CHECK on this node. See [plugin.Event].
 type Decision struct {
-	Pod                   attachment.Pod
+	Pod                   status.ID
 	Verb, Outcome, Reason string
 	// Bypasses are at most eight codes of ways past the mesh.
 	Bypasses []string
@@ -171,7 +171,7 @@ func (s *logSocket) account(record []byte) []byte {
 		return marshalLine(map[string]string{"level": "WARN", "msg": "a plugin sent no log record", "record": string(record)})
 	}
 	s.m.records.WithLabelValues(oneOf(logLevels, r.Level)).Inc()
-	pod := attachment.Pod{Namespace: r.Namespace, Name: r.Pod, UID: r.UID}
+	pod := status.ID{Namespace: r.Namespace, Name: r.Pod, UID: r.UID}
 	switch r.Msg {
 	case "failed":
 		if string(r.Code) == tryAgain && s.unread != nil {

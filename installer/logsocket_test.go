@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // plugin sends records as the plugin does.
@@ -56,7 +56,7 @@ func TestPluginsRecordsArePrintedAndCounted(t *testing.T) {
 
 	require.Len(t, decisions, 3, "of all records")
 	assert.Equal(t, Decision{
-		Pod: attachment.Pod{Namespace: "b", Name: "a"}, Verb: "ADD", Outcome: "redirected", Reason: "injected", Bypasses: []string{"ipv6", "proxy-id", "net-raw"}, DefaultBypasses: []string{"net-raw"}, AddressFamilies: []ruleset.Family{ruleset.IPv4},
+		Pod: status.ID{Namespace: "b", Name: "a"}, Verb: "ADD", Outcome: "redirected", Reason: "injected", Bypasses: []string{"ipv6", "proxy-id", "net-raw"}, DefaultBypasses: []string{"net-raw"}, AddressFamilies: []ruleset.Family{ruleset.IPv4},
 	}, <-decisions)
 	got := strings.Split(strings.TrimSpace(out.String()), "\n")
 	require.Len(t, got, 9)

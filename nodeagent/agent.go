@@ -37,6 +37,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Options configure an [Agent]. Only Config is required.
@@ -146,7 +147,7 @@ func New(o Options) (*Agent, error) {
 		o.Config.Repair, o.Config.AutoEvict, o.Config.Ambient.Enabled = repair.Options{}, false, false
 	}
 	a.repairs = o.newRepairer()
-	a.full = newTables(o.Config, func() []agentsock.PodState { return merge(a.repairs.pods(), a.held.pods()) }, o.Log)
+	a.full = newTables(o.Config, func() []status.Pod { return merge(a.repairs.pods(), a.held.pods()) }, o.Log)
 	var err error
 	if a.invalid == nil {
 		if err = a.openSocket(o); err != nil {
@@ -390,7 +391,7 @@ func (a *Agent) notify(n installer.Notice) {
 }
 
 // pods returns the states of all pods that the agent knows.
-func (a *Agent) pods() []agentsock.PodState {
+func (a *Agent) pods() []status.Pod {
 	all := a.full.mark(merge(a.repairs.pods(), slices.Concat(a.held.pods(), a.left.states())))
 	if a.install == nil {
 		return all
@@ -473,7 +474,7 @@ func (a *Agent) Status() Status {
 
 // Release takes all pods out of the care of the node's proxy, gives them to another agent, or has them captured again. It returns
 // those for which that failed.
-func (a *Agent) Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
+func (a *Agent) Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error) {
 	if a.sock == nil {
 		return nil, agentsock.ErrUnsupported
 	}

@@ -20,9 +20,9 @@ import (
 	"github.com/meshcni/meshcni/internal/installed"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // nodeAPI answers who asks on the loopback interface.
@@ -46,7 +46,7 @@ func (n nodeAPI) handler() http.Handler {
 // node returns what "meshcni-node status" prints, and the agent's own description.
 func (n nodeAPI) node() agentapi.Node {
 	s, now := n.settings(), n.status()
-	node := agentapi.Node{Time: now.Time, Node: now.Node, Ready: now.Ready, NotReady: now.NotReady, Warnings: now.Warnings, Pods: states(now.Pods)}
+	node := agentapi.Node{Time: now.Time, Node: now.Node, Ready: now.Ready, NotReady: now.NotReady, Warnings: now.Warnings, Pods: now.Pods}
 	for _, neighbour := range n.neighbours() {
 		node.Warnings = append(node.Warnings, string(installer.NoticeOtherMesh)+": "+neighbour.Text())
 	}
@@ -76,31 +76,19 @@ func (n nodeAPI) mode(s Config) string {
 }
 
 // networked counts the pods that have a network of their own, and those beside the known ones that are to have one.
-func networked(pods []*corev1.Pod, known []agentapi.State) (total, starting int) {
+func networked(pods []*corev1.Pod, known []status.Pod) (total, starting int) {
 	for _, p := range pods {
 		switch {
 		case p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		case p.Status.PodIP != "" || len(p.Status.PodIPs) > 0 || p.Status.Phase != corev1.PodPending && p.Status.Phase != "":
 			total++
-		case slices.ContainsFunc(known, func(s agentapi.State) bool { return podid.Is(p, s.Namespace, s.Name, s.UID) }):
+		case slices.ContainsFunc(known, func(s status.Pod) bool { return podid.Is(p, s.Namespace, s.Name, s.UID) }):
 			total++
 		case p.DeletionTimestamp == nil:
 			starting++
 		}
 	}
 	return total, starting
-}
-
-// states are pods in the words of people's programs.
-func states(pods []agentsock.PodState) []agentapi.State {
-	all := make([]agentapi.State, 0, len(pods))
-	for _, p := range pods {
-		all = append(all, agentapi.State{
-			Namespace: p.Namespace, Name: p.Name, UID: p.UID, Dialect: p.Dialect, State: agentapi.Condition(p.State), Reason: p.Reason, Detail: p.Detail,
-			Since: p.Since, Backend: p.Backend, Bypasses: p.Bypasses, ExchangeResets: p.ExchangeResets, ConntrackPercent: p.ConntrackPercent, Wrong: NeedsAttention(p),
-		})
-	}
-	return all
 }
 
 // installed is the plugin's entry that is in force.
@@ -134,7 +122,7 @@ func (n nodeAPI) installed(s Config) (i agentapi.Installed) {
 func (n nodeAPI) pod(ctx context.Context, uid string) agentapi.Pod {
 	s := n.settings()
 	p := recorded(s.RunDir, uid)
-	for _, state := range states(n.status().Pods) {
+	for _, state := range n.status().Pods {
 		if state.UID == uid {
 			p.State = &state
 		}

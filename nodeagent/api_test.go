@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -24,12 +23,12 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // capturedPod is one with the plugin's rules and the record of ADD, below the directory of a node.
@@ -45,7 +44,7 @@ func capturedPod(t *testing.T, dir string) (apply.Backend, attachment.Record) {
 	id := ns.ID()
 	record := attachment.Record{
 		ID: attachment.ID{Network: "calico", ContainerID: "c1", IfName: "eth0"}, NetNS: attachment.NetNS{Path: ns.Path(), Dev: id.Dev, Ino: id.Ino},
-		Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, Selected: true, Reason: "selected", Dialect: "istio", By: "ADD", Time: time.Unix(1e9, 0).UTC(),
+		Pod: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, Selected: true, Reason: "selected", Dialect: "istio", By: "ADD", Time: time.Unix(1e9, 0).UTC(),
 	}
 	record.Applied(string(ruleset.BackendNftables), rules, nil)
 	require.NoError(t, attachment.In(dir+"/run").Write(record))
@@ -95,15 +94,15 @@ func TestAPI(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, unknown)
 	assert.Equal(t, []string{"a", "b"}, c.Kubernetes.ExcludeNamespaces)
-	assert.Equal(t, []bool{false, true, false}, []bool{n.Pods[0].Wrong, n.Pods[1].Wrong, n.Pods[2].Wrong})
+	assert.Equal(t, []bool{false, true, false}, []bool{n.Pods[0].NeedsAttention(), n.Pods[1].NeedsAttention(), n.Pods[2].NeedsAttention()})
 	said := agent.Status()
 	for i, p := range said.Pods {
-		assert.Equal(t, []any{p.Namespace, p.Name, p.UID, agentapi.Condition(p.State), p.Reason}, []any{n.Pods[i].Namespace, n.Pods[i].Name, n.Pods[i].UID, n.Pods[i].State, n.Pods[i].Reason})
+		assert.Equal(t, []any{p.Namespace, p.Name, p.UID, p.State, p.Reason}, []any{n.Pods[i].Namespace, n.Pods[i].Name, n.Pods[i].UID, n.Pods[i].State, n.Pods[i].Reason})
 	}
 
 	var p agentapi.Pod
 	assert.Equal(t, http.StatusOK, get(agentapi.PodPath+"u1", &p))
-	assert.Equal(t, agentapi.Captured, p.State.State)
+	assert.Equal(t, status.StateCaptured, p.State.State)
 	require.Len(t, p.Records, 1)
 	assert.Equal(t, record.Reason, p.Records[0].Reason)
 	assert.Empty(t, p.LiveError)
@@ -129,8 +128,8 @@ func TestAPI(t *testing.T) {
 	defer own.Close()
 	base = own.URL
 	assert.Equal(t, http.StatusOK, get(agentapi.NodePath, &n))
-	assert.Equal(t, http.StatusOK, status(base+"/readyz"))
-	assert.Equal(t, http.StatusOK, status(base+"/metrics"))
+	assert.Equal(t, http.StatusOK, statusCode(base+"/readyz"))
+	assert.Equal(t, http.StatusOK, statusCode(base+"/metrics"))
 	remote := httptest.NewRequest(http.MethodGet, agentapi.NodePath, nil) // from 192.0.2.1
 	answer := httptest.NewRecorder()
 	agent.ServeHTTP(answer, remote)
@@ -142,33 +141,6 @@ func TestAPI(t *testing.T) {
 	assert.Greater(t, len(families), 10)
 	require.NoError(t, agent.end())
 	require.ErrorContains(t, agent.Run(t.Context()), "has run already")
-}
-
-// TestAPIHasAllOfAPod: what the agent knows of a pod is told, each field and each word of it.
-func TestAPIHasAllOfAPod(t *testing.T) {
-	full := agentsock.PodState{
-		Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, Dialect: "istio", State: agentsock.Drifted, Reason: "rules", Detail: "one is gone",
-		Since: time.Unix(1e9, 0).UTC(), Backend: "nftables", Bypasses: []string{"ipv6"}, ExchangeResets: "the kernel is old", ConntrackPercent: 97,
-	}
-	fields := reflect.ValueOf(full)
-	for i := range fields.NumField() {
-		assert.False(t, fields.Field(i).IsZero(), "%s is not looked at", fields.Type().Field(i).Name)
-	}
-	object := func(v any) (all map[string]any) {
-		text, err := json.Marshal(v)
-		require.NoError(t, err)
-		require.NoError(t, json.Unmarshal(text, &all))
-		return all
-	}
-	want := object(full)
-	want["wrong"] = true
-	assert.Equal(t, want, object(states([]agentsock.PodState{full})[0]))
-
-	var words []agentsock.State
-	for _, c := range agentapi.Conditions {
-		words = append(words, agentsock.State(c))
-	}
-	assert.Equal(t, agentsock.States, words)
 }
 
 // TestAPIInstalled: that no file has the entry is one thing, that it cannot be told another, and an entry that is wrong a third.
@@ -227,7 +199,7 @@ func TestPodsCounted(t *testing.T) {
 	total, starting := networked([]*corev1.Pod{
 		pod("runs", corev1.PodRunning, "10.0.0.1"), pod("init", corev1.PodPending, "10.0.0.2"), pod("refused", corev1.PodPending, ""), pod("new", "", ""),
 		pod("listed", corev1.PodPending, ""), pod("done", corev1.PodSucceeded, ""), hosts, ending,
-	}, []agentapi.State{{Namespace: "shop", Name: "p", UID: "listed"}, {Namespace: "other", Name: "p", UID: "refused"}})
+	}, []status.Pod{{ID: status.ID{Namespace: "shop", Name: "p", UID: "listed"}}, {ID: status.ID{Namespace: "other", Name: "p", UID: "refused"}}})
 	assert.Equal(t, [2]int{3, 2}, [2]int{total, starting})
 }
 
@@ -235,7 +207,7 @@ func TestPodsCounted(t *testing.T) {
 func TestAPIPodsUnknown(t *testing.T) {
 	api := nodeAPI{pods: func() ([]*corev1.Pod, error) { return nil, errors.New("not listed yet") }}
 	assert.EqualError(t, api.hosts("u1", agentapi.Pod{}), "not listed yet")
-	assert.NoError(t, api.hosts("u1", agentapi.Pod{State: &agentapi.State{}}))
+	assert.NoError(t, api.hosts("u1", agentapi.Pod{State: &status.Pod{}}))
 	api.pods = func() ([]*corev1.Pod, error) { return nil, nil }
 	api.podByUID = func(uid string) *corev1.Pod {
 		return map[string]*corev1.Pod{"u1": {}, "hosts": {Spec: corev1.PodSpec{HostNetwork: true}}}[uid]

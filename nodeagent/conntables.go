@@ -8,18 +8,17 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/nodeproxy/conntables"
-	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // tables knows how full the connection tracking tables of the node's pods in the mesh are.
 type tables struct{ *conntables.Tables }
 
-func newTables(s Config, states func() []agentsock.PodState, log *slog.Logger) tables {
-	return tables{conntables.New(conntables.Options{ProcRoot: s.ProcRoot, Log: log, Pods: func() (pods []attachment.Pod) {
+func newTables(s Config, states func() []status.Pod, log *slog.Logger) tables {
+	return tables{conntables.New(conntables.Options{ProcRoot: s.ProcRoot, Log: log, Pods: func() (pods []status.ID) {
 		for _, p := range states() {
-			if p.State != agentsock.Outside {
-				pods = append(pods, p.Pod)
+			if p.State != status.StateOutside {
+				pods = append(pods, p.ID)
 			}
 		}
 		return pods
@@ -27,13 +26,13 @@ func newTables(s Config, states func() []agentsock.PodState, log *slog.Logger) t
 }
 
 // mark adds to the states how full the pods' tables are.
-func (t tables) mark(states []agentsock.PodState) []agentsock.PodState {
-	percent := map[attachment.Pod]int{}
+func (t tables) mark(states []status.Pod) []status.Pod {
+	percent := map[status.ID]int{}
 	for _, table := range t.Recent().Tables {
 		percent[table.Pod] = table.Percent()
 	}
 	for i := range states {
-		states[i].ConntrackPercent = percent[states[i].Pod]
+		states[i].ConntrackPercent = percent[states[i].ID]
 	}
 	return states
 }

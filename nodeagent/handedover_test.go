@@ -21,15 +21,15 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // agentThat serves the agent's socket in a run directory with what release answers, and returns what it is asked for.
-func agentThat(t *testing.T, runDir string, left ...agentsock.PodState) (asked chan agentsock.Release) {
+func agentThat(t *testing.T, runDir string, left ...status.Pod) (asked chan agentsock.Release) {
 	t.Helper()
 	asked = make(chan agentsock.Release, 8)
 	require.NoError(t, os.MkdirAll(runDir, 0o755))
-	h := &having{running: new(atomic.Int32), release: func(string) ([]agentsock.PodState, error) { return left, nil }}
+	h := &having{running: new(atomic.Int32), release: func(string) ([]status.Pod, error) { return left, nil }}
 	p := newProxied(in(runDir), quiet(), nil)
 	p.set(held(h))
 	server := &agentsock.Server{Handler: &socket{enroller: noting{p, asked}, log: quiet()}}
@@ -52,7 +52,7 @@ type noting struct {
 	asked chan agentsock.Release
 }
 
-func (n noting) Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
+func (n noting) Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error) {
 	n.asked <- r
 	return n.enroller.Release(ctx, r)
 }
@@ -74,7 +74,7 @@ func TestReleaseByTheAgent(t *testing.T) {
 		assert.Equal(t, want, <-asked)
 	}
 	busy, o := node(t)
-	agentThat(t, busy+"/run", agentsock.PodState{Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, State: agentsock.Drifted, Reason: "not-released"})
+	agentThat(t, busy+"/run", status.Pod{ID: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, State: status.StateDrifted, Reason: "not-released"})
 	left, err := o.Release(t.Context(), agentsock.Release{To: "istio-cni"}, true)
 	require.NoError(t, err)
 	assert.Len(t, left, 1)
@@ -83,10 +83,10 @@ func TestReleaseByTheAgent(t *testing.T) {
 // TestGivenIsNotedFirst: an agent that is killed while it gives pods away leaves a note, which says whether it was done.
 func TestGivenIsNotedFirst(t *testing.T) {
 	dir := t.TempDir()
-	var left []agentsock.PodState
+	var left []status.Pod
 	var failure error
 	var during []handedOver
-	h := &having{running: new(atomic.Int32), release: func(string) ([]agentsock.PodState, error) {
+	h := &having{running: new(atomic.Int32), release: func(string) ([]status.Pod, error) {
 		g, err := readHandedOver(dir)
 		require.NoError(t, err)
 		during = append(during, g)
@@ -107,7 +107,7 @@ func TestGivenIsNotedFirst(t *testing.T) {
 	require.ErrorIs(t, err, failure)
 	assert.Zero(t, g, "nothing was begun")
 
-	failure, left = nil, []agentsock.PodState{{Reason: "not-released"}}
+	failure, left = nil, []status.Pod{{Reason: "not-released"}}
 	g, err = give("istio-cni")
 	require.NoError(t, err)
 	assert.Equal(t, handedOver{To: "istio-cni"}, g)
@@ -171,7 +171,7 @@ func TestUninstallAfterPodsWereGiven(t *testing.T) {
 func TestUninstallThatReleasesNotAll(t *testing.T) {
 	dir, o := node(t)
 	o.Dialects = []dialect.Dialect{istio.New()}
-	agentThat(t, dir+"/run", agentsock.PodState{Pod: attachment.Pod{Namespace: "shop", Name: "cart"}, Reason: "not-released"})
+	agentThat(t, dir+"/run", status.Pod{ID: status.ID{Namespace: "shop", Name: "cart"}, Reason: "not-released"})
 	lock := filepath.Join(dir, "run", lockFile)
 	require.NoError(t, os.WriteFile(lock, nil, 0o600))
 	for range 2 {
@@ -184,14 +184,14 @@ func TestUninstallThatReleasesNotAll(t *testing.T) {
 // TestLeaving: an agent that leaves for good says so if it leaves captured pods behind, and what is kept for them.
 func TestLeaving(t *testing.T) {
 	for name, c := range map[string]struct {
-		left   []agentsock.PodState
+		left   []status.Pod
 		failed error
 		turn   bool
 		says   string
 		forget bool
 	}{
 		"all are released":   {turn: true, forget: true},
-		"one is not":         {turn: true, left: []agentsock.PodState{{Reason: "not-released"}}, says: "not-released"},
+		"one is not":         {turn: true, left: []status.Pod{{Reason: "not-released"}}, says: "not-released"},
 		"it could not begin": {failed: errors.New("the socket's directory is a file"), says: "the socket's directory is a file"},
 		"another has them":   {},
 	} {
@@ -199,7 +199,7 @@ func TestLeaving(t *testing.T) {
 			var log output
 			p := newProxied(in(t.TempDir()), slog.New(slog.NewTextHandler(&log, nil)), nil)
 			if c.turn {
-				p.set(held(&having{running: new(atomic.Int32), release: func(string) ([]agentsock.PodState, error) { return c.left, nil }}))
+				p.set(held(&having{running: new(atomic.Int32), release: func(string) ([]status.Pod, error) { return c.left, nil }}))
 			}
 			p.failed = c.failed
 			forgot := false
@@ -223,7 +223,7 @@ func TestEndAwaitsARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})
 		p := newProxied(in(t.TempDir()), quiet(), nil)
-		p.set(held(&having{running: new(atomic.Int32), release: func(string) ([]agentsock.PodState, error) { <-end; return nil, nil }}))
+		p.set(held(&having{running: new(atomic.Int32), release: func(string) ([]status.Pod, error) { <-end; return nil, nil }}))
 		asked := make(chan error, 1)
 		go func() {
 			_, err := p.Release(t.Context(), agentsock.Release{})
@@ -251,9 +251,9 @@ func TestEndAwaitsARelease(t *testing.T) {
 // begins again only if that one tells it to. Until it is stopped it is ready.
 func TestSuccessorWithoutPods(t *testing.T) {
 	var running atomic.Int32
-	left := []agentsock.PodState{{Reason: "not-released"}}
+	left := []status.Pod{{Reason: "not-released"}}
 	h := &having{name: "h", running: &running}
-	h.release = func(string) ([]agentsock.PodState, error) { h.say(nodeproxy.ErrReleasing); return left, nil }
+	h.release = func(string) ([]status.Pod, error) { h.say(nodeproxy.ErrReleasing); return left, nil }
 	p := newProxied(in(t.TempDir()), quiet(), opener(h))
 	forgotten := 0
 	p.forget = func(context.Context, Config) error {
@@ -288,7 +288,7 @@ func TestSuccessorWithoutPods(t *testing.T) {
 	attached, err := p.Attach(ctx, agentsock.Attachment{}, file(t))
 	require.NoError(t, err)
 	assert.Equal(t, "h", attached.Backend)
-	h.release = func(string) ([]agentsock.PodState, error) { h.say(nodeproxy.ErrReleasing); return nil, nil }
+	h.release = func(string) ([]status.Pod, error) { h.say(nodeproxy.ErrReleasing); return nil, nil }
 	_, err = p.Release(ctx, agentsock.Release{})
 	require.NoError(t, err)
 	require.ErrorIs(t, p.ready(), nodeproxy.ErrReleasing, "by hand it is not ready")

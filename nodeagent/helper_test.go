@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/status"
 )
 
 const calico = `{"name":"k8s","cniVersion":"1.0.0","plugins":[{"type":"calico"}]}`
@@ -85,8 +86,8 @@ func (r *agentRun) base(t *testing.T) string {
 	return "http://" + serving.FindStringSubmatch(r.log.String())[1]
 }
 
-// status asks for a path, and returns 0 if nobody answers.
-func status(url string) int {
+// statusCode asks for a path, and returns 0 if nobody answers.
+func statusCode(url string) int {
 	resp, err := http.Get(url) //nolint:noctx // a test's own
 	if err != nil {
 		return 0
@@ -106,5 +107,5 @@ type fake func(ctx context.Context) error
 
 func (f fake) Run(ctx context.Context) error  { return f(ctx) }
 func (f fake) Ready() error                   { return nil }
-func (f fake) Pods() []repair.PodStatus       { return nil }
+func (f fake) Pods() []status.Pod             { return nil }
 func (f fake) ReportBypasses(repair.Bypasses) {}

@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -45,7 +46,7 @@ type leftover struct {
 	why    error // why pods are held; nil: none is known to be
 	unsure bool  // an agent has had pods, and kept no journal of them
 	asked  bool  // the agent before this one has been, and has not ended
-	pods   []agentsock.PodState
+	pods   []status.Pod
 }
 
 // newLeftover returns nil if no pods are left.
@@ -96,7 +97,7 @@ func (l *leftover) sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // byAgent has the agent release the pods that serves the socket. Without one that knows them, errors.Is(err, ErrNoAgent).
-func (l *leftover) byAgent(ctx context.Context) ([]agentsock.PodState, error) {
+func (l *leftover) byAgent(ctx context.Context) ([]status.Pod, error) {
 	given, err := readHandedOver(l.settings.RunDir)
 	if err != nil {
 		return nil, err
@@ -134,12 +135,12 @@ func (l *leftover) undo() {
 }
 
 // release releases what is still held, without another agent.
-func (l *leftover) release(ctx context.Context) ([]agentsock.PodState, error) {
+func (l *leftover) release(ctx context.Context) ([]status.Pod, error) {
 	l.turn.Lock()
 	defer l.turn.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, ReleaseTime)
 	defer cancel()
-	var left []agentsock.PodState
+	var left []status.Pod
 	given, err := readHandedOver(l.settings.RunDir)
 	held := l.options.holds(l.settings)
 	if err == nil && held == 0 && !journaled(l.settings) {
@@ -164,7 +165,7 @@ func (l *leftover) release(ctx context.Context) ([]agentsock.PodState, error) {
 }
 
 // Release is that of [agentsock.Handler] for the pods that are left.
-func (l *leftover) Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
+func (l *leftover) Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error) {
 	if r != (agentsock.Release{}) {
 		return nil, agentsock.ErrUnsupported
 	}
@@ -176,7 +177,7 @@ func (l *leftover) Release(ctx context.Context, r agentsock.Release) ([]agentsoc
 }
 
 // set notes what is left, and tells of what is new.
-func (l *leftover) set(left []agentsock.PodState, err error) {
+func (l *leftover) set(left []status.Pod, err error) {
 	l.mu.Lock()
 	before := l.why
 	l.pods, l.why = left, err
@@ -229,7 +230,7 @@ func journaled(s Config) bool {
 }
 
 // states are the pods that could not be released.
-func (l *leftover) states() []agentsock.PodState {
+func (l *leftover) states() []status.Pod {
 	if l == nil {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Look returns what is on this node of a pod, by its UID as the runtime has it, as an agent would that may enter pods. It needs no
@@ -47,7 +48,7 @@ func recorded(runDir, uid string) agentapi.Pod {
 
 // enter reads the rules in the pod's network namespace.
 func enter(ctx context.Context, known dialect.List, pod *agentapi.Pod, uid, hostRoot string) {
-	last := attachment.Record{Pod: attachment.Pod{UID: uid}}
+	last := attachment.Record{Pod: status.ID{UID: uid}}
 	if len(pod.Records) > 0 {
 		last = pod.Records[len(pod.Records)-1]
 	}

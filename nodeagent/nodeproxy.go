@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // lockFile is the lock in the run directory by which one agent at a time has the pods of the node's proxy.
@@ -31,8 +32,8 @@ type holder interface {
 	Run(ctx context.Context) error
 	Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error)
 	Detach(ctx context.Context, id attachment.ID) error
-	Pods() []agentsock.PodState
-	Release(ctx context.Context, to string) ([]agentsock.PodState, error)
+	Pods() []status.Pod
+	Release(ctx context.Context, to string) ([]status.Pod, error)
 	Capture()
 	Ready() error
 	Warnings() []string
@@ -277,7 +278,7 @@ func (p *proxied) Attach(ctx context.Context, a agentsock.Attachment, ns *os.Fil
 	h, err := p.await(patient)
 	if err != nil {
 		_ = ns.Close()
-		return agentsock.Attached{}, &agentsock.StepError{Step: agentsock.StepAgent, Reason: "not-begun", Err: err}
+		return agentsock.Attached{}, &agentsock.StepError{Step: agentsock.StepAgent, Reason: status.CodeNotBegun, Err: err}
 	}
 	if a.Patience > 0 {
 		a.Patience = max(time.Nanosecond, a.Patience-time.Since(began))
@@ -295,7 +296,7 @@ func (p *proxied) Detach(ctx context.Context, id attachment.ID) error {
 
 // Release is that of [agentsock.Handler]. That the pods are another agent's is noted: an uninstall must not take
 // from it what it has.
-func (p *proxied) Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
+func (p *proxied) Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error) {
 	p.releasing.Add(1)
 	defer p.releasing.Add(-1)
 	if p.isGone() {
@@ -343,7 +344,7 @@ func (p *proxied) Release(ctx context.Context, r agentsock.Release) ([]agentsock
 }
 
 // pods returns what is known of the pods that the proxy has or is to have.
-func (p *proxied) pods() []agentsock.PodState {
+func (p *proxied) pods() []status.Pod {
 	if h := p.now(); h != nil {
 		return h.Pods()
 	}

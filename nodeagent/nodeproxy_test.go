@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // having is a holder that says what it is told to.
@@ -27,7 +28,7 @@ type having struct {
 	ready    atomic.Pointer[error]
 	running  *atomic.Int32
 	released atomic.Int32
-	release  func(to string) ([]agentsock.PodState, error) // nil: it takes all pods out
+	release  func(to string) ([]status.Pod, error) // nil: it takes all pods out
 }
 
 func (h *having) Run(ctx context.Context) error {
@@ -42,12 +43,12 @@ func (h *having) Attach(_ context.Context, _ agentsock.Attachment, ns *os.File) 
 	return agentsock.Attached{Backend: h.name}, nil
 }
 func (h *having) Detach(context.Context, attachment.ID) error { return nil }
-func (h *having) Pods() []agentsock.PodState {
-	return []agentsock.PodState{{Pod: attachment.Pod{Name: h.name}, State: agentsock.Captured}}
+func (h *having) Pods() []status.Pod {
+	return []status.Pod{{ID: status.ID{Name: h.name}, State: status.StateCaptured}}
 }
 
 func (h *having) Capture() {}
-func (h *having) Release(_ context.Context, to string) ([]agentsock.PodState, error) {
+func (h *having) Release(_ context.Context, to string) ([]status.Pod, error) {
 	h.released.Add(1)
 	if h.release != nil {
 		return h.release(to)
@@ -111,7 +112,7 @@ func TestOneAgentHasThePods(t *testing.T) {
 	_, err = a.Attach(short, agentsock.Attachment{}, file(t))
 	var step *agentsock.StepError
 	require.ErrorAs(t, err, &step)
-	assert.Equal(t, []string{"agent", "not-begun"}, []string{step.Step, step.Reason})
+	assert.Equal(t, []string{"agent", "not-begun"}, []string{step.Step, string(step.Reason)})
 
 	_, err = b.Release(ctx, agentsock.Release{})
 	require.NoError(t, err)
@@ -180,7 +181,7 @@ func TestAmbientThatCannotBegin(t *testing.T) {
 	_, err := p.Attach(ctx, agentsock.Attachment{}, file(t))
 	var step *agentsock.StepError
 	require.ErrorAs(t, err, &step, "at once, and not when nobody listens any more")
-	assert.Equal(t, "not-begun", step.Reason)
+	assert.EqualValues(t, "not-begun", step.Reason)
 	require.ErrorContains(t, err, "the socket's directory is a file")
 	broken.Store(false)
 	require.Eventually(t, func() bool { return p.now() != nil }, netnstest.Patience, time.Millisecond)

@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/status"
 )
 
 // ReleaseTime bounds the release of all pods of a node. A pod takes milliseconds, and one request to the API server.
@@ -34,11 +35,11 @@ var ErrNoAgent = errors.New("no agent runs on this node")
 
 // Release takes all pods out of the care of the node's proxy, and returns those that it could not take out. The node's agent does it.
 // Where there is none, this process does what the agent would, if alone is set; else errors.Is(err, ErrNoAgent).
-func (o Options) Release(ctx context.Context, how agentsock.Release, alone bool) ([]agentsock.PodState, error) {
+func (o Options) Release(ctx context.Context, how agentsock.Release, alone bool) ([]status.Pod, error) {
 	return o.withDefaults().release(ctx, o.Config, how, alone)
 }
 
-func (o Options) release(ctx context.Context, s Config, how agentsock.Release, alone bool) ([]agentsock.PodState, error) {
+func (o Options) release(ctx context.Context, s Config, how agentsock.Release, alone bool) ([]status.Pod, error) {
 	left, err := agentsock.Client{Path: filepath.Join(s.RunDir, agentsock.Name)}.Release(ctx, how)
 	absent := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 	switch {
@@ -65,7 +66,7 @@ func (o Options) Uninstall(ctx context.Context) error {
 }
 
 // releaseAlone does what an agent would, and ends.
-func (o Options) releaseAlone(ctx context.Context, s Config, how agentsock.Release) (left []agentsock.PodState, err error) {
+func (o Options) releaseAlone(ctx context.Context, s Config, how agentsock.Release) (left []status.Pod, err error) {
 	if !s.Ambient.Enabled { // the settings name no mesh whose proxy is on the node
 		s.Plugin, s.PluginConfig = s.Effective(), ""
 		s.Ambient.Enabled, s.Plugin.Dialects = true, WithNodeProxies(o.Dialects)
@@ -121,7 +122,7 @@ func (o Options) releaseBefore(ctx context.Context, s Config) error {
 }
 
 // unreleased is the error of pods whose connections are refused once the proxy is gone.
-func unreleased(left []agentsock.PodState) error {
+func unreleased(left []status.Pod) error {
 	var errs []error
 	for _, p := range left {
 		errs = append(errs, fmt.Errorf("pod %s/%s is still in the care of the node's proxy: %s: %s", p.Namespace, p.Name, p.Reason, p.Detail))
@@ -179,7 +180,7 @@ func (p *proxied) leaving(leaving func(context.Context) (bool, string)) func(con
 		ctx, cancel := context.WithTimeout(ctx, leavingTime)
 		defer cancel()
 		var given handedOver
-		var left []agentsock.PodState
+		var left []status.Pod
 		if err == nil {
 			given, err = readHandedOver(p.present().RunDir)
 		}

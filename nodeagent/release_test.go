@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestNothingToRelease: a node on which no agent has had pods of a node's proxy, or of which all were released, is uninstalled without
@@ -26,7 +27,7 @@ func TestNothingToRelease(t *testing.T) {
 	s.RunDir, s.Ambient.Enabled = dir, true
 	assert.False(t, p.hadProxied(s))
 	record := attachment.Record{
-		ID: attachment.ID{Network: "net", ContainerID: "c1", IfName: "eth0"}, Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"},
+		ID: attachment.ID{Network: "net", ContainerID: "c1", IfName: "eth0"}, Pod: status.ID{Namespace: "shop", Name: "cart", UID: "u1"},
 		Reason: "releasing", Dialect: "ambient", By: "agent", Time: time.Now(),
 	}
 	require.NoError(t, attachment.In(dir).Write(record))

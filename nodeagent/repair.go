@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/status"
 )
 
 // repairer runs the repair controller with the present settings.
@@ -46,7 +47,7 @@ type repairing struct {
 type controller interface {
 	Run(ctx context.Context) error
 	Ready() error
-	Pods() []repair.PodStatus
+	Pods() []status.Pod
 	ReportBypasses(repair.Bypasses)
 }
 
@@ -87,7 +88,7 @@ func (r *repairer) ready() error {
 }
 
 // pods returns what is known of the node's pods in the mesh.
-func (r *repairer) pods() []repair.PodStatus {
+func (r *repairer) pods() []status.Pod {
 	if c := r.now(); c != nil {
 		return c.Pods()
 	}
@@ -96,17 +97,20 @@ func (r *repairer) pods() []repair.PodStatus {
 
 // warnings returns what people should know of the node's pods, and why it may not be all.
 func (r *repairer) warnings() (all []string) {
-	n := map[string]int{}
+	n := map[status.State]int{}
 	for _, p := range r.pods() {
 		n[p.State]++
 	}
-	for _, f := range []struct{ state, says string }{
-		{string(repair.Uncaptured), "in the mesh and bypass it"},
-		{repair.StateDrifted, "in the mesh and do not have the rules that they should"},
-		{string(repair.CannotTell), "in the mesh, and nothing on the node says whether they have their rules"},
+	for _, f := range []struct {
+		state      status.State
+		code, says string
+	}{
+		{status.StateFailed, "uncaptured", "in the mesh and bypass it"},
+		{status.StateDrifted, "drifted", "in the mesh and do not have the rules that they should"},
+		{status.StateUnknown, "cannot-tell", "in the mesh, and nothing on the node says whether they have their rules"},
 	} {
 		if n[f.state] > 0 {
-			all = append(all, fmt.Sprintf("%s: %d of the node's pods are %s (%s pods names them)", f.state, n[f.state], f.says, r.options.Name))
+			all = append(all, fmt.Sprintf("%s: %d of the node's pods are %s (%s pods names them)", f.code, n[f.state], f.says, r.options.Name))
 		}
 	}
 	all = append(all, r.otherDialects()...)

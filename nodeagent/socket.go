@@ -20,13 +20,14 @@ import (
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/status"
 )
 
 // enroller serves the requests about pods whose proxy is on the node.
 type enroller interface {
 	Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error)
 	Detach(ctx context.Context, id attachment.ID) error
-	Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error)
+	Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error)
 }
 
 // socket serves run_dir/agent.sock. As a Prometheus collector it counts requests.
@@ -35,7 +36,7 @@ type socket struct {
 	pods     *nodepods.Watch // nil: the agent does not know its node's pods
 	enroller enroller        // nil: it serves no proxies on the node
 	left     *leftover       // pods of an agent before this one, whose socket serves as long as it runs; nil: none
-	states   func() []agentsock.PodState
+	states   func() []status.Pod
 	required bool // the plugin cannot do without it
 	log      *slog.Logger
 	requests *prometheus.CounterVec
@@ -150,7 +151,7 @@ func (k *socket) ready() error {
 }
 
 // Pod is that of [agentsock.Handler].
-func (k *socket) Pod(ctx context.Context, id attachment.Pod) (agentsock.Pod, error) {
+func (k *socket) Pod(ctx context.Context, id status.ID) (agentsock.Pod, error) {
 	if k.pods == nil {
 		return agentsock.Pod{}, agentsock.ErrUnsupported
 	}
@@ -174,7 +175,7 @@ func (k *socket) Detach(ctx context.Context, id attachment.ID) error {
 }
 
 // Pods is that of [agentsock.Handler].
-func (k *socket) Pods(context.Context) ([]agentsock.PodState, error) {
+func (k *socket) Pods(context.Context) ([]status.Pod, error) {
 	if k.states == nil {
 		return nil, agentsock.ErrUnsupported
 	}
@@ -182,7 +183,7 @@ func (k *socket) Pods(context.Context) ([]agentsock.PodState, error) {
 }
 
 // Release is that of [agentsock.Handler].
-func (k *socket) Release(ctx context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
+func (k *socket) Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error) {
 	if k.enroller == nil && k.left != nil {
 		return k.left.Release(ctx, r)
 	}

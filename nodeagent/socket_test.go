@@ -16,9 +16,9 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestPodsAreServed: a running agent answers the plugin for its node's pods, and says what it does not serve.
@@ -43,7 +43,7 @@ func TestPodsAreServed(t *testing.T) {
 	o.API, o.Config.Node, o.Config.Repair, o.Config.PluginServiceAccount, o.Config.Plugin.Agent = &rest.Config{Host: server.URL}, "n1", repair.Options{}, "", netconf.AgentRequire
 	agent := start(t, o)
 	c := agentsock.Client{Path: filepath.Join(dir, "run", agentsock.Name)}
-	cart := attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}
+	cart := status.ID{Namespace: "shop", Name: "cart", UID: "u1"}
 	var got agentsock.Pod
 	require.Eventually(t, func() (ok bool) {
 		var err error

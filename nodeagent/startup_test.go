@@ -37,7 +37,7 @@ func TestStarted(t *testing.T) {
 
 	old, oldStarted := begin(o, "a")
 	require.NoError(t, oldStarted(StartPatience))
-	assert.Equal(t, http.StatusOK, status(ready))
+	assert.Equal(t, http.StatusOK, statusCode(ready))
 
 	wrong := o
 	wrong.Config.CNIConfDir = t.TempDir()
@@ -46,7 +46,7 @@ func TestStarted(t *testing.T) {
 		err := started(0)
 		return err != nil && strings.Contains(err.Error(), wrong.Config.CNIConfDir)
 	}, netnstest.Patience, 10*time.Millisecond, "it says why")
-	assert.Equal(t, http.StatusOK, status(ready), "the old one answers")
+	assert.Equal(t, http.StatusOK, statusCode(ready), "the old one answers")
 	assert.NotContains(t, old.log.String(), "superseded")
 	require.NoError(t, unable.end())
 	assert.NoFileExists(t, sockets+"/b")
@@ -54,11 +54,11 @@ func TestStarted(t *testing.T) {
 	next, started := begin(o, "c")
 	require.NoError(t, started(StartPatience))
 	assert.Contains(t, next.log.String(), `"msg":"serving"`, "it has the address now")
-	assert.Equal(t, http.StatusOK, status(ready))
+	assert.Equal(t, http.StatusOK, statusCode(ready))
 	require.NoError(t, oldStarted(StartPatience))
 	require.NoError(t, old.Ready(), "it is about to be stopped")
 	require.NoError(t, next.end())
-	require.Eventually(t, func() bool { return status(ready) == http.StatusOK }, netnstest.Patience, 10*time.Millisecond, "the old one acts again, and serves")
+	require.Eventually(t, func() bool { return statusCode(ready) == http.StatusOK }, netnstest.Patience, 10*time.Millisecond, "the old one acts again, and serves")
 	require.NoError(t, old.end())
 	_, err = os.Stat(filepath.Join(dir, "run/agent"))
 	require.ErrorIs(t, err, os.ErrNotExist)

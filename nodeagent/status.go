@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/internal/diskfile"
-	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/status"
 )
 
 // statusFile is the file in the run directory in which a running agent says how its node is. Only root reads it: it has names
@@ -39,11 +39,11 @@ type Status struct {
 	Node string    `json:"node"`
 	// Ready: every new pod of the node will be captured. NotReady has the reasons why not.
 	Ready    bool     `json:"ready"`
-	NotReady []string `json:"not_ready,omitempty"`
+	NotReady []string `json:"notReady,omitempty"`
 	// Warnings need somebody's attention, though they do not keep new pods from being captured.
 	Warnings []string `json:"warnings,omitempty"`
 	// Pods are the node's in the mesh that have a network, and those that its proxy has or is to have.
-	Pods []agentsock.PodState `json:"pods"`
+	Pods []status.Pod `json:"pods"`
 }
 
 // reporter keeps the status file.

@@ -23,28 +23,28 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/status"
 )
 
 // knowing is a controller that knows pods.
 type knowing struct {
 	fake
 
-	pods     []repair.PodStatus
+	pods     []status.Pod
 	reported chan repair.Bypasses
 }
 
-func (k knowing) Pods() []repair.PodStatus         { return k.pods }
+func (k knowing) Pods() []status.Pod               { return k.pods }
 func (k knowing) ReportBypasses(b repair.Bypasses) { k.reported <- b }
 
 // forever runs until it is stopped.
 var forever = fake(func(ctx context.Context) error { <-ctx.Done(); return nil })
 
-var threePods = []repair.PodStatus{
-	{Namespace: "shop", Name: "cart", UID: "u1", Dialect: "istio", State: "captured", Reason: "recorded", Since: time.Unix(0, 0), Backend: "nftables"},
-	{Namespace: "shop", Name: "late", UID: "u2", Dialect: "istio", State: "uncaptured", Reason: "not-called", Detail: "its network was set up without the plugin"},
-	{Namespace: "shop", Name: "odd", UID: "u3", Dialect: "istio", State: "cannot-tell", Reason: "no-trace"},
+var threePods = []status.Pod{
+	{ID: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, Dialect: "istio", State: "captured", Reason: "recorded", Since: time.Unix(0, 0), Backend: "nftables"},
+	{ID: status.ID{Namespace: "shop", Name: "late", UID: "u2"}, Dialect: "istio", State: status.StateFailed, Reason: "not-called", Detail: "its network was set up without the plugin"},
+	{ID: status.ID{Namespace: "shop", Name: "odd", UID: "u3"}, Dialect: "istio", State: status.StateUnknown, Reason: "no-trace"},
 }
 
 // TestStatus: what the running agent knows is in the run directory, for as long as it runs.
@@ -95,8 +95,8 @@ func TestStatusOfARefusedPod(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(agent.Status().Pods) == 1 }, netnstest.Patience, 10*time.Millisecond)
 	p := agent.Status().Pods[0]
-	assert.Equal(t, []string{"waiting", "shop", "bad", "pod-refused", "annotation a: no number; correct it"}, []string{string(p.State), p.Namespace, p.Name, p.Reason, p.Detail})
-	assert.True(t, NeedsAttention(p))
+	assert.Equal(t, []string{"waiting", "shop", "bad", "pod-refused", "annotation a: no number; correct it"}, []string{string(p.State), p.Namespace, p.Name, string(p.Reason), p.Detail})
+	assert.True(t, p.NeedsAttention())
 	require.NoError(t, agent.end())
 }
 
@@ -133,7 +133,7 @@ func TestBypassesOfPodsThatStarted(t *testing.T) {
 	r := Options{}.withDefaults().newRepairer()
 	of := func(verb, outcome string) installer.Decision {
 		return installer.Decision{
-			Pod: attachment.Pod{Namespace: "shop", Name: outcome, UID: "u"}, Verb: verb, Outcome: outcome, Bypasses: []string{"ipv6", "net-raw", "proxy-id"}, DefaultBypasses: []string{"net-raw"},
+			Pod: status.ID{Namespace: "shop", Name: outcome, UID: "u"}, Verb: verb, Outcome: outcome, Bypasses: []string{"ipv6", "net-raw", "proxy-id"}, DefaultBypasses: []string{"net-raw"},
 		}
 	}
 	r.decided(of("ADD", "redirected")) // nobody is there yet

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -46,11 +47,11 @@ func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.
 		return done, releasing()
 	}
 	if err := c.awaitStart(patient); err != nil {
-		return done, &agentsock.StepError{Step: stepAgent, Reason: "not-synced", Err: err}
+		return done, &agentsock.StepError{Step: stepAgent, Reason: status.CodeNotSynced, Err: err}
 	}
 	pod, err := c.awaitPod(patient, a.Pod)
 	if err != nil {
-		return done, &agentsock.StepError{Step: stepPod, Reason: "unknown-pod", Err: err}
+		return done, &agentsock.StepError{Step: stepPod, Reason: status.CodeUnknownPod, Err: err}
 	}
 	for {
 		if a.Patience > 0 {
@@ -60,14 +61,14 @@ func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.
 		}
 		var step *agentsock.StepError
 		done, err = c.attach(ctx, a, pod, ns)
-		if !errors.As(err, &step) || step.Reason != agentsock.ReasonNoProxy || a.Patience <= 0 || patient.Err() != nil {
+		if !errors.As(err, &step) || step.Reason != status.CodeNodeProxyGone || a.Patience <= 0 || patient.Err() != nil {
 			return done, err
 		}
 	}
 }
 
 func releasing() error {
-	return &agentsock.StepError{Step: stepAgent, Reason: reasonReleasing, Err: ErrReleasing}
+	return &agentsock.StepError{Step: stepAgent, Reason: status.CodeReleasing, Err: ErrReleasing}
 }
 
 // proxyAgain is the interval at which a waiting Attach looks whether a proxy is connected.
@@ -83,11 +84,11 @@ func (c *Controller) awaitProxy(ctx, patient context.Context, uid types.UID) err
 		case c.mode().on:
 			return releasing()
 		case ctx.Err() != nil:
-			return &agentsock.StepError{Step: stepAgent, Reason: "ends", Err: context.Cause(ctx)} // or nobody reads the answer
+			return &agentsock.StepError{Step: stepAgent, Reason: status.CodeAgentEnds, Err: context.Cause(ctx)} // or nobody reads the answer
 		case c.pod(uid) == nil:
-			return &agentsock.StepError{Step: stepPod, Reason: "unknown-pod", Err: agentsock.ErrUnknown}
+			return &agentsock.StepError{Step: stepPod, Reason: status.CodeUnknownPod, Err: agentsock.ErrUnknown}
 		case !sleep(patient, proxyAgain) && ctx.Err() == nil:
-			return &agentsock.StepError{Step: machine.HandOver.String(), Reason: agentsock.ReasonNoProxy, Err: err}
+			return &agentsock.StepError{Step: machine.HandOver.String(), Reason: status.CodeNodeProxyGone, Err: err}
 		}
 	}
 }
@@ -115,7 +116,7 @@ func (c *Controller) attach(ctx context.Context, a agentsock.Attachment, pod *co
 
 // awaitPod waits until the pod that the runtime means is in the cache, and its namespace, which for the first pod of a namespace on the node
 // comes later. A namespace that does not come is for the decision to complain of.
-func (c *Controller) awaitPod(ctx context.Context, id attachment.Pod) (*corev1.Pod, error) {
+func (c *Controller) awaitPod(ctx context.Context, id status.ID) (*corev1.Pod, error) {
 	if pod := c.index.Known(id); pod != nil && c.knowsNamespace(pod) {
 		return pod, nil
 	}
@@ -167,9 +168,9 @@ type attaching struct {
 func (w *attaching) selects(a agentsock.Attachment) error {
 	switch {
 	case w.Choice != machine.In:
-		return &agentsock.StepError{Step: stepSelection, Reason: w.reason, Err: errSelection(w.want)}
+		return &agentsock.StepError{Step: stepSelection, Reason: w.Why, Err: errSelection(w.want)}
 	case w.mesh.Name != a.Dialect:
-		return &agentsock.StepError{Step: stepSelection, Reason: reasonOtherMesh, Err: fmt.Errorf("the pod is in mesh %s, and not in %s", w.mesh.Name, a.Dialect)}
+		return &agentsock.StepError{Step: stepSelection, Reason: status.CodeOtherMesh, Err: fmt.Errorf("the pod is in mesh %s, and not in %s", w.mesh.Name, a.Dialect)}
 	}
 	return nil
 }
@@ -187,7 +188,7 @@ func (w *attaching) attach(ctx context.Context, a agentsock.Attachment, f *os.Fi
 	if c.opts.Probes != nil {
 		entries, err := c.opts.Probes.Entries()
 		if err != nil {
-			return done, &agentsock.StepError{Step: machine.PutProbes.String(), Reason: "probes-failed", Err: err}
+			return done, &agentsock.StepError{Step: machine.PutProbes.String(), Reason: status.CodeProbesFailed, Err: err}
 		}
 		was.exempt = addrsWith(entries, e.uid)
 	}
@@ -199,7 +200,7 @@ func (w *attaching) attach(ctx context.Context, a agentsock.Attachment, f *os.Fi
 		err = c.setNS(e, ref)
 	}
 	if err != nil {
-		return done, &agentsock.StepError{Step: stepNamespace, Reason: "namespace-failed", Err: err}
+		return done, &agentsock.StepError{Step: stepNamespace, Reason: status.CodeNamespaceFailed, Err: err}
 	}
 	e.captured = was.captured
 	e.followed = machine.In // an ADD is not held back, and is no turn
@@ -245,10 +246,10 @@ func (w *attaching) failed(ctx context.Context, was before, err error) error {
 	}
 	w.e.captured = was.captured
 	w.c.queue.AddRateLimited(w.e.uid) // the runtime may give up, and the pod may have another network
-	before := w.c.setState(w.e, agentsock.PodState{
-		Pod: w.podOf(), Dialect: w.mesh.Name, State: agentsock.Waiting, Reason: reason, Detail: err.Error(),
+	before := w.c.setState(w.e, status.Pod{
+		ID: w.podOf(), Dialect: w.mesh.Name, State: status.StateWaiting, Reason: reason, Detail: err.Error(),
 	})
-	w.c.tell(w.work, before, agentsock.PodState{Pod: w.podOf(), State: agentsock.Waiting, Reason: reason}, false, nil, err)
+	w.c.tell(w.work, before, status.Pod{ID: w.podOf(), State: status.StateWaiting, Reason: reason}, false, nil, err)
 	step := &machine.StepError{Step: machine.HandOver.String()}
 	if !errors.As(err, &step) {
 		step.Err = err
@@ -257,11 +258,11 @@ func (w *attaching) failed(ctx context.Context, was before, err error) error {
 }
 
 // reasonOf returns the code of a failure: that no proxy is there explains all others.
-func (w *attaching) reasonOf(err error) string {
+func (w *attaching) reasonOf(err error) status.Code {
 	if errors.Is(err, ErrNoProxy) || w.c.opts.Proxy.Ready() != nil && !w.handedOver {
-		return machine.ReasonNoProxy
+		return status.CodeNodeProxyGone
 	}
-	return reasonOf(err, machine.ReasonNotHanded)
+	return reasonOf(err, status.CodeNotHandedOver)
 }
 
 // Observe implements [machine.Effects].
@@ -320,7 +321,7 @@ func (c *Controller) Detach(ctx context.Context, id attachment.ID) error {
 	}
 	w := &work{c: c, e: e, want: c.want(ctx, e)}
 	w.Wanted = machine.Wanted{Choice: machine.Gone, Probes: w.Probes, Status: w.Status}
-	w.reason, w.detail = "detached", "the runtime removed the pod's network"
+	w.Why, w.detail = status.CodeDetached, "the runtime removed the pod's network"
 	first, last, seen, err := machine.Run(ctx, w.Wanted, w)
 	c.finish(w, first, last, seen, err)
 	c.queue.Add(e.uid)

@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // attachment of the pod's sandbox, as the plugin describes it.
@@ -28,7 +29,7 @@ func (n *node) attachment(uid types.UID, container string) agentsock.Attachment 
 	pod := n.pods.get(uid)
 	return agentsock.Attachment{
 		ID:  attachment.ID{Network: "k8s", ContainerID: container, IfName: "eth0"},
-		Pod: attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(uid)}, Dialect: "ambient",
+		Pod: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(uid)}, Dialect: "ambient",
 		NetNS: n.netns[uid].Path(), Addrs: []netip.Addr{netip.MustParseAddr("10.244.0.77")},
 	}
 }
@@ -73,7 +74,7 @@ func TestAttach(t *testing.T) {
 		n.pods.label("shop", "ambient")
 		uid := n.pending(1)
 		n.start()
-		n.eventually(uid, agentsock.Waiting, "no-address")
+		n.eventually(uid, status.StateWaiting, "no-address")
 		a := n.attachment(uid, "c1")
 		got, err := n.attach(a)
 		require.NoError(t, err)
@@ -83,7 +84,7 @@ func TestAttach(t *testing.T) {
 		differ, _ := n.rules(uid)
 		assert.Empty(t, differ)
 		assert.True(t, n.proxy.holds(uid))
-		assert.Equal(t, agentsock.Captured, n.state(uid).State)
+		assert.Equal(t, status.StateCaptured, n.state(uid).State)
 		n.runs(uid, "10.244.0.77")
 		n.captured(uid)
 
@@ -140,14 +141,14 @@ func TestAttachFails(t *testing.T) {
 			_, err := n.attach(n.attachment(uid, "c1"))
 			var step *agentsock.StepError
 			require.ErrorAs(t, err, &step)
-			assert.Equal(t, []string{c.step, c.reason}, []string{step.Step, step.Reason}, "%v", err)
+			assert.Equal(t, []string{c.step, c.reason}, []string{step.Step, string(step.Reason)}, "%v", err)
 			_, left := n.rules(uid)
 			assert.Empty(t, left)
 			assert.False(t, n.proxy.holds(uid))
 			entries, _ := n.probes.Entries()
 			assert.Empty(t, entries)
 			assert.Empty(t, n.namespaces.Known())
-			assert.NotEqual(t, agentsock.Captured, n.state(uid).State)
+			assert.NotEqual(t, status.StateCaptured, n.state(uid).State)
 		})
 	}
 }
@@ -178,7 +179,7 @@ func TestAttachAwaitsTheProxy(t *testing.T) {
 		t.Helper()
 		var step *agentsock.StepError
 		require.ErrorAs(t, err, &step)
-		assert.Equal(t, reason, step.Reason)
+		assert.EqualValues(t, reason, step.Reason)
 	}
 	err := <-attach(late, 100*time.Millisecond)
 	fails(err, "no-proxy")
@@ -270,7 +271,7 @@ func TestAttachBeforeTheCache(t *testing.T) {
 	_, err := n.c.Attach(ctx, stranger, open(t, a.NetNS))
 	var step *agentsock.StepError
 	require.ErrorAs(t, err, &step)
-	assert.Equal(t, "unknown-pod", step.Reason)
+	assert.EqualValues(t, "unknown-pod", step.Reason)
 	require.ErrorIs(t, err, agentsock.ErrUnknown)
 }
 

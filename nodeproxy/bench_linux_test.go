@@ -20,8 +20,8 @@ import (
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // nodePods is the kubelet's default for the most pods of a node (max-pods).
@@ -49,23 +49,23 @@ func BenchmarkEnrol(b *testing.B) {
 				n.pod(i)
 			}
 			n.start()
-			all := func(state agentsock.State) {
+			all := func(state status.State) {
 				n.until("all "+string(state), func() bool {
 					states := n.c.Pods()
-					return len(states) == nodePods && !slices.ContainsFunc(states, func(p agentsock.PodState) bool { return p.State != state })
+					return len(states) == nodePods && !slices.ContainsFunc(states, func(p status.Pod) bool { return p.State != state })
 				})
 			}
-			all(agentsock.Outside)
+			all(status.StateOutside)
 			var spent time.Duration
 			defer func() { b.ReportMetric(float64(spent.Milliseconds())/float64(b.N), "cpu-ms/op") }()
 			for b.Loop() {
 				begin := cpuTime(b)
 				n.pods.label("shop", "ambient")
-				all(agentsock.Captured)
+				all(status.StateCaptured)
 				spent += cpuTime(b) - begin
 				b.StopTimer()
 				n.pods.label("shop", "")
-				all(agentsock.Outside)
+				all(status.StateOutside)
 				b.StartTimer()
 			}
 		})
@@ -119,7 +119,7 @@ func BenchmarkEndedPods(b *testing.B) {
 	n.options = func(o *nodeproxy.Options) { o.Pods, o.VerifyInterval = watch, nodeproxy.DefaultVerifyInterval }
 	n.start()
 	n.until("the running pod is captured", func() bool {
-		return slices.ContainsFunc(n.c.Pods(), func(p agentsock.PodState) bool { return p.UID == string(running) && p.State == agentsock.Captured })
+		return slices.ContainsFunc(n.c.Pods(), func(p status.Pod) bool { return p.UID == string(running) && p.State == status.StateCaptured })
 	})
 	for b.Loop() {
 		before, begin := cpuTime(b), time.Now()

@@ -164,7 +164,7 @@ func (w *work) overdue() bool {
 // drainRules has rules redirect nothing any more, and waits until the proxy has accepted what they redirected. The plugin's record
 // goes first: a runtime recreates a pod whose record says that it has rules which are not there.
 func (w *work) drainRules(ctx context.Context) error {
-	if err := w.forgetRecord(w.reason); err != nil {
+	if err := w.forgetRecord(w.Why); err != nil {
 		return err
 	}
 	w.removed, w.e.ours = true, true

@@ -12,9 +12,9 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // echo is a server in a namespace that sends back what it gets.
@@ -85,7 +85,7 @@ func TestOpenConnections(t *testing.T) {
 				require.NoError(t, err)
 			}
 			n.start()
-			n.eventually(uid, agentsock.Outside, "not-enabled")
+			n.eventually(uid, status.StateOutside, "not-enabled")
 			outbound, inbound := dial(t, w.Pod, out), dial(t, w.Out, app)
 			require.True(t, answers(t, outbound) && answers(t, inbound))
 			n.pods.label("shop", "ambient")

@@ -22,8 +22,8 @@ import (
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -154,7 +154,7 @@ func (c *Controller) recall() {
 		e := c.entry(types.UID(r.Pod.UID))
 		e.mesh, e.ours = mesh, true
 		c.mu.Lock()
-		e.state.Pod = r.Pod
+		e.state.ID = r.Pod
 		c.attached[r.ID] = attachedTo{e.uid, idOf(r.NetNS)}
 		c.mu.Unlock()
 	}
@@ -338,16 +338,16 @@ func (c *Controller) inNamespaces() map[string]bool {
 }
 
 // Pods returns what is known of each pod of the node, ordered by namespace and name.
-func (c *Controller) Pods() []agentsock.PodState {
+func (c *Controller) Pods() []status.Pod {
 	c.mu.Lock()
-	states := make([]agentsock.PodState, 0, len(c.entries))
+	states := make([]status.Pod, 0, len(c.entries))
 	for _, e := range c.entries {
 		if e.state.State != "" {
 			states = append(states, e.state)
 		}
 	}
 	c.mu.Unlock()
-	slices.SortFunc(states, func(a, b agentsock.PodState) int {
+	slices.SortFunc(states, func(a, b status.Pod) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.UID, b.UID))
 	})
 	return states
@@ -375,20 +375,21 @@ func (c *Controller) Warnings() (warnings []string) {
 	if m := c.mode(); m.on {
 		warnings = append(warnings, fmt.Sprintf("the node's pods were released%s: none is captured until that is undone", m.toWhom()))
 	}
-	counts := map[agentsock.State]int{}
-	first := map[agentsock.State]agentsock.PodState{}
+	counts := map[status.State]int{}
+	first := map[status.State]status.Pod{}
 	for _, p := range c.Pods() {
 		if counts[p.State]++; counts[p.State] == 1 {
 			first[p.State] = p
 		}
 	}
 	for _, k := range []struct {
-		state agentsock.State
+		state status.State
 		words string
 	}{
-		{agentsock.Drifted, "have lost something of their redirection"},
-		{agentsock.Failed, "cannot be captured"},
-		{agentsock.Waiting, "wait to be captured"},
+		{status.StateDrifted, "have lost something of their redirection"},
+		{status.StateFailed, "cannot be captured"},
+		{status.StateWaiting, "wait to be captured"},
+		{status.StateUnknown, "may be captured or not, which cannot be told"},
 	} {
 		if n := counts[k.state]; n > 0 {
 			p := first[k.state]
@@ -398,6 +399,6 @@ func (c *Controller) Warnings() (warnings []string) {
 	return warnings
 }
 
-func (c *Controller) log(pod attachment.Pod) *slog.Logger {
+func (c *Controller) log(pod status.ID) *slog.Logger {
 	return c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", pod.UID)
 }

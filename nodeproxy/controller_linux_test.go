@@ -20,10 +20,10 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // node is a node with pods in real network namespaces, a proxy that listens in them, and a controller.
@@ -126,17 +126,17 @@ func (n *node) kill() {
 	}
 }
 
-func (n *node) state(uid types.UID) agentsock.PodState {
+func (n *node) state(uid types.UID) status.Pod {
 	for _, p := range n.c.Pods() {
 		if p.UID == string(uid) {
 			return p
 		}
 	}
-	return agentsock.PodState{}
+	return status.Pod{}
 }
 
 // eventually waits for a state.
-func (n *node) eventually(uid types.UID, state agentsock.State, reason string) {
+func (n *node) eventually(uid types.UID, state status.State, reason status.Code) {
 	n.t.Helper()
 	netnstest.Eventually(n.t, fmt.Sprintf("%s is %s %s", uid, state, reason), func() error {
 		if s := n.state(uid); s.State != state || reason != "" && s.Reason != reason {
@@ -188,7 +188,7 @@ func (n *node) flush(uid types.UID) {
 
 func (n *node) captured(uid types.UID) {
 	n.t.Helper()
-	n.eventually(uid, agentsock.Captured, "captured")
+	n.eventually(uid, status.StateCaptured, "captured")
 	n.until("annotated", func() bool { return n.pods.annotation(uid) == "enabled" })
 	differ, _ := n.rules(uid)
 	assert.Empty(n.t, differ)
@@ -207,7 +207,7 @@ func (n *node) joined(pods int) {
 
 func (n *node) outside(uid types.UID) {
 	n.t.Helper()
-	n.eventually(uid, agentsock.Outside, "")
+	n.eventually(uid, status.StateOutside, "")
 	assert.Empty(n.t, n.pods.annotation(uid))
 	_, left := n.rules(uid)
 	assert.Empty(n.t, left)
@@ -242,14 +242,14 @@ func TestRunningPodsJoinAndLeave(t *testing.T) {
 		id := attachment.ID{Network: "k8s", ContainerID: "c1", IfName: "eth0"}
 		ns := n.netns[a].ID()
 		require.NoError(t, n.records.Write(attachment.Record{
-			ID: id, NetNS: attachment.NetNS{Dev: ns.Dev, Ino: ns.Ino}, Pod: attachment.Pod{Namespace: "shop", Name: "cart-1", UID: string(a)}, Reason: "not-enabled", By: "ADD",
+			ID: id, NetNS: attachment.NetNS{Dev: ns.Dev, Ino: ns.Ino}, Pod: status.ID{Namespace: "shop", Name: "cart-1", UID: string(a)}, Reason: "not-enabled", By: "ADD",
 		}))
 		n.start()
-		n.eventually(a, agentsock.Outside, "not-enabled")
+		n.eventually(a, status.StateOutside, "not-enabled")
 		assert.Zero(t, n.proxy.count())
 		n.pods.label("shop", "ambient")
 		n.captured(a)
-		n.eventually(b, agentsock.Outside, "not-enabled")
+		n.eventually(b, status.StateOutside, "not-enabled")
 		r, err := n.records.Read(id)
 		require.NoError(t, err)
 		assert.True(t, r.Selected)
@@ -315,9 +315,9 @@ func TestAnnotationThatLies(t *testing.T) {
 	}
 	n.proxy.set(func(p *proxy) { p.down = errors.New("no proxy is connected") })
 	n.start()
-	n.eventually(in, agentsock.Waiting, "no-proxy")
+	n.eventually(in, status.StateWaiting, "no-proxy")
 	assert.Empty(t, n.pods.annotation(in), "it is honest while the pod waits")
-	n.eventually(out, agentsock.Outside, "not-enabled")
+	n.eventually(out, status.StateOutside, "not-enabled")
 	assert.Empty(t, n.pods.annotation(out))
 	_, none := n.rules(in)
 	assert.Empty(t, none, "no rules lead to nobody")
@@ -332,7 +332,7 @@ type asking struct {
 	nodeproxy.Status
 
 	n     *node
-	asked chan agentsock.PodState
+	asked chan status.Pod
 }
 
 func (a asking) Set(ctx context.Context, pod nodeproxy.PodID, key, value string) error {
@@ -346,16 +346,16 @@ func (a asking) Set(ctx context.Context, pod nodeproxy.PodID, key, value string)
 func TestAnnotationIsNotAhead(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, ruleset.BackendNftables)
-	asked := make(chan agentsock.PodState, 1)
+	asked := make(chan status.Pod, 1)
 	n.options = func(o *nodeproxy.Options) { o.Status = asking{n.pods, n, asked} }
 	uid := n.pod(1)
 	n.start()
-	n.eventually(uid, agentsock.Outside, "not-enabled")
+	n.eventually(uid, status.StateOutside, "not-enabled")
 	n.pods.label("shop", "ambient")
 	s := <-asked
 	n.captured(uid)
 	is := n.state(uid)
 	assert.Equal(t, is, s, "and since then")
-	assert.Equal(t, []string{"ambient", "captured", "captured", "nftables"}, []string{s.Dialect, string(s.State), s.Reason, s.Backend})
+	assert.Equal(t, []string{"ambient", "captured", "captured", "nftables"}, []string{s.Dialect, string(s.State), string(s.Reason), s.Backend})
 	assert.Contains(t, <-n.events.Events, "Normal MeshEnrolled")
 }

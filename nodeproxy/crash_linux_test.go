@@ -16,8 +16,8 @@ import (
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestRestart: a controller without memory takes over what it finds, leaves alone what is well, and ends what another began.
@@ -42,7 +42,7 @@ func TestRestart(t *testing.T) {
 		n.captured(stays)
 		n.captured(half)
 		n.outside(leaves)
-		n.eventually(ends, agentsock.Outside, "ended")
+		n.eventually(ends, status.StateOutside, "ended")
 		n.until("those that are gone are forgotten", func() bool {
 			entries, _ := n.probes.Entries()
 			return len(n.namespaces.Known()) == 2 && !n.proxy.holds(ends) && !n.proxy.holds(vanishes) && len(entries) == 2 && len(n.c.Pods()) == 4
@@ -65,7 +65,7 @@ func TestProxyAway(t *testing.T) {
 	n.captured(uid)
 	n.proxy.set(func(p *proxy) { p.down = errors.New("no proxy is connected") })
 	n.c.ProxyChanged()
-	n.eventually(uid, agentsock.Drifted, "no-proxy")
+	n.eventually(uid, status.StateDrifted, "no-proxy")
 	n.until("honest", func() bool { return n.pods.annotation(uid) == "pending" })
 	differ, _ := n.rules(uid)
 	assert.Empty(t, differ, "no connection passes the mesh")
@@ -99,7 +99,7 @@ func TestProxyListensUnconnected(t *testing.T) {
 
 	n.kill()
 	n.start()
-	n.eventually(uid, agentsock.Drifted, "no-proxy")
+	n.eventually(uid, status.StateDrifted, "no-proxy")
 	n.until("looked at", func() bool { return n.metric("queue_depth{}") == 0 })
 	differ, _ := n.rules(uid)
 	assert.Empty(t, differ)
@@ -142,7 +142,7 @@ func TestImpostor(t *testing.T) {
 	require.NoError(t, ns.Close())
 	n.pods.label("shop", "ambient")
 	n.start()
-	n.eventually(uid, agentsock.Waiting, "no-proxy")
+	n.eventually(uid, status.StateWaiting, "no-proxy")
 	_, rules := n.rules(uid)
 	assert.Empty(t, rules)
 	assert.Empty(t, n.pods.annotation(uid))
@@ -195,7 +195,7 @@ func TestEndSaysNothing(t *testing.T) {
 			}
 			<-store.begins
 			n.kill()
-			assert.Equal(t, agentsock.Captured, n.state(uid).State)
+			assert.Equal(t, status.StateCaptured, n.state(uid).State)
 			assert.Empty(t, n.events.Events)
 		})
 	}
@@ -235,7 +235,7 @@ func TestNothingBeforeTheSnapshot(t *testing.T) {
 	}
 	assert.Equal(t, map[types.UID]bool{in: true, unknown: false}, got)
 	n.captured(in)
-	n.eventually(unknown, agentsock.Waiting, "no-namespace")
+	n.eventually(unknown, status.StateWaiting, "no-namespace")
 }
 
 // TestRelease: no pod is left that would be refused once the proxy goes, and none is captured after.
@@ -311,9 +311,9 @@ func TestRounds(t *testing.T) {
 	for range longtest.Rounds(10, 100) {
 		n.start() // it remembers no rounds before, so that none is held back
 		n.pods.label("shop", "ambient")
-		n.eventually(uid, agentsock.Captured, "captured")
+		n.eventually(uid, status.StateCaptured, "captured")
 		n.pods.label("shop", "")
-		n.eventually(uid, agentsock.Outside, "not-enabled")
+		n.eventually(uid, status.StateOutside, "not-enabled")
 		_, left := n.rules(uid)
 		require.Empty(t, left)
 		n.kill()

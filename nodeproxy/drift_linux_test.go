@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // metric returns the value of a counter or gauge with one label at most two.
@@ -107,7 +108,7 @@ func TestMetrics(t *testing.T) {
 	n.proxy.mu.Unlock()
 	require.NoError(t, n.proxy.Remove(t.Context(), uid))
 	n.pods.change(uid, func(*corev1.Pod) {})
-	n.eventually(uid, agentsock.Drifted, "hand-over-failed")
+	n.eventually(uid, status.StateDrifted, "hand-over-failed")
 	n.until("failures", func() bool { return n.metric("failures_total{step=hand-over}") >= 2 })
 	assert.InDelta(t, 1, n.metric("drift_found_total{kind=no-listeners}"), 0, "one incident, however often it fails")
 	assert.Contains(t, n.state(uid).Detail, "hand-over: a fault of the test")
@@ -149,7 +150,7 @@ func TestMendingIsLimited(t *testing.T) {
 			}
 			n.start()
 			for _, uid := range uids {
-				n.eventually(uid, agentsock.Captured, "captured")
+				n.eventually(uid, status.StateCaptured, "captured")
 			}
 			for _, uid := range uids {
 				n.flush(uid)
@@ -160,7 +161,7 @@ func TestMendingIsLimited(t *testing.T) {
 			n.until("some wait", func() bool { return n.metric("pods{reason="+c.reason+",state=drifted}") >= 3 })
 			late := n.pod(9)
 			n.pods.change(late, func(*corev1.Pod) {})
-			n.eventually(late, agentsock.Captured, "captured")
+			n.eventually(late, status.StateCaptured, "captured")
 		})
 	}
 }
@@ -185,7 +186,7 @@ func TestMendingGoesByNamespace(t *testing.T) {
 	victims := []types.UID{n.pod(10), n.pod(11)}
 	n.start()
 	for _, uid := range append(victims, tenants...) {
-		n.eventually(uid, agentsock.Captured, "captured")
+		n.eventually(uid, status.StateCaptured, "captured")
 	}
 	for _, uid := range tenants {
 		n.flush(uid)
@@ -254,7 +255,7 @@ func TestRulesOfOthers(t *testing.T) {
 	_, err = n.backendOf(n.netns[left]).Apply(t.Context(), rulesOf(t, n.pods.get(left)))
 	require.NoError(t, err)
 	n.start()
-	n.eventually(forged, agentsock.Outside, "not-enabled")
+	n.eventually(forged, status.StateOutside, "not-enabled")
 	assert.Empty(t, n.pods.annotation(forged))
 	differ, err := n.backendOf(n.netns[forged]).Check(t.Context(), theirs)
 	require.NoError(t, err)
@@ -270,7 +271,7 @@ func TestCannotTell(t *testing.T) {
 	ns := n.pods.namespaces["shop"]
 	delete(n.pods.namespaces, "shop")
 	n.pods.mu.Unlock()
-	n.eventually(uid, agentsock.Waiting, "namespace-unknown")
+	n.eventually(uid, status.StateWaiting, "namespace-unknown")
 	differ, _ := n.rules(uid)
 	assert.Empty(t, differ)
 	assert.Equal(t, "enabled", n.pods.annotation(uid))
@@ -285,7 +286,7 @@ func TestCannotTell(t *testing.T) {
 	n.pods.change(uid, func(p *corev1.Pod) {
 		p.Annotations = map[string]string{"ambient.istio.io/dns-capture": "perhaps", "ambient.istio.io/redirection": "enabled"}
 	})
-	n.eventually(uid, agentsock.Failed, "pod-refused")
+	n.eventually(uid, status.StateFailed, "pod-refused")
 	assert.Contains(t, n.state(uid).Detail, `ambient.istio.io/dns-capture="perhaps"`)
 	differ, _ = n.rules(uid)
 	assert.Empty(t, differ, "it stays as it was")
@@ -309,7 +310,7 @@ func TestDeclinePanics(t *testing.T) {
 	n.captured(uid)
 	n.captured(other)
 	n.pods.change(uid, func(p *corev1.Pod) { p.Labels = map[string]string{"boom": "yes"} })
-	n.eventually(uid, agentsock.Waiting, "selection-unknown")
+	n.eventually(uid, status.StateWaiting, "selection-unknown")
 	assert.Contains(t, n.state(uid).Detail, "dialect sidecar: its Policy.Decline panics: boom")
 	differ, _ := n.rules(uid)
 	assert.Empty(t, differ)
@@ -333,7 +334,7 @@ func TestSettingsChange(t *testing.T) {
 		differ, err := n.backendOf(n.netns[uid]).Check(t.Context(), want.Redirect.MustRuleset())
 		return err == nil && len(differ) == 0
 	})
-	n.eventually(uid, agentsock.Captured, "captured")
+	n.eventually(uid, status.StateCaptured, "captured")
 }
 
 // TestSeveralMeshes: the first that selects a pod has it. One with its proxy in the pod is none of ours.
@@ -346,7 +347,7 @@ func TestSeveralMeshes(t *testing.T) {
 	uid := n.pod(1)
 	n.pods.label("shop", "ambient")
 	n.start()
-	n.eventually(uid, agentsock.Outside, "other-mesh")
+	n.eventually(uid, status.StateOutside, "other-mesh")
 	assert.Zero(t, n.proxy.count())
 
 	// The other way round it is ours, and that the other would have it too is said.
@@ -366,7 +367,7 @@ func TestSeveralMeshes(t *testing.T) {
 	delete(n.pods.namespaces, "shop")
 	n.pods.mu.Unlock()
 	n.pods.change(uid, func(*corev1.Pod) {})
-	n.eventually(uid, agentsock.Waiting, "namespace-unknown")
+	n.eventually(uid, status.StateWaiting, "namespace-unknown")
 	assert.Contains(t, n.state(uid).Detail, "namespace shop is not known")
 	n.pods.change(uid, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "ambient"} })
 	n.captured(uid)

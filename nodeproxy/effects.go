@@ -14,10 +14,10 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // work is one run of the machine for one pod, on the real kernel. The entry's mu is held.
@@ -39,7 +39,7 @@ type work struct {
 	// forgot: this run gave the namespace up.
 	forgot bool
 	// before is the state that this run's foretelling replaced; nil: it foretold none.
-	before *agentsock.PodState
+	before *status.Pod
 	// triedMoves: this run has had connections move from one proxy to the next, if they can.
 	triedMoves bool
 	// starting: the pod does not run yet, so that it joins is no event.

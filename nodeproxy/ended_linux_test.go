@@ -13,9 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // indexed is a [nodeproxy.Pods] with a [nodeproxy.Index], which counts the looks.
@@ -25,7 +24,7 @@ type indexed struct {
 	mu    sync.Mutex
 	byUID map[types.UID]int
 	all   int
-	known []attachment.Pod
+	known []status.ID
 }
 
 func (i *indexed) Pods() []*corev1.Pod {
@@ -53,7 +52,7 @@ func (i *indexed) RuntimeUID(pod *corev1.Pod) types.UID {
 	return pod.UID
 }
 
-func (i *indexed) Known(id attachment.Pod) *corev1.Pod {
+func (i *indexed) Known(id status.ID) *corev1.Pod {
 	i.mu.Lock()
 	i.known = append(i.known, id)
 	i.mu.Unlock()
@@ -130,7 +129,7 @@ func TestIndex(t *testing.T) {
 	n.namespaces.mu.Unlock()
 	n.pods.label("shop", "ambient")
 	n.start()
-	n.eventually(static, agentsock.Captured, "captured")
+	n.eventually(static, status.StateCaptured, "captured")
 	n.until("annotated", func() bool { return n.pods.annotation(mirror) == "enabled" })
 	assert.True(t, n.proxy.holds(static))
 	assert.False(t, n.proxy.holds(mirror), "the proxy and the control groups know it by the other UID")

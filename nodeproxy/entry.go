@@ -14,8 +14,7 @@ import (
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
-	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // entry is the controller's memory of a pod. All of it can be found out again: after a restart it is empty.
@@ -38,7 +37,7 @@ type entry struct {
 	// unexempt are addresses that cannot be in the set of probes.
 	unexempt []netip.Addr
 	// drift are the kinds of drift that are being mended.
-	drift []string
+	drift []status.Code
 	// unusable is the routing that the namespace does not take.
 	unusable []string
 	backend  string
@@ -58,11 +57,11 @@ type entry struct {
 	flapping bool
 
 	// The rest is guarded by the controller's mu.
-	state     agentsock.PodState
+	state     status.Pod
 	share     Workload       // for a snapshot
 	shared    bool           // whether it belongs there
 	unsteady  bool           // its rules were written again, and have yet to be seen to stay
-	announced string         // the failure that an event was sent about
+	announced status.Code    // the failure that an event was sent about
 	draining  bool           // it has left, and the proxy has it or carries connections of it; changed with the entry's mu held too
 	released  bool           // it was looked at since all pods are given back, so its state is about that
 	looks     budget.Changes // at the pod, that its changes cause
@@ -118,7 +117,7 @@ func (c *Controller) entry(uid types.UID) *entry {
 	e := c.entries[uid]
 	if e == nil {
 		e = &entry{uid: uid}
-		e.state.Pod.UID = string(uid)
+		e.state.ID.UID = string(uid)
 		c.entries[uid] = e
 	}
 	return e
@@ -152,12 +151,12 @@ func (c *Controller) pod(uid types.UID) *corev1.Pod { return c.index.ByUID(uid) 
 func (c *Controller) uidOf(pod *corev1.Pod) types.UID { return c.index.RuntimeUID(pod) }
 
 // setState publishes what a pod is like. It returns what it was like before.
-func (c *Controller) setState(e *entry, s agentsock.PodState) (before agentsock.PodState) {
+func (c *Controller) setState(e *entry, s status.Pod) (before status.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before = e.state
-	if s.Pod == (attachment.Pod{}) {
-		s.Pod = before.Pod
+	if s.ID == (status.ID{}) {
+		s.ID = before.ID
 	}
 	s.Detail, s.ExchangeResets = brief.Finding(s.Detail), brief.Finding(s.ExchangeResets)
 	s.Since = before.Since

@@ -19,8 +19,8 @@ import (
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // migrateReq has connections move from a listener that closes to another of the port.
@@ -165,7 +165,7 @@ func TestExchangeOnAnOldKernel(t *testing.T) {
 	}
 	n, uid := oneCaptured(t)
 	assert.Empty(t, n.state(uid).ExchangeResets)
-	assert.Equal(t, agentsock.Captured, n.state(uid).State)
+	assert.Equal(t, status.StateCaptured, n.state(uid).State)
 }
 
 // TestExchangeMovesConnections: what the old proxy's listener has yet to accept in a captured pod goes to the new one's.

@@ -21,8 +21,8 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 const application = "10.244.1.5:7779"
@@ -251,7 +251,7 @@ func TestHeldBack(t *testing.T) {
 		s.pods.mu.Unlock()
 		told := s.dels(func() {})
 		s.pods.label("shop", "")
-		s.eventually(s.uid, agentsock.Outside, "status-failed")
+		s.eventually(s.uid, status.StateOutside, "status-failed")
 		wait(t, told, "the bound has passed")
 		s.pods.mu.Lock()
 		s.pods.fault = nil
@@ -267,7 +267,7 @@ func TestHeldBack(t *testing.T) {
 		s.kill()
 		s.goOn(pairs, "without an agent")
 		s.start()
-		s.eventually(s.uid, agentsock.Outside, "not-enabled")
+		s.eventually(s.uid, status.StateOutside, "not-enabled")
 		workloads, err := s.c.Snapshot(t.Context())
 		require.NoError(t, err)
 		assert.Len(t, workloads, 1, "a proxy that connects keeps the pod")
@@ -328,9 +328,9 @@ func TestAcknowledgedOnce(t *testing.T) {
 	s.join()
 	for range 3 {
 		s.proxy.Kill()
-		s.eventually(s.uid, agentsock.Drifted, "no-proxy")
+		s.eventually(s.uid, status.StateDrifted, "no-proxy")
 		s.proxy = nodeproxytest.Start(nodeproxytest.Options{Socket: s.socket})
-		s.eventually(s.uid, agentsock.Captured, "captured")
+		s.eventually(s.uid, status.StateCaptured, "captured")
 		s.until("the proxy is told all", func() bool { return s.proxy.State().Ready })
 		for range 2 { // what a change of the pod leads to is looked at after that of the proxy
 			said := s.pods.annotation(s.uid)

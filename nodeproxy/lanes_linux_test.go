@@ -13,8 +13,8 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // clogged is a [nodeproxy.Namespaces] whose looks at some pods take until their time is over, or until the test ends them.
@@ -146,7 +146,7 @@ func TestSlowPodsDelayNoOthers(t *testing.T) {
 		return len(differ) == 0
 	})
 	n.pods.label("bank", "")
-	n.eventually(sixth, agentsock.Outside, "not-enabled")
+	n.eventually(sixth, status.StateOutside, "not-enabled")
 	require.Len(t, c.now(), 1, "the others wait for one worker")
 	c.with(func() { require.Equal(t, 1, c.most, "slow pods that were worked on at once") })
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
-	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/status"
 )
 
 // metrics are the metrics of a [Controller].
@@ -52,16 +52,14 @@ func newMetrics(c *Controller) *metrics {
 	}
 	// Prometheus does not count a first sample of 1 as an increase, so the series must exist before.
 	for _, kind := range machine.DriftKinds() {
-		m.found.WithLabelValues(kind)
-		m.mended.WithLabelValues(kind)
+		m.found.WithLabelValues(string(kind))
+		m.mended.WithLabelValues(string(kind))
 	}
-	for _, step := range append(machine.Steps(), stepLook) {
+	for _, step := range machine.Steps() {
 		m.failures.WithLabelValues(step)
 	}
 	return m
 }
-
-const stepLook = "look"
 
 func (m *metrics) failed(err error) {
 	var step *machine.StepError
@@ -88,8 +86,8 @@ func (c *Controller) Collect(ch chan<- prometheus.Metric) {
 	type labels struct{ state, reason string }
 	counts, ways := map[labels]int{}, map[string]int{}
 	for _, p := range c.Pods() {
-		counts[labels{string(p.State), p.Reason}]++
-		if p.State == agentsock.Captured {
+		counts[labels{string(p.State), string(p.Reason)}]++
+		if p.State == status.StateCaptured {
 			for _, code := range p.Bypasses {
 				ways[code]++
 			}

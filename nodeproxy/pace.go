@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -17,12 +18,6 @@ const (
 	paceFirst, paceMost = time.Second, 30 * time.Second
 	// paceForgets is the quiet time after which there is no wait again.
 	paceForgets = time.Minute
-)
-
-// Reasons why a pod's own changes are not followed now.
-const (
-	reasonFlapping   = "flapping"
-	reasonStatusHeld = "status-held"
 )
 
 // pace holds back what happens again and again. The zero pace holds back nothing yet.
@@ -100,7 +95,7 @@ func (c *Controller) flaps(w *work, wait time.Duration) (more bool) {
 	}
 	detail := fmt.Sprintf("the pod joins and leaves the mesh again and again; what it says is followed in %s", wait.Round(100*time.Millisecond))
 	if e.followed == machine.Out {
-		w.Choice, w.reason, w.detail = machine.Out, reasonFlapping, detail
+		w.Choice, w.Why, w.detail = machine.Out, status.CodeFlapping, detail
 		return true
 	}
 	c.mu.Lock()
@@ -119,7 +114,7 @@ func (w *work) mayTell(value string, now time.Time) error {
 		return nil
 	}
 	if wait := w.e.writes.wait(freeWrites, now); wait > 0 {
-		return &heldBack{reasonStatusHeld, fmt.Sprintf("the annotation does not stay as it was written; it is written again in %s",
+		return &heldBack{status.CodeStatusHeld, fmt.Sprintf("the annotation does not stay as it was written; it is written again in %s",
 			wait.Round(100*time.Millisecond)), wait}
 	}
 	return nil

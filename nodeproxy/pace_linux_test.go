@@ -13,14 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestFlapping: what a pod's author changes twenty times a second costs a bounded number of looks and of patches, whichever it is, and what
 // it says last is done. A pod of another author that joins meanwhile does not wait.
 func TestFlapping(t *testing.T) {
 	t.Parallel()
-	const label, status, flaps = "istio.io/dataplane-mode", "ambient.istio.io/redirection", 160
+	const label, redirection, flaps = "istio.io/dataplane-mode", "ambient.istio.io/redirection", 160
 	for name, c := range map[string]struct {
 		flap   func(p *corev1.Pod, i int)
 		writes int
@@ -30,7 +30,7 @@ func TestFlapping(t *testing.T) {
 		}, 30},
 		"status": {func(p *corev1.Pod, i int) {
 			p.Annotations = maps.Clone(p.Annotations)
-			delete(p.Annotations, status)
+			delete(p.Annotations, redirection)
 		}, 15},
 		"another annotation": {func(p *corev1.Pod, i int) {
 			p.Annotations = maps.Clone(p.Annotations)
@@ -43,7 +43,7 @@ func TestFlapping(t *testing.T) {
 			n.kill()
 			n.options = func(o *nodeproxy.Options) { o.VerifyInterval = time.Hour }
 			n.start()
-			n.eventually(uid, agentsock.Captured, "captured")
+			n.eventually(uid, status.StateCaptured, "captured")
 			n.pods.mu.Lock()
 			n.pods.writes = nil
 			n.pods.mu.Unlock()
@@ -72,10 +72,10 @@ func TestFlapping(t *testing.T) {
 			n.captured(late)
 
 			n.pods.change(uid, func(p *corev1.Pod) { p.Labels = map[string]string{label: "none"} })
-			n.until("the last word is done", func() bool { return n.state(uid).State == agentsock.Outside && n.pods.annotation(uid) == "" })
+			n.until("the last word is done", func() bool { return n.state(uid).State == status.StateOutside && n.pods.annotation(uid) == "" })
 			n.pods.change(uid, func(p *corev1.Pod) { p.Labels = map[string]string{label: "ambient"} })
 			n.until("it is back", func() bool {
-				return n.state(uid).State == agentsock.Captured && n.pods.annotation(uid) == "enabled"
+				return n.state(uid).State == status.StateCaptured && n.pods.annotation(uid) == "enabled"
 			})
 		})
 	}
@@ -93,7 +93,7 @@ func TestFlappingPodEnds(t *testing.T) {
 			left, err := n.c.Release(n.t.Context(), "")
 			require.NoError(n.t, err)
 			assert.Empty(n.t, left)
-			assert.Equal(n.t, "releasing", n.state(uid).Reason)
+			assert.EqualValues(n.t, "releasing", n.state(uid).Reason)
 		},
 		"added": func(n *node, uid types.UID) {
 			n.pods.change(uid, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "ambient"} })

@@ -13,7 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // PodID names a pod. The UID is the one that the runtime and the pod's control groups use; no decision rests on the name.
@@ -119,7 +119,7 @@ type Index interface {
 	// of itself.
 	RuntimeUID(pod *corev1.Pod) types.UID
 	// Known returns the pod that the runtime means by a namespace, a name and a UID, or nil.
-	Known(id attachment.Pod) *corev1.Pod
+	Known(id status.ID) *corev1.Pod
 }
 
 // scan is the [Index] of Pods that have none.
@@ -138,7 +138,7 @@ func (s scan) ByUID(uid types.UID) *corev1.Pod {
 func (scan) RuntimeUID(pod *corev1.Pod) types.UID { return pod.UID }
 
 // Known implements [Index].
-func (s scan) Known(id attachment.Pod) *corev1.Pod { return s.ByUID(types.UID(id.UID)) }
+func (s scan) Known(id status.ID) *corev1.Pod { return s.ByUID(types.UID(id.UID)) }
 
 // Probes is the set of pods to which the host's own connections get the addresses that the pods' rules let pass; package
 // probes has one of nftables and one of ipset and iptables.

@@ -15,8 +15,8 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // The reasons of the pods' events.
@@ -127,32 +127,26 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 	e, s := w.e, w.stateOf()
 	state, reason := machine.Report(w.Wanted, last, e.captured)
 	if !seen { // it cannot be told, so it is not said to be captured
-		state, reason = machine.Waiting, machine.ReasonUnsure
-		if e.captured {
-			state = machine.Drifted
-		}
+		state, reason = status.StateUnknown, status.CodeSelectionUnknown
 	}
-	s.State, s.Reason = agentsock.State(state), reason
-	if w.reason != "" && (s.State == agentsock.Outside || reason == machine.ReasonUnsure && seen) {
-		s.Reason = w.reason
-	}
+	s.State, s.Reason = state, reason
 	if err == nil && w.unfound != nil {
 		s.Detail = w.unfound.Error()
 	}
 	if err != nil {
 		s.Detail = brief.Error(err, brief.MaxFinding)
-		if s.State != agentsock.Captured {
+		if s.State != status.StateCaptured {
 			s.Reason = reasonOf(err, s.Reason)
 		}
 		c.metrics.failed(err)
 	}
 	mended := c.drifted(w, first, last, err)
-	captured := s.State == agentsock.Captured
+	captured := s.State == status.StateCaptured
 	joined := captured && !e.captured && !w.starting && w.result != nil && w.result.Changed
 	switch {
 	case captured:
 		e.captured = true
-	case s.State == agentsock.Outside:
+	case s.State == status.StateOutside:
 		e.captured, e.backend, s.Backend = false, "", ""
 		if w.Choice != machine.Gone && !last.Held {
 			e.held = heldNo
@@ -172,8 +166,8 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 }
 
 // stateOf returns what there is to say of the pod, but for its state and the reason.
-func (w *work) stateOf() agentsock.PodState {
-	s := agentsock.PodState{Pod: w.podOf(), Backend: w.e.backend, Detail: w.detail}
+func (w *work) stateOf() status.Pod {
+	s := status.Pod{ID: w.podOf(), Backend: w.e.backend, Detail: w.detail}
 	if w.mesh != nil && w.Choice != machine.Out && w.Choice != machine.Gone {
 		s.Dialect, s.Bypasses, s.ExchangeResets = w.mesh.Name, bypasses(w.plan), w.e.unmoved
 	}
@@ -187,7 +181,7 @@ func (w *work) foretell() {
 		return
 	}
 	s := w.stateOf()
-	s.State, s.Reason = agentsock.Captured, machine.ReasonCaptured
+	s.State, s.Reason = status.StateCaptured, status.CodeCaptured
 	before := w.c.setState(w.e, s)
 	w.before = &before
 }
@@ -203,13 +197,13 @@ func bypasses(p dialect.Plan) (codes []string) {
 }
 
 // drifted counts what was found and mended, and returns the kinds that were mended.
-func (c *Controller) drifted(w *work, first, last machine.Actual, err error) (mended []string) {
+func (c *Controller) drifted(w *work, first, last machine.Actual, err error) (mended []status.Code) {
 	e := w.e
 	if e.captured {
 		for _, kind := range machine.Drift(w.Wanted, first) {
 			if !slices.Contains(e.drift, kind) {
 				e.drift = append(e.drift, kind)
-				c.metrics.found.WithLabelValues(kind).Inc()
+				c.metrics.found.WithLabelValues(string(kind)).Inc()
 			}
 		}
 	}
@@ -220,51 +214,49 @@ func (c *Controller) drifted(w *work, first, last machine.Actual, err error) (me
 	for _, kind := range e.drift {
 		if !slices.Contains(still, kind) {
 			mended = append(mended, kind)
-			c.metrics.mended.WithLabelValues(kind).Inc()
+			c.metrics.mended.WithLabelValues(string(kind)).Inc()
 		}
 	}
-	e.drift = slices.DeleteFunc(e.drift, func(kind string) bool { return slices.Contains(mended, kind) })
+	e.drift = slices.DeleteFunc(e.drift, func(kind status.Code) bool { return slices.Contains(mended, kind) })
 	return mended
 }
 
 // reasonOf returns the code of a failure, or else what is the case.
-func reasonOf(err error, is string) string {
+func reasonOf(err error, is status.Code) status.Code {
 	var back *heldBack
 	var step *machine.StepError
 	switch {
 	case errors.As(err, &back):
 		return back.reason
-	case is == machine.ReasonNoProxy:
+	case is == status.CodeNodeProxyGone:
 		return is
 	case errors.Is(err, errVariant):
-		return reasonVariant
+		return status.CodeVariant
 	case errors.Is(err, errDeaf):
-		return machine.ReasonNoListeners
+		return status.CodeNoListeners
 	case errors.As(err, &step):
-		return step.Step + "-failed"
+		return step.Failed()
 	}
 	return is
 }
 
-const reasonVariant = "variant"
-
 // tell logs and announces what changed.
-func (c *Controller) tell(w *work, before, now agentsock.PodState, joined bool, mended []string, err error) {
-	log := c.log(now.Pod).With("state", string(now.State), "reason", now.Reason)
+func (c *Controller) tell(w *work, before, now status.Pod, joined bool, mended []status.Code, err error) {
+	log := c.log(now.ID).With("state", string(now.State), "reason", now.Reason)
 	changed := before.State != now.State || before.Reason != now.Reason
 	switch {
 	case !changed:
 	case err != nil:
 		log.Warn("a pod is not as it is to be", "error", brief.Finding(err.Error()))
-	case before.State != "" || now.State != agentsock.Outside:
+	case before.State != "" || now.State != status.StateOutside:
 		log.Info("a pod's redirection changed", "detail", brief.Finding(now.Detail))
 	}
 	if w.pod == nil {
 		return
 	}
-	failure := ""
+	failure := status.Code("")
 	var back *heldBack
-	if err != nil && now.State != agentsock.Captured && !errors.As(err, &back) {
+	if err != nil && now.State != status.StateCaptured && !errors.As(err, &back) {
 		failure = now.Reason
 	}
 	c.mu.Lock()
@@ -273,14 +265,18 @@ func (c *Controller) tell(w *work, before, now agentsock.PodState, joined bool, 
 	c.mu.Unlock()
 	switch {
 	case failure != "" && !again:
-		c.event(w.pod, corev1.EventTypeWarning, EventHandOverFailed, now.Reason+": "+err.Error())
+		c.event(w.pod, corev1.EventTypeWarning, EventHandOverFailed, string(now.Reason)+": "+err.Error())
 	case joined:
 		c.event(w.pod, corev1.EventTypeNormal, EventEnrolled, "the node's proxy of mesh "+w.mesh.Name+" listens in the pod, and its traffic is captured")
-	case w.removed && now.State == agentsock.Outside:
-		c.event(w.pod, corev1.EventTypeNormal, EventReleased, "the pod's traffic is not captured any more: "+now.Reason)
+	case w.removed && now.State == status.StateOutside:
+		c.event(w.pod, corev1.EventTypeNormal, EventReleased, "the pod's traffic is not captured any more: "+string(now.Reason))
 	}
-	if slices.ContainsFunc(mended, func(kind string) bool { return kind != machine.ReasonStatusStale }) {
-		c.event(w.pod, corev1.EventTypeNormal, EventDriftMended, "mended: "+strings.Join(mended, ", "))
+	words := make([]string, 0, len(mended))
+	for _, kind := range mended {
+		words = append(words, string(kind))
+	}
+	if slices.ContainsFunc(mended, func(kind status.Code) bool { return kind != status.CodeStatusStale }) {
+		c.event(w.pod, corev1.EventTypeNormal, EventDriftMended, "mended: "+strings.Join(words, ", "))
 	}
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // awaitStart waits until the node's pods are known.
@@ -62,7 +62,7 @@ func (m mode) toWhom() string {
 // With the name of another agent, one of [dialect.NodeProxy].Agents, it gives the pods to that agent instead: they stay
 // captured, by rules in that agent's names, the proxy keeps them, and so does the annotation. An error says that a mesh does
 // not know the agent.
-func (c *Controller) Release(ctx context.Context, to string) ([]agentsock.PodState, error) {
+func (c *Controller) Release(ctx context.Context, to string) ([]status.Pod, error) {
 	m := mode{on: true, name: to}
 	if to != "" {
 		if m.to = c.agent(to); m.to == nil {
@@ -100,12 +100,12 @@ func (c *Controller) Release(ctx context.Context, to string) ([]agentsock.PodSta
 
 // unreleased returns the pods that the proxy still has, or that may be captured, whether it carries connections of others, and what is
 // closed when that changes.
-func (c *Controller) unreleased() (left []agentsock.PodState, drain bool, changed <-chan struct{}) {
+func (c *Controller) unreleased() (left []status.Pod, drain bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range c.entries {
 		drain = drain || e.draining
-		if !e.released || e.state.State != agentsock.Outside || e.draining && e.shared {
+		if !e.released || e.state.State != status.StateOutside || e.draining && e.shared {
 			left = append(left, e.state)
 		}
 	}
@@ -180,7 +180,7 @@ func (c *Controller) give(ctx context.Context, w *work, m mode) (given bool, err
 		o.Backend = w.backend.Name()
 		var theirs ruleset.Ruleset
 		if theirs, err = m.rules(p.Redirect); err == nil {
-			err = w.forgetRecord(reasonGiven)
+			err = w.forgetRecord(status.CodeGivenAway)
 		}
 		if err == nil {
 			_, err = apply.HandOver(ctx, e.ns.NetNS(), theirs, m.to.Layout, o)
@@ -208,9 +208,9 @@ func (m *mode) rules(r redirect.Redirect) (theirs ruleset.Ruleset, err error) {
 
 // finishGiving reports how giving a pod away ended.
 func (c *Controller) finishGiving(w *work, m mode, err error) {
-	s := agentsock.PodState{Pod: w.podOf(), State: agentsock.Outside, Reason: reasonGiven, Detail: "the pod is in the care of the agent " + m.name}
+	s := status.Pod{ID: w.podOf(), State: status.StateOutside, Reason: status.CodeGivenAway, Detail: "the pod is in the care of the agent " + m.name}
 	if err != nil {
-		s.State, s.Reason, s.Detail = agentsock.Drifted, machine.ReasonNotReleased, brief.Finding(err.Error())
+		s.State, s.Reason, s.Detail = status.StateDrifted, status.CodeNotReleased, brief.Finding(err.Error())
 	}
 	c.lookedAt(w.e, true)
 	before := c.setState(w.e, s)

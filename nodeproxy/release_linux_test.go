@@ -16,10 +16,10 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // theirs makes the rules of a pod those of Istio's own agent, as they are after it enrolled the pod.
@@ -73,7 +73,7 @@ func TestTakenOverAndGivenBack(t *testing.T) {
 			assert.Equal(t, before, n.live(uid))
 			assert.Equal(t, "enabled", n.pods.annotation(uid), "peers go on to use the tunnel")
 			assert.True(t, n.proxy.holds(uid), "the proxy keeps the pod")
-			assert.Equal(t, []string{"outside", "given-away"}, []string{string(n.state(uid).State), n.state(uid).Reason})
+			assert.Equal(t, []string{"outside", "given-away"}, []string{string(n.state(uid).State), string(n.state(uid).Reason)})
 			assert.NotContains(t, n.namespaces.Known(), uid)
 		}
 		require.ErrorIs(t, n.c.Ready(), nodeproxy.ErrReleasing)
@@ -120,12 +120,12 @@ func TestGivenToNobody(t *testing.T) {
 	n.start()
 	n.captured(uid)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan []agentsock.PodState, 1)
+	done := make(chan []status.Pod, 1)
 	go func() {
 		left, _ := n.c.Release(ctx, "other")
 		done <- left
 	}()
-	n.eventually(uid, agentsock.Drifted, "not-released")
+	n.eventually(uid, status.StateDrifted, "not-released")
 	assert.Contains(t, n.state(uid).Detail, "make the rules of the agent other: its Rules panics: boom")
 	differ, _ := n.rules(uid)
 	assert.Empty(t, differ)
@@ -150,11 +150,11 @@ func TestGivenAwayLater(t *testing.T) {
 	n.namespaces.mu.Unlock()
 	n.pods.change(leaves, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
 	ctx, cancel := context.WithCancel(t.Context())
-	var left []agentsock.PodState
+	var left []status.Pod
 	var err error
 	var wg sync.WaitGroup
 	wg.Go(func() { left, err = n.c.Release(ctx, ambient.IstioCNI) })
-	n.eventually(stays, agentsock.Drifted, "not-released")
+	n.eventually(stays, status.StateDrifted, "not-released")
 	n.outside(leaves)
 	cancel()
 	wg.Wait()
@@ -210,7 +210,7 @@ func TestUnexempt(t *testing.T) {
 	n.pods.label("shop", "ambient")
 	n.start()
 	n.captured(both)
-	n.eventually(only, agentsock.Captured, "captured")
+	n.eventually(only, status.StateCaptured, "captured")
 	n.probes.lost()
 	n.until("mended", func() bool { return n.metric("drift_mended_total{kind=probes-missing}") > 0 })
 	n.captured(both)

@@ -11,23 +11,18 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // heldBack is the reason why rules are not written again now.
 type heldBack struct {
-	reason string
+	reason status.Code
 	detail string
 	wait   time.Duration
 }
 
 // Error implements error.
 func (h *heldBack) Error() string { return h.detail }
-
-// Reasons why rules are not written again now.
-const (
-	reasonBudget  = "budget"
-	reasonTooMany = "too-many-drifted"
-)
 
 // mayMend returns nil if the rules of a pod that had them may be written again now. That goes by the pods of its namespace alone: who
 // changes the rules of their own pods keeps nobody else's from being mended.
@@ -46,11 +41,11 @@ func (c *Controller) mayMend(e *entry) error {
 	c.mu.Unlock()
 	limits := c.limits.Of(namespace)
 	if wait := limits.Check(all, unsteady, time.Now()); wait > 0 {
-		return &heldBack{reasonTooMany, fmt.Sprintf("the rules of %d of the namespace's %d pods do not stay as they were written; the next is tried in %s",
+		return &heldBack{status.CodeTooManyDrifted, fmt.Sprintf("the rules of %d of the namespace's %d pods do not stay as they were written; the next is tried in %s",
 			unsteady, all, wait.Round(time.Second)), wait}
 	}
 	if wait := limits.Take(); wait > 0 {
-		return &heldBack{reasonBudget, fmt.Sprintf("the namespace's budget allows the next in %s", wait.Round(100*time.Millisecond)), wait}
+		return &heldBack{status.CodeBudget, fmt.Sprintf("the namespace's budget allows the next in %s", wait.Round(100*time.Millisecond)), wait}
 	}
 	return nil
 }
@@ -77,14 +72,14 @@ func (w *work) write(ctx context.Context) error {
 			return false
 		}
 		r.Applied(result.Backend, w.plan.Ruleset, result.Skipped, result.Left()...)
-		r.Selected, r.Reason, r.Dialect = true, string(selection.Selected), w.mesh.Name
+		r.Selected, r.Reason, r.Dialect = true, status.Code(selection.Selected), w.mesh.Name
 		return true
 	})
 	return nil
 }
 
 // forgetRecord makes the plugin's record say that the pod has no rules of ours, and why.
-func (w *work) forgetRecord(why string) error {
+func (w *work) forgetRecord(why status.Code) error {
 	return w.c.remember(w, func(r *attachment.Record) bool {
 		if !r.Selected {
 			return false

@@ -26,7 +26,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
-	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/status"
 )
 
 // limit bounds what would otherwise wait for ever; nothing that works comes near it.
@@ -82,14 +82,14 @@ func newShop(t *testing.T, n *node, patience time.Duration) *shop {
 		assert.NoError(t, <-ended)
 	})
 	n.until("the proxy is told all", func() bool { return s.proxy.State().Ready })
-	n.eventually(s.uid, agentsock.Outside, "not-enabled")
+	n.eventually(s.uid, status.StateOutside, "not-enabled")
 	return s
 }
 
 func (s *shop) join() {
 	s.t.Helper()
 	s.pods.label("shop", "ambient")
-	s.eventually(s.uid, agentsock.Captured, "captured")
+	s.eventually(s.uid, status.StateCaptured, "captured")
 	differ, _ := s.rules(s.uid)
 	require.Empty(s.t, differ)
 }
@@ -97,7 +97,7 @@ func (s *shop) join() {
 func (s *shop) leave() {
 	s.t.Helper()
 	s.pods.label("shop", "")
-	s.eventually(s.uid, agentsock.Outside, "not-enabled")
+	s.eventually(s.uid, status.StateOutside, "not-enabled")
 }
 
 // has reports whether the proxy has the pod.

@@ -13,8 +13,8 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // want is the wanted state of a pod, and the reason.
@@ -27,30 +27,18 @@ type want struct {
 	// namespace is the pod's, as far as a mesh reads it.
 	namespace *corev1.Namespace
 	addrs     []netip.Addr
-	// reason and detail say why the pod is out, or why it cannot be told.
-	reason, detail string
+	// detail says more than Why.
+	detail string
 	// releasing: all pods are given back.
 	releasing bool
 }
-
-// Reasons of states besides those of package machine and package selection.
-const (
-	reasonUnknownNamespace = "namespace-unknown"
-	reasonNoAddress        = "no-address"
-	reasonReleasing        = agentsock.ReasonReleasing
-	reasonGiven            = "given-away"
-	reasonEnded            = "ended"
-	reasonGone             = "gone"
-	reasonOtherMesh        = "other-mesh"
-	reasonTooLarge         = "too-large"
-)
 
 // want finds out what is wanted of the pod of the entry, whose mu is held.
 func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 	w.id.UID, w.mesh, w.releasing = e.uid, e.mesh, c.mode().on
 	w.pod = c.pod(e.uid)
 	if w.pod == nil {
-		w.Choice, w.reason, w.detail = machine.Gone, reasonGone, "the pod does not exist"
+		w.Choice, w.Why, w.detail = machine.Gone, status.CodeGone, "the pod does not exist"
 		return w
 	}
 	w.id = PodID{UID: e.uid, Namespace: w.pod.Namespace, Name: w.pod.Name}
@@ -69,7 +57,7 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 		w.Probes = c.opts.Probes != nil && len(w.addrs) > 0
 	}()
 	if ended(w.pod) {
-		w.Choice, w.reason, w.detail = machine.Gone, reasonEnded, "the pod's containers have ended"
+		w.Choice, w.Why, w.detail = machine.Gone, status.CodeEnded, "the pod's containers have ended"
 		return w
 	}
 	c.decide(ctx, &w)
@@ -79,25 +67,25 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 // decide asks the meshes, as the plugin does.
 func (c *Controller) decide(ctx context.Context, w *want) {
 	if w.releasing {
-		w.Choice, w.reason, w.detail = machine.Out, reasonReleasing, "the node's proxy gives back all pods"
+		w.Choice, w.Why, w.detail = machine.Out, status.CodeReleasing, "the node's proxy gives back all pods"
 		return
 	}
 	if err := dialect.Whole(w.pod); err != nil {
-		w.Choice, w.reason, w.detail = machine.Unsure, reasonTooLarge, err.Error()
+		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeTooLarge, err.Error()
 		return
 	}
 	p, namespace, err := c.planOf(ctx, w.pod, w.addrs)
-	w.plan, w.namespace, w.reason, w.detail = p, namespace, string(p.Decision.Reason), p.Decision.Detail
+	w.plan, w.namespace, w.Why, w.detail = p, namespace, status.Code(p.Decision.Reason), p.Decision.Detail
 	mesh := c.opts.Dialects.Named(p.Dialect)
 	switch {
 	case errors.Is(err, dialect.ErrNamespaceUnknown):
-		w.Choice, w.reason, w.detail = machine.Unsure, reasonUnknownNamespace, err.Error()
+		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeNamespaceUnknown, err.Error()
 	case p.Decision.Undecided:
-		w.Choice, w.reason, w.detail = machine.Unsure, machine.ReasonUnsure, err.Error()
+		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeSelectionUnknown, err.Error()
 	case err == nil && !p.Decision.Selected:
 		w.Choice = machine.Out
 	case mesh != nil && mesh.NodeProxy == nil:
-		w.Choice, w.reason, w.detail = machine.Out, reasonOtherMesh, "the pod is in mesh "+mesh.Name
+		w.Choice, w.Why, w.detail = machine.Out, status.CodeOtherMesh, "the pod is in mesh "+mesh.Name
 	default:
 		w.mesh = mesh
 		w.selected(ctx, err)
@@ -106,14 +94,14 @@ func (c *Controller) decide(ctx context.Context, w *want) {
 
 // selected sets what is wanted of a pod that a mesh with a proxy on the node selects.
 func (w *want) selected(ctx context.Context, err error) {
-	w.reason, w.detail = "", contested(w.plan)
+	w.Why, w.detail = "", contested(w.plan)
 	switch {
 	case err != nil && ctx.Err() == nil:
-		w.Choice, w.Refused, w.reason, w.detail = machine.Unsure, true, machine.ReasonRefused, err.Error()
+		w.Choice, w.Why, w.detail = machine.Unsure, status.CodePodRefused, err.Error()
 	case err != nil:
-		w.Choice, w.reason, w.detail = machine.Unsure, machine.ReasonUnsure, err.Error()
+		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeSelectionUnknown, err.Error()
 	case len(w.addrs) == 0:
-		w.Choice, w.reason, w.detail = machine.Unsure, reasonNoAddress, "the pod has no address yet"
+		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeNoAddress, "the pod has no address yet"
 	default:
 		w.Choice = machine.In
 	}
@@ -163,7 +151,7 @@ func contested(p dialect.Plan) string {
 // othersProxy reports whether the pod has the proxy of another mesh.
 func (w *want) othersProxy() bool {
 	is := func(r selection.Reason) bool { return r == selection.HasSidecar }
-	return w.reason == reasonOtherMesh || is(w.plan.Decision.Reason) ||
+	return w.Why == status.CodeOtherMesh || is(w.plan.Decision.Reason) ||
 		slices.ContainsFunc(w.plan.Answers, func(a dialect.Answer) bool { return is(a.Reason) })
 }
 
@@ -201,8 +189,8 @@ func (w want) workload() Workload {
 	return l
 }
 
-func (w want) podOf() attachment.Pod {
-	return attachment.Pod{Namespace: w.id.Namespace, Name: w.id.Name, UID: string(w.id.UID)}
+func (w want) podOf() status.ID {
+	return status.ID{Namespace: w.id.Namespace, Name: w.id.Name, UID: string(w.id.UID)}
 }
 
 // apiID names the pod as the API server does.
@@ -231,5 +219,5 @@ func errSelection(w want) error {
 	if w.detail != "" {
 		return errors.New(w.detail)
 	}
-	return fmt.Errorf("the pod is not in the mesh: %s", w.reason)
+	return fmt.Errorf("the pod is not in the mesh: %s", w.Why)
 }

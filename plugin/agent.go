@@ -19,12 +19,13 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Agent is the node's agent, as the plugin needs it. [agentsock.Client] is one, and documents the errors.
 type Agent interface {
 	// Pod returns the pod with the namespace, name and UID.
-	Pod(context.Context, attachment.Pod) (agentsock.Pod, error)
+	Pod(context.Context, status.ID) (agentsock.Pod, error)
 	// Attach captures a pod whose mesh has its proxy on the node, and returns once its proxy listens. It leaves ns open.
 	Attach(ctx context.Context, a agentsock.Attachment, ns syscall.Conn) (agentsock.Attached, error)
 	// Detach says that an attachment is gone.
@@ -79,7 +80,7 @@ func (r *run) askAgent(ctx context.Context, meshes dialect.List) (a answer, fina
 	defer cancel()
 	agent := r.OpenAgent(r.config)
 	for pause := minBackoff; ; pause = min(2*pause, maxBackoff) {
-		p, err := agent.Pod(limited, attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid})
+		p, err := agent.Pod(limited, status.ID{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid})
 		if err == nil {
 			err = r.trust(p, meshes)
 		}
@@ -126,7 +127,7 @@ func (r *run) attach(ctx context.Context, done *captured, mesh string, ns NetNS,
 	done.backend = ""
 	began := time.Now()
 	attached, err := r.attachInTime(ctx, agentsock.Attachment{
-		ID: r.attachment, Pod: attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid},
+		ID: r.attachment, Pod: status.ID{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid},
 		Dialect: mesh, NetNS: r.netns, Addrs: addrs,
 	}, file)
 	if err != nil {
@@ -164,9 +165,9 @@ func (r *run) attachInTime(ctx context.Context, a agentsock.Attachment, file sys
 func awaited(err error) string {
 	var step *agentsock.StepError
 	switch {
-	case errors.As(err, &step) && step.Reason == agentsock.ReasonNoProxy:
+	case errors.As(err, &step) && step.Reason == status.CodeNodeProxyGone:
 		return "proxy"
-	case errors.As(err, &step) && step.Step == agentsock.StepAgent && step.Reason != agentsock.ReasonReleasing,
+	case errors.As(err, &step) && step.Step == agentsock.StepAgent && step.Reason != status.CodeReleasing,
 		absent(err), errors.Is(err, agentsock.ErrBusy), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return "agent"

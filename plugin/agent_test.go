@@ -23,6 +23,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // attaches gives the call an agent that attaches the pod and does not answer for it.
@@ -226,7 +227,7 @@ func TestAttach(t *testing.T) {
 		Patience: patience,
 
 		ID:  attachment.ID{Network: "k8s-pod-network", ContainerID: "c0ffee", IfName: "eth0"},
-		Pod: attachment.Pod{Namespace: "shop", Name: "cart-0", UID: podUID}, Dialect: "ambient",
+		Pod: status.ID{Namespace: "shop", Name: "cart-0", UID: podUID}, Dialect: "ambient",
 		NetNS: "/var/run/netns/cni-1", Addrs: addrs("10.244.1.5"),
 	}}, c.agent.Attached)
 	d := out.record(t, "decision")

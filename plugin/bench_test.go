@@ -23,9 +23,9 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Ratios, not times, are what may be compared between machines, so each benchmark measures its floor beside itself,
@@ -115,7 +115,7 @@ func (n *node) answers(tb testing.TB, pod *corev1.Pod) {
 	})
 	client := agentsock.Client{Path: filepath.Join(dir, agentsock.Name)}
 	require.Eventually(tb, func() bool {
-		_, err := client.Pod(context.Background(), attachment.Pod{UID: string(pod.UID)})
+		_, err := client.Pod(context.Background(), status.ID{UID: string(pod.UID)})
 		return err == nil
 	}, netnstest.Patience, time.Millisecond)
 }
@@ -136,7 +136,7 @@ type podOnly struct {
 }
 
 // Pod implements agentsock.Handler.
-func (h podOnly) Pod(_ context.Context, id attachment.Pod) (agentsock.Pod, error) {
+func (h podOnly) Pod(_ context.Context, id status.ID) (agentsock.Pod, error) {
 	if id.UID != string(h.answer.Pod.UID) {
 		return agentsock.Pod{}, agentsock.ErrUnknown
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 var allBackends = append([]string{"nftables"}, variants...)
@@ -321,7 +322,7 @@ func TestCheckOfOtherRules(t *testing.T) {
 			record := attachment.Record{
 				ID:    attachment.ID{Network: "k8s", ContainerID: "plugintest", IfName: "eth0"},
 				NetNS: attachment.NetNS{Path: ns.Path(), Dev: ns.ID().Dev, Ino: ns.ID().Ino},
-				Pod:   attachment.Pod{Namespace: "shop", Name: "cart-0"}, Selected: true, Reason: "of-tomorrow", Dialect: "of tomorrow",
+				Pod:   status.ID{Namespace: "shop", Name: "cart-0"}, Selected: true, Reason: "of-tomorrow", Dialect: "of tomorrow",
 				By: "ADD", Program: "v99", Time: time.Now(),
 			}
 			record.Applied(backend, rules, nil)

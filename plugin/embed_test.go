@@ -16,11 +16,11 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/kubepod"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestOnEvent: each run gives one event with what its log records say.
@@ -39,7 +39,7 @@ func TestOnEvent(t *testing.T) {
 	}
 	e, out := run("ADD")
 	assert.Zero(t, out.exit)
-	assert.Equal(t, attachment.Pod{Namespace: "shop", Name: "cart-0", UID: podUID}, e.Pod)
+	assert.Equal(t, status.ID{Namespace: "shop", Name: "cart-0", UID: podUID}, e.Pod)
 	assert.Equal(t, selection.Selected, e.Decision.Reason)
 	assert.Equal(t, plugin.Redirected, e.Outcome)
 	assert.Equal(t, []ruleset.Family{ruleset.IPv4}, e.Families)

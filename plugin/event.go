@@ -11,10 +11,10 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/brief"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Outcome is the end of an ADD or CHECK.
@@ -57,7 +57,7 @@ const (
 type Event struct {
 	Verb string // the CNI_COMMAND
 	// Pod is the pod as the runtime names it; zero if it names none.
-	Pod                attachment.Pod
+	Pod                status.ID
 	ContainerID, NetNS string
 
 	// Decision tells a redirected pod from others, with the cause. Its Reason is empty if the run did not get that far, as with DEL
@@ -151,7 +151,7 @@ func (c captured) event() Event {
 func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogged *types.Error) {
 	defer r.rescue(&unlogged)
 	e.Verb, e.ContainerID, e.NetNS, e.Err = r.command, r.attachment.ContainerID, r.netns, failure
-	e.Pod = attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid}
+	e.Pod = status.ID{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid}
 	e.Duration = time.Since(r.begin)
 	if failure != nil && (r.command == "ADD" || r.command == "CHECK") {
 		e.Outcome = Failed

@@ -21,11 +21,11 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/kubepod"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // labelled is a mesh of one's own: a label of the namespace selects its pods, which inherit ports from it. Nothing else says that it
@@ -139,7 +139,7 @@ func serveAgent(t *testing.T, dir string, answer agentsock.Pod) {
 	})
 	client := agentsock.Client{Path: filepath.Join(dir, agentsock.Name)}
 	require.Eventually(t, func() bool {
-		_, err := client.Pod(context.Background(), attachment.Pod{UID: string(answer.Pod.UID)})
+		_, err := client.Pod(context.Background(), status.ID{UID: string(answer.Pod.UID)})
 		return err == nil
 	}, netnstest.Patience, time.Millisecond)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // remember leaves the record of a successful ADD, also of one that passed the pod over. The pod does not depend on it:
@@ -15,8 +16,8 @@ import (
 func (r *run) remember(done captured) error {
 	record := attachment.Record{
 		ID:       r.attachment,
-		Pod:      attachment.Pod{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid},
-		Selected: done.decision.Selected, Reason: string(done.decision.Reason), Dialect: done.mesh,
+		Pod:      status.ID{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid},
+		Selected: done.decision.Selected, Reason: status.Code(done.decision.Reason), Dialect: done.mesh,
 		By: r.command, Program: r.version(), Time: time.Now().UTC(),
 	}
 	if done.netns.Ino != 0 {

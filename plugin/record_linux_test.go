@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/plugintest"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestSecondNetwork: two attachments of one pod set the rules of one namespace. CHECK of the first does not call what the
@@ -76,8 +77,8 @@ func TestRecordsComeAndGo(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, r.ContainerID == "plugintest", r.Selected)
 		assert.NotZero(t, r.NetNS.Ino)
-		assert.Equal(t, r.ContainerID == "nobody", r.Pod == attachment.Pod{})
-		reasons[r.ContainerID] = r.Reason
+		assert.Equal(t, r.ContainerID == "nobody", r.Pod == status.ID{})
+		reasons[r.ContainerID] = string(r.Reason)
 	}
 	assert.Equal(t, map[string]string{"plugintest": "selected", "passed": "not-injected", "nobody": "not-kubernetes", "excluded": "excluded-namespace"}, reasons)
 	for _, a := range []plugintest.Attachment{passed, nobody, excluded} {

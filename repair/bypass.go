@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Bypasses is the plugin's report of a pod whose traffic can bypass the mesh. The plugin has no right to write events,
@@ -54,7 +54,7 @@ type report struct {
 
 // of reports whether the report is of the pod, or of one of its name of which the runtime gave no UID.
 func (r report) of(pod *corev1.Pod) bool {
-	return r.UID == "" || is(attachment.Pod{Namespace: r.Namespace, Name: r.Name, UID: r.UID}, pod, nil)
+	return r.UID == "" || is(status.ID{Namespace: r.Namespace, Name: r.Name, UID: r.UID}, pod, nil)
 }
 
 // ReportBypasses sends an event for each bypass of a pod of this node, once for each of the pod's UIDs. It does not wait: it may be

@@ -12,68 +12,14 @@ import (
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
-
-// CaptureState tells whether a pod in the mesh started with its rules.
-type CaptureState string
-
-// The states.
-const (
-	Captured   CaptureState = "captured"
-	Uncaptured CaptureState = "uncaptured"  // its traffic bypasses the mesh
-	CannotTell CaptureState = "cannot-tell" // nothing on the node says so, either way
-)
-
-// CaptureStates lists all states.
-var CaptureStates = []CaptureState{Captured, Uncaptured, CannotTell}
-
-// CaptureCode is a stable code for how a state is known. The log, events and metrics use it.
-type CaptureCode string
-
-// The codes of the states.
-const (
-	CaptureRecorded CaptureCode = "recorded"     // captured: the plugin's record says so
-	CaptureAttached CaptureCode = "attached"     // captured: its network was set up with the plugin in the list
-	CaptureChecked  CaptureCode = "check-passed" // captured: the check in the pod has succeeded, whoever wrote the rules
-	CaptureVerified CaptureCode = "verified"     // captured: its live rules were compared with the wanted ones
-
-	CaptureNotCalled  CaptureCode = "not-called"  // uncaptured: its network was set up without the plugin
-	CapturePassedOver CaptureCode = "passed-over" // uncaptured: the plugin passed it over, and would not do so now
-	CaptureNoRules    CaptureCode = "no-rules"    // uncaptured: verification found none of its rules, and nothing says that it had any
-
-	CaptureNoTrace    CaptureCode = "no-trace"   // cannot-tell: the node has no attachment and no record of the pod
-	CaptureUnreadable CaptureCode = "unreadable" // cannot-tell: attachments or records cannot be read
-	CaptureDelegated  CaptureCode = "delegated"  // cannot-tell: Multus set up its network, and what it called is not known
-	CaptureNamespace  CaptureCode = "namespace"  // cannot-tell: the labels of its namespace decide, and cannot be read
-	CaptureTooLarge   CaptureCode = "too-large"  // cannot-tell: the pod is larger than what is kept of one
-	CaptureDialect    CaptureCode = "dialect"    // cannot-tell: the Policy.Decline of a mesh panics
-)
-
-// CaptureCodes lists all codes.
-var CaptureCodes = []CaptureCode{
-	CaptureRecorded, CaptureAttached, CaptureChecked, CaptureVerified,
-	CaptureNotCalled, CapturePassedOver, CaptureNoRules,
-	CaptureNoTrace, CaptureUnreadable, CaptureDelegated, CaptureNamespace, CaptureTooLarge,
-	CaptureDialect,
-}
-
-// Capture is the state of one pod, as far as it is known.
-type Capture struct {
-	State CaptureState
-	Code  CaptureCode
-	// Detail says the same for people.
-	Detail string
-	// Since is the time at which the pod's network was set up. Zero: not known.
-	Since time.Time
-	// Backend is the program that applied the rules, as in package apply. Empty: not known.
-	Backend string
-}
 
 // network is an entry of libcni's cache, of one attachment.
 type network struct {
 	attachment.ID
 
-	pod    attachment.Pod
+	pod    status.ID
 	netns  string
 	addrs  []netip.Addr
 	types  []string  // of the plugins
@@ -83,7 +29,7 @@ type network struct {
 
 // is reports whether what a runtime or a record calls a pod is the pod. Without a UID one of its addresses must be the pod's:
 // a pod before it may have had the same name.
-func is(named attachment.Pod, pod *corev1.Pod, addrs []netip.Addr) bool {
+func is(named status.ID, pod *corev1.Pod, addrs []netip.Addr) bool {
 	if named.UID != "" {
 		return named.UID == string(pod.UID) || podid.Is(pod, named.Namespace, named.Name, named.UID)
 	}
@@ -140,7 +86,7 @@ type traces struct {
 }
 
 // judge tells whether a pod in the mesh was captured. Types are those under which the plugin is called.
-func (t traces) judge(pod *corev1.Pod, types []string) Capture {
+func (t traces) judge(pod *corev1.Pod, types []string) status.Pod {
 	sandbox := sandboxOf(pod, t.networks)
 	record, recorded := recordOf(pod, sandbox, t.records)
 	var since time.Time
@@ -156,22 +102,22 @@ func (t traces) judge(pod *corev1.Pod, types []string) Capture {
 	slices.Sort(lists)
 	switch {
 	case recorded && record.Selected:
-		return Capture{Captured, CaptureRecorded, "the plugin's record says so", record.Time, record.Backend}
-	case recorded && record.Reason == string(selection.AgentPod):
-		return Capture{Captured, CaptureRecorded, "the plugin let it through as the agent's own", record.Time, ""}
+		return status.Pod{State: status.StateCaptured, Reason: status.CodeRecorded, Detail: "the plugin's record says so", Since: record.Time, Backend: record.Backend}
+	case recorded && record.Reason == status.Code(selection.AgentPod):
+		return status.Pod{State: status.StateCaptured, Reason: status.CodeRecorded, Detail: "the plugin let it through as the agent's own", Since: record.Time}
 	case recorded:
-		return Capture{Uncaptured, CapturePassedOver,
-			fmt.Sprintf("the plugin passed it over (%s) when it started, and would not do so now", record.Reason), record.Time, ""}
+		return status.Pod{State: status.StateFailed, Reason: status.CodePassedOver,
+			Detail: fmt.Sprintf("the plugin passed it over (%s) when it started, and would not do so now", record.Reason), Since: record.Time}
 	case ours:
-		return Capture{Captured, CaptureAttached, "its network was set up with the plugin", since, ""}
+		return status.Pod{State: status.StateCaptured, Reason: status.CodeAttached, Detail: "its network was set up with the plugin", Since: since}
 	case delegated && !multus:
-		return Capture{CannotTell, CaptureDelegated, "Multus set up its network, and its own cache has nothing of the pod", since, ""}
+		return status.Pod{State: status.StateUnknown, Reason: status.CodeDelegated, Detail: "Multus set up its network, and its own cache has nothing of the pod", Since: since}
 	case blank:
-		return Capture{CannotTell, CaptureUnreadable, "the runtime's cache does not say by which plugins its network was set up", since, ""}
+		return status.Pod{State: status.StateUnknown, Reason: status.CodeUnreadable, Detail: "the runtime's cache does not say by which plugins its network was set up", Since: since}
 	case len(sandbox) > 0:
-		return Capture{Uncaptured, CaptureNotCalled, "its network was set up without the plugin, by " + strings.Join(lists, ", "), since, ""}
+		return status.Pod{State: status.StateFailed, Reason: status.CodeNotCalled, Detail: "its network was set up without the plugin, by " + strings.Join(lists, ", "), Since: since}
 	case t.err != nil:
-		return Capture{CannotTell, CaptureUnreadable, t.err.Error(), since, ""}
+		return status.Pod{State: status.StateUnknown, Reason: status.CodeUnreadable, Detail: t.err.Error(), Since: since}
 	}
-	return Capture{CannotTell, CaptureNoTrace, "the node has neither an attachment nor a record of the pod", since, ""}
+	return status.Pod{State: status.StateUnknown, Reason: status.CodeNoTrace, Detail: "the node has neither an attachment nor a record of the pod", Since: since}
 }

@@ -11,13 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestJudge: what is known of a pod by what the node has of it.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	const uid, ip = "5b1f", "10.0.0.5"
-	named := attachment.Pod{Namespace: "shop", Name: "cart", UID: uid}
+	named := status.ID{Namespace: "shop", Name: "cart", UID: uid}
 	at := func(minute int) time.Time { return time.Unix(0, 0).Add(time.Duration(minute) * time.Minute) }
 	net := func(container, ip string, minute int, types ...string) network {
 		return network{
@@ -49,37 +50,37 @@ func TestJudge(t *testing.T) {
 	for name, c := range map[string]struct {
 		traces
 		pod  func(*corev1.Pod)
-		code CaptureCode
+		code status.Code
 	}{
-		"our ADD, and its record":                       {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), recs(rec("a", true, 1)), nil}, code: CaptureRecorded},
-		"our ADD, before there were records":            {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), nil, nil}, code: CaptureAttached},
-		"another's list":                                {traces: traces{nets(net("a", ip, 1, "ptp", "portmap")), nil, nil}, code: CaptureNotCalled},
-		"another's list, in a cache that has more":      {traces: traces{nets(net("a", ip, 1, "ptp")), nil, wrong}, code: CaptureNotCalled},
-		"a type like ours":                              {traces: traces{nets(net("a", ip, 1, "meshcni2")), nil, nil}, code: CaptureNotCalled},
-		"passed over, and would not be now":             {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), recs(rec("a", false, 1)), nil}, code: CapturePassedOver},
-		"the agent's own":                               {traces: traces{nil, recs(changeRec(rec("a", false, 1), func(r *attachment.Record) { r.Reason = "agent-pod" })), nil}, code: CaptureRecorded},
-		"a record alone: the cache is not there":        {traces: traces{nil, recs(rec("a", true, 1)), wrong}, code: CaptureRecorded},
-		"nothing at all":                                {code: CaptureNoTrace},
-		"nothing, and not all can be read":              {traces: traces{nil, nil, wrong}, code: CaptureUnreadable},
-		"another pod's":                                 {traces: traces{nets(change(net("a", ip, 1, "ptp"), func(n *network) { n.pod.UID = "other" })), recs(changeRec(rec("b", true, 1), func(r *attachment.Record) { r.Pod.UID = "other" })), nil}, code: CaptureNoTrace},
-		"no UID from the runtime, its address":          {traces: traces{nets(change(net("a", ip, 1, "ptp"), unnamed)), nil, nil}, code: CaptureNotCalled},
-		"no UID, the address of one before it":          {traces: traces{nets(change(net("a", "10.0.0.4", 1, "ptp"), unnamed)), nil, nil}, code: CaptureNoTrace},
-		"a record without UID, of its sandbox":          {traces: traces{nets(change(net("a", ip, 1, "ptp", "meshcni"), unnamed)), recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Pod.UID = "" })), nil}, code: CaptureRecorded},
-		"a record without UID, of a namesake":           {traces: traces{nil, recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Pod.UID = "" })), nil}, code: CaptureNoTrace},
-		"after a reboot: the old sandbox was captured":  {traces: traces{nets(net("old", "10.0.0.4", 1, "ptp", "meshcni"), net("new", ip, 2, "ptp")), nil, nil}, code: CaptureNotCalled},
-		"after a reboot: the new one is":                {traces: traces{nets(net("new", ip, 2, "ptp", "meshcni"), net("old", "10.0.0.4", 1, "ptp")), nil, nil}, code: CaptureAttached},
-		"the old sandbox's record says nothing":         {traces: traces{nets(net("new", ip, 2, "ptp")), recs(rec("old", true, 1)), nil}, code: CaptureNotCalled},
-		"the status has the old address still":          {traces: traces{nets(net("old", ip, 1, "ptp", "meshcni"), net("new", "10.0.0.6", 2, "ptp")), nil, nil}, code: CaptureAttached},
-		"no address is known: the latest counts":        {traces: traces{nets(net("old", "10.0.0.7", 1, "ptp", "meshcni"), net("new", "10.0.0.6", 2, "ptp")), nil, nil}, code: CaptureNotCalled},
-		"a list that libcni did not keep":               {traces: traces{nets(net("a", ip, 1)), nil, nil}, code: CaptureUnreadable},
-		"Multus, and its cache is not there":            {traces: traces{nets(net("a", ip, 1, "multus-shim")), nil, nil}, code: CaptureDelegated},
-		"Multus, and it did not call us":                {traces: traces{nets(net("a", ip, 1, "multus"), change(net("a", ip, 1, "ptp"), multus)), nil, nil}, code: CaptureNotCalled},
-		"Multus called us":                              {traces: traces{nets(net("a", ip, 1, "multus"), change(net("a", "10.1.0.1", 1, "meshcni"), multus)), nil, nil}, code: CaptureAttached},
-		"Multus called us, which only our record says":  {traces: traces{nets(net("a", ip, 1, "multus")), recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Network, r.IfName = "meshcni", "net1" })), nil}, code: CaptureRecorded},
-		"one attachment passed over, another captured":  {traces: traces{nil, recs(rec("a", true, 1), changeRec(rec("a", false, 2), func(r *attachment.Record) { r.IfName = "net1" })), nil}, code: CaptureRecorded},
-		"a static pod, by the UID that the runtime has": {traces: traces{nets(ofStatic("cart", net("a", ip, 1, "ptp"))), nil, nil}, pod: static, code: CaptureNotCalled},
-		"what it mirrors by its own word is another":    {traces: traces{nets(ofStatic("other", net("a", ip, 1, "ptp"))), nil, nil}, pod: static, code: CaptureNoTrace},
-		"it says that it mirrors a pod of the API": {traces: traces{nets(net("a", ip, 1, "ptp")), nil, nil}, code: CaptureNoTrace, pod: func(p *corev1.Pod) {
+		"our ADD, and its record":                       {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), recs(rec("a", true, 1)), nil}, code: status.CodeRecorded},
+		"our ADD, before there were records":            {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), nil, nil}, code: status.CodeAttached},
+		"another's list":                                {traces: traces{nets(net("a", ip, 1, "ptp", "portmap")), nil, nil}, code: status.CodeNotCalled},
+		"another's list, in a cache that has more":      {traces: traces{nets(net("a", ip, 1, "ptp")), nil, wrong}, code: status.CodeNotCalled},
+		"a type like ours":                              {traces: traces{nets(net("a", ip, 1, "meshcni2")), nil, nil}, code: status.CodeNotCalled},
+		"passed over, and would not be now":             {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), recs(rec("a", false, 1)), nil}, code: status.CodePassedOver},
+		"the agent's own":                               {traces: traces{nil, recs(changeRec(rec("a", false, 1), func(r *attachment.Record) { r.Reason = "agent-pod" })), nil}, code: status.CodeRecorded},
+		"a record alone: the cache is not there":        {traces: traces{nil, recs(rec("a", true, 1)), wrong}, code: status.CodeRecorded},
+		"nothing at all":                                {code: status.CodeNoTrace},
+		"nothing, and not all can be read":              {traces: traces{nil, nil, wrong}, code: status.CodeUnreadable},
+		"another pod's":                                 {traces: traces{nets(change(net("a", ip, 1, "ptp"), func(n *network) { n.pod.UID = "other" })), recs(changeRec(rec("b", true, 1), func(r *attachment.Record) { r.Pod.UID = "other" })), nil}, code: status.CodeNoTrace},
+		"no UID from the runtime, its address":          {traces: traces{nets(change(net("a", ip, 1, "ptp"), unnamed)), nil, nil}, code: status.CodeNotCalled},
+		"no UID, the address of one before it":          {traces: traces{nets(change(net("a", "10.0.0.4", 1, "ptp"), unnamed)), nil, nil}, code: status.CodeNoTrace},
+		"a record without UID, of its sandbox":          {traces: traces{nets(change(net("a", ip, 1, "ptp", "meshcni"), unnamed)), recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Pod.UID = "" })), nil}, code: status.CodeRecorded},
+		"a record without UID, of a namesake":           {traces: traces{nil, recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Pod.UID = "" })), nil}, code: status.CodeNoTrace},
+		"after a reboot: the old sandbox was captured":  {traces: traces{nets(net("old", "10.0.0.4", 1, "ptp", "meshcni"), net("new", ip, 2, "ptp")), nil, nil}, code: status.CodeNotCalled},
+		"after a reboot: the new one is":                {traces: traces{nets(net("new", ip, 2, "ptp", "meshcni"), net("old", "10.0.0.4", 1, "ptp")), nil, nil}, code: status.CodeAttached},
+		"the old sandbox's record says nothing":         {traces: traces{nets(net("new", ip, 2, "ptp")), recs(rec("old", true, 1)), nil}, code: status.CodeNotCalled},
+		"the status has the old address still":          {traces: traces{nets(net("old", ip, 1, "ptp", "meshcni"), net("new", "10.0.0.6", 2, "ptp")), nil, nil}, code: status.CodeAttached},
+		"no address is known: the latest counts":        {traces: traces{nets(net("old", "10.0.0.7", 1, "ptp", "meshcni"), net("new", "10.0.0.6", 2, "ptp")), nil, nil}, code: status.CodeNotCalled},
+		"a list that libcni did not keep":               {traces: traces{nets(net("a", ip, 1)), nil, nil}, code: status.CodeUnreadable},
+		"Multus, and its cache is not there":            {traces: traces{nets(net("a", ip, 1, "multus-shim")), nil, nil}, code: status.CodeDelegated},
+		"Multus, and it did not call us":                {traces: traces{nets(net("a", ip, 1, "multus"), change(net("a", ip, 1, "ptp"), multus)), nil, nil}, code: status.CodeNotCalled},
+		"Multus called us":                              {traces: traces{nets(net("a", ip, 1, "multus"), change(net("a", "10.1.0.1", 1, "meshcni"), multus)), nil, nil}, code: status.CodeAttached},
+		"Multus called us, which only our record says":  {traces: traces{nets(net("a", ip, 1, "multus")), recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Network, r.IfName = "meshcni", "net1" })), nil}, code: status.CodeRecorded},
+		"one attachment passed over, another captured":  {traces: traces{nil, recs(rec("a", true, 1), changeRec(rec("a", false, 2), func(r *attachment.Record) { r.IfName = "net1" })), nil}, code: status.CodeRecorded},
+		"a static pod, by the UID that the runtime has": {traces: traces{nets(ofStatic("cart", net("a", ip, 1, "ptp"))), nil, nil}, pod: static, code: status.CodeNotCalled},
+		"what it mirrors by its own word is another":    {traces: traces{nets(ofStatic("other", net("a", ip, 1, "ptp"))), nil, nil}, pod: static, code: status.CodeNoTrace},
+		"it says that it mirrors a pod of the API": {traces: traces{nets(net("a", ip, 1, "ptp")), nil, nil}, code: status.CodeNoTrace, pod: func(p *corev1.Pod) {
 			p.UID, p.Annotations = "api", map[string]string{corev1.MirrorPodAnnotationKey: uid}
 		}},
 	} {
@@ -93,17 +94,9 @@ func TestJudge(t *testing.T) {
 				c.pod(pod)
 			}
 			got := c.judge(pod, []string{"meshcni"})
-			assert.Equal(t, c.code, got.Code, got.Detail)
-			assert.Equal(t, stateOf[c.code], got.State)
+			assert.Equal(t, c.code, got.Reason, got.Detail)
+			assert.Equal(t, got.Row().States, []status.State{got.State})
 			assert.NotEmpty(t, got.Detail)
 		})
 	}
-}
-
-// stateOf is the state that each code says more about.
-var stateOf = map[CaptureCode]CaptureState{
-	CaptureRecorded: Captured, CaptureAttached: Captured, CaptureChecked: Captured, CaptureVerified: Captured,
-	CaptureNotCalled: Uncaptured, CapturePassedOver: Uncaptured, CaptureNoRules: Uncaptured,
-	CaptureNoTrace: CannotTell, CaptureUnreadable: CannotTell, CaptureDelegated: CannotTell, CaptureNamespace: CannotTell, CaptureTooLarge: CannotTell,
-	CaptureDialect: CannotTell,
 }

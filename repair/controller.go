@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/repair/internal/kube"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -81,8 +82,8 @@ type Controller struct {
 	watchErr   error                              // why the pods could not be listed or watched
 	sourceErr  string                             // what the source last said was wrong
 	watchSaid  time.Time
-	unreadable string      // what was said of traces that cannot be read
-	others     []PodStatus // of Options.Others
+	unreadable string       // what was said of traces that cannot be read
+	others     []status.Pod // of Options.Others
 }
 
 // newController makes a controller from valid options with defaults filled in.

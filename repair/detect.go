@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Detection names the places where a [Controller] looks for pods in the mesh that started without the plugin: beside the API server's
@@ -45,8 +46,8 @@ type Lost struct {
 }
 
 // has reports whether a pod has lost the plugin.
-func (l *Lost) has(pod *corev1.Pod, now Capture, found traces) bool {
-	if l == nil || now.State != Uncaptured || now.Code != CaptureNotCalled {
+func (l *Lost) has(pod *corev1.Pod, now status.Pod, found traces) bool {
+	if l == nil || now.State != status.StateFailed || now.Reason != status.CodeNotCalled {
 		return false
 	}
 	since := l.Since()
@@ -76,44 +77,44 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) 
 	if in && t.dialect != mesh.Name {
 		c.tracks.change(pod.UID, func(t *track) { t.dialect = mesh.Name })
 	}
-	if now.State != Uncaptured {
+	if now.State != status.StateFailed {
 		c.tracks.change(pod.UID, func(t *track) {
-			if t.capture = now; now.State == Captured {
+			if t.capture = now; now.State == status.StateCaptured {
 				t.told = "" // should it start anew without the plugin, that is news
 			}
 		})
 	}
 	log := c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID))
 	switch {
-	case !in || now.State == t.capture.State && now.Code == t.capture.Code && (now.State != Uncaptured || t.told == now.Code):
-	case now.State == Uncaptured:
+	case !in || now.State == t.capture.State && now.Reason == t.capture.Reason && (now.State != status.StateFailed || t.told == now.Reason):
+	case now.State == status.StateFailed:
 		c.foundUncaptured(ctx, pod, now)
-	case now.State == CannotTell:
-		log.Info("cannot tell whether a pod is captured", "reason", string(now.Code), "detail", words(fmt.Errorf("%s", now.Detail)))
-	case t.capture.State == Uncaptured:
-		log.Info("a pod is captured now", "reason", string(now.Code), "detail", now.Detail)
+	case now.State == status.StateUnknown:
+		log.Info("cannot tell whether a pod is captured", "reason", string(now.Reason), "detail", words(fmt.Errorf("%s", now.Detail)))
+	case t.capture.State == status.StateFailed:
+		log.Info("a pod is captured now", "reason", string(now.Reason), "detail", now.Detail)
 	}
 }
 
 // foundUncaptured counts and logs a pod, and sends its event, once for each code. An event that the limit holds back is sent by
 // a later call.
-func (c *Controller) foundUncaptured(ctx context.Context, pod *corev1.Pod, now Capture) {
+func (c *Controller) foundUncaptured(ctx context.Context, pod *corev1.Pod, now status.Pod) {
 	was := c.tracks.get(pod.UID)
 	detail := "this pod is in the mesh and its traffic bypasses it: " + now.Detail + "; " + c.remedy(ctx, pod)
-	if was.capture.State != Uncaptured || was.capture.Code != now.Code {
-		c.metrics.uncaptured.WithLabelValues(string(now.Code)).Inc()
+	if was.capture.State != status.StateFailed || was.capture.Reason != now.Reason {
+		c.metrics.uncaptured.WithLabelValues(string(now.Reason)).Inc()
 		c.opts.Log.Warn("a pod in the mesh is not captured", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
-			"reason", string(now.Code), "detail", brief.Text(detail, maxNote))
+			"reason", string(now.Reason), "detail", brief.Text(detail, maxNote))
 	}
-	told := was.told == now.Code
+	told := was.told == now.Reason
 	if !told && c.mayTell() {
 		c.event(pod, corev1.EventTypeWarning, eventUncaptured, detail)
 		told = true
 	}
 	c.tracks.change(pod.UID, func(t *track) {
-		t.capture, t.uncaptured = now, now.Code
+		t.capture, t.uncaptured = now, now.Reason
 		if told {
-			t.told = now.Code
+			t.told = now.Reason
 		}
 	})
 }
@@ -159,39 +160,39 @@ func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, e
 
 // capture returns what is known of the pod, and the mesh that has it, or may have it. The mesh is nil for a pod that has no
 // network yet, or that none has.
-func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces, t track) (Capture, *dialect.Dialect) {
+func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces, t track) (status.Pod, *dialect.Dialect) {
 	mesh, err := c.mine(ctx, pod)
 	switch {
 	case errors.Is(err, dialect.ErrTooLarge):
-		return Capture{State: CannotTell, Code: CaptureTooLarge, Detail: err.Error()}, c.mesh(pod)
+		return status.Pod{State: status.StateUnknown, Reason: status.CodeTooLarge, Detail: err.Error()}, c.mesh(pod)
 	case errors.As(err, new(*dialect.InvalidError)):
-		return Capture{State: CannotTell, Code: CaptureDialect, Detail: err.Error()}, c.mesh(pod)
+		return status.Pod{State: status.StateUnknown, Reason: status.CodeDialect, Detail: err.Error()}, c.mesh(pod)
 	case err != nil:
-		return Capture{State: CannotTell, Code: CaptureNamespace, Detail: err.Error()}, c.mesh(pod)
+		return status.Pod{State: status.StateUnknown, Reason: status.CodeNamespace, Detail: err.Error()}, c.mesh(pod)
 	case mesh == nil:
-		return Capture{}, nil
+		return status.Pod{}, nil
 	}
 	return c.known(pod, found, t), mesh
 }
 
 // known judges a pod by the node's traces, the pod's own check and verification.
-func (c *Controller) known(pod *corev1.Pod, found traces, t track) Capture {
+func (c *Controller) known(pod *corev1.Pod, found traces, t track) status.Pod {
 	var ours []string
 	if c.opts.Detect != nil {
 		ours = c.opts.Detect.Types
 	}
 	now := found.judge(pod, ours)
-	if now.State == Captured {
+	if now.State == status.StateCaptured {
 		return now
 	}
 	f := Diagnose(pod, c.criteria(pod))
 	switch {
 	case f.Reason == CheckPassed, f.Reason == Recovered:
-		now = Capture{Captured, CaptureChecked, f.Detail, now.Since, ""}
+		now = status.Pod{State: status.StateCaptured, Reason: status.CodeCheckPassed, Detail: f.Detail, Since: now.Since}
 	case t.verified == verifiedIntact, t.verified == verifiedRestored:
-		now = Capture{Captured, CaptureVerified, "its live rules are the wanted ones", now.Since, ""}
-	case now.State == CannotTell && t.verified == verifiedUncaptured:
-		now = Capture{Uncaptured, CaptureNoRules, "none of its rules is there, and nothing says that it had any", now.Since, ""}
+		now = status.Pod{State: status.StateCaptured, Reason: status.CodeVerified, Detail: "its live rules are the wanted ones", Since: now.Since}
+	case now.State == status.StateUnknown && t.verified == verifiedUncaptured:
+		now = status.Pod{State: status.StateFailed, Reason: status.CodeNoRules, Detail: "none of its rules is there, and nothing says that it had any", Since: now.Since}
 	}
 	return now
 }
@@ -235,7 +236,7 @@ func (c *Controller) diagnose(pod *corev1.Pod) Finding {
 		return f
 	}
 	f.Candidate = true
-	if known.State == Uncaptured && f.Reason != Handled && (c.opts.Detect.Lost == nil || t.lost) {
+	if known.State == status.StateFailed && f.Reason != Handled && (c.opts.Detect.Lost == nil || t.lost) {
 		f = Finding{Broken: true, Candidate: true, Reason: NotCaptured, Detail: known.Detail}
 		if criteria.handled(pod) {
 			f.Broken, f.Reason = false, Handled
@@ -258,7 +259,7 @@ func (c *Controller) network(pod *corev1.Pod) (id attachment.ID, netns string) {
 func (c *Controller) observe(ctx context.Context, pod *corev1.Pod) {
 	if c.opts.Detect != nil {
 		found, ok := c.tracer.recent()
-		if mesh, _ := c.mine(ctx, pod); mesh != nil && (!ok || found.judge(pod, c.opts.Detect.Types).State != Captured) {
+		if mesh, _ := c.mine(ctx, pod); mesh != nil && (!ok || found.judge(pod, c.opts.Detect.Types).State != status.StateCaptured) {
 			found = c.tracer.look()
 		}
 		c.detect(ctx, pod, found)
@@ -277,7 +278,7 @@ func (c *Controller) sweep(ctx context.Context) {
 		was := c.tracks.get(pod.UID)
 		c.detect(ctx, pod, found)
 		now := c.tracks.get(pod.UID)
-		if now.capture.State == Uncaptured && (was.capture.State != Uncaptured || now.lost && !was.lost) {
+		if now.capture.State == status.StateFailed && (was.capture.State != status.StateFailed || now.lost && !was.lost) {
 			c.enqueue(pod)
 		}
 	}
@@ -302,73 +303,58 @@ func (c *Controller) sayUnreadable(err error) {
 	}
 }
 
-// The states of pods in the metric that are no CaptureStates.
-const stateBroken = "broken"
+// The states of the metric meshcni_pods, which exclude each other.
+const (
+	countCaptured   = "captured"
+	countUncaptured = "uncaptured" // [status.StateFailed]
+	countCannotTell = "cannot-tell"
+	countDrifted    = "drifted"
+	countBroken     = "broken"
+	countOther      = string(status.CodeOtherDialect)
+	countOutside    = "outside"
+)
 
-// podStates are the states of the metric. They exclude each other.
-var podStates = []string{string(Captured), string(Uncaptured), string(CannotTell), StateDrifted, stateBroken, ReasonOtherDialect, StateOutside}
+var podStates = []string{countCaptured, countUncaptured, countCannotTell, countDrifted, countBroken, countOther, countOutside}
 
 // stateOf returns the one state in which a pod counts. A pod whose check says that it has no rules does not run past the mesh: it waits.
 func (c *Controller) stateOf(pod *corev1.Pod) string {
 	f, t := c.diagnose(pod), c.tracks.get(pod.UID)
 	switch {
 	case f.Broken && f.Reason != NotCaptured:
-		return stateBroken
-	case t.capture.State == Uncaptured:
-		return string(Uncaptured)
+		return countBroken
+	case t.capture.State == status.StateFailed:
+		return countUncaptured
 	case t.drifted:
-		return StateDrifted
-	case t.capture.State != "":
-		return string(t.capture.State)
-	case t.other != "":
-		return ReasonOtherDialect
-	case f.Reason == CheckPassed, f.Reason == Recovered:
-		return string(Captured)
-	case f.Candidate:
-		return string(CannotTell)
+		return countDrifted
+	case t.capture.State == status.StateCaptured, t.capture.State == "" && t.other == "" && (f.Reason == CheckPassed || f.Reason == Recovered):
+		return countCaptured
+	case t.capture.State == "" && t.other != "":
+		return countOther
+	case t.capture.State == status.StateUnknown, f.Candidate:
+		return countCannotTell
 	}
-	return StateOutside
-}
-
-// StateDrifted is the State of a [PodStatus] whose live rules are not the wanted ones.
-const StateDrifted = "drifted"
-
-// PodStatus is a controller's knowledge of one pod in the mesh.
-type PodStatus struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	UID       string `json:"uid"`
-	Dialect   string `json:"dialect"`
-	// State is a [CaptureState], and Reason its code; or StateDrifted without a reason; or StateOutside with ReasonOtherDialect.
-	State  string `json:"state"`
-	Reason string `json:"reason,omitempty"`
-	Detail string `json:"detail,omitempty"`
-	// Since is the time at which the pod's network was set up. Zero: not known.
-	Since   time.Time `json:"since,omitzero"`
-	Backend string    `json:"backend,omitempty"`
+	return countOutside
 }
 
 // Pods returns the node's pods with a network that are in the mesh, or in one of Options.Others, by namespace and name. Without
 // Options.Detect there are none.
-func (c *Controller) Pods() (all []PodStatus) {
+func (c *Controller) Pods() (all []status.Pod) {
 	for _, pod := range c.pods() {
 		t := c.tracks.get(pod.UID)
 		if t.capture.State == "" {
 			continue
 		}
-		s := PodStatus{
-			Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Dialect: t.dialect,
-			State: string(t.capture.State), Reason: string(t.capture.Code), Detail: t.capture.Detail, Since: t.capture.Since, Backend: t.capture.Backend,
-		}
-		if t.drifted && t.capture.State == Captured {
-			s.State, s.Reason, s.Detail = StateDrifted, "", "its live rules are not the wanted ones"
+		s := t.capture
+		s.ID, s.Dialect = status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, t.dialect
+		if t.drifted && s.State == status.StateCaptured {
+			s.State, s.Reason, s.Detail = status.StateDrifted, status.CodeRules, "its live rules are not the wanted ones"
 		}
 		all = append(all, s)
 	}
 	c.mu.Lock()
 	all = append(all, c.others...)
 	c.mu.Unlock()
-	slices.SortFunc(all, func(a, b PodStatus) int {
+	slices.SortFunc(all, func(a, b status.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return all

@@ -24,6 +24,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // traces are a node's, in files.
@@ -77,7 +78,7 @@ func (n traces) record(pod *corev1.Pod, container string, selected bool) {
 	n.t.Helper()
 	r := attachment.Record{
 		ID:  attachment.ID{Network: "k8s", ContainerID: container, IfName: "eth0"},
-		Pod: attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Reason: "excluded-namespace", Time: time.Now(),
+		Pod: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Reason: "excluded-namespace", Time: time.Now(),
 	}
 	if selected {
 		r.Selected, r.Reason, r.Backend = true, "selected", "nftables"
@@ -136,11 +137,11 @@ func TestDetection(t *testing.T) {
 
 		rows := map[string]string{}
 		for _, p := range start.ctl.Pods() {
-			rows[p.Name] = p.State + " " + p.Reason
+			rows[p.Name] = string(p.State) + " " + string(p.Reason)
 		}
 		assert.Equal(t, map[string]string{
-			"well": "captured recorded", "silent": "uncaptured not-called", "over": "uncaptured passed-over", "dark": "cannot-tell no-trace",
-			"proven": "captured check-passed", "refused": "uncaptured not-called",
+			"well": "captured recorded", "silent": "failed not-called", "over": "failed passed-over", "dark": "unknown no-trace",
+			"proven": "captured check-passed", "refused": "failed not-called",
 		}, rows)
 
 		for range 3 { // changes of the pod, and rounds
@@ -161,7 +162,7 @@ func TestDetection(t *testing.T) {
 		n.attach(start.pod("silent"), "c8", "ptp")
 		start.cluster.Set(with(start.pod("silent"), func(p *corev1.Pod) { p.Labels["x"] = "z" }))
 		start.settle()
-		assert.Equal(t, "uncaptured not-called", rowOf(start, "silent"), "by the pod's own change, not by a round")
+		assert.Equal(t, "failed not-called", rowOf(start, "silent"), "by the pod's own change, not by a round")
 		assert.Len(t, start.texts("MeshNotCaptured"), 1, "that is news")
 	})
 }
@@ -186,7 +187,7 @@ func TestDetectionInExcludedNamespaces(t *testing.T) {
 		require.Len(t, events, 1)
 		assert.Contains(t, events[0], "its network was set up without the plugin, by k8s (ptp); delete the pod")
 		assert.NotContains(t, events[0], "refused")
-		assert.Equal(t, "cannot-tell namespace", rowOf(b, "dark"))
+		assert.Equal(t, "unknown namespace", rowOf(b, "dark"))
 	})
 }
 
@@ -234,7 +235,7 @@ func TestOtherDialects(t *testing.T) {
 func rowOf(b *bench, name string) string {
 	for _, p := range b.ctl.Pods() {
 		if p.Name == name {
-			return p.State + " " + p.Reason
+			return string(p.State) + " " + string(p.Reason)
 		}
 	}
 	return ""
@@ -263,14 +264,14 @@ func TestDetectionWithoutACache(t *testing.T) {
 		time.Sleep(time.Hour)
 		b.settle()
 		assert.Equal(t, map[string]int{"captured": 1, "cannot-tell": 1}, states(b))
-		assert.Equal(t, "cannot-tell unreadable", rowOf(b, "b"))
+		assert.Equal(t, "unknown unreadable", rowOf(b, "b"))
 		assert.Empty(t, b.drainEvents())
 		assert.Equal(t, []string{"get default/a"}, b.requests(), "the test's own")
 		assert.Equal(t, 1, strings.Count(b.log.String(), "cannot all be read"))
 		require.NoError(t, os.MkdirAll(n.cache, 0o755))
 		time.Sleep(time.Minute)
 		b.settle()
-		assert.Equal(t, "cannot-tell no-trace", rowOf(b, "b"))
+		assert.Equal(t, "unknown no-trace", rowOf(b, "b"))
 		assert.Contains(t, b.log.String(), "can be read")
 	})
 }

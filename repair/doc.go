@@ -21,7 +21,7 @@
 //
 // With Options.Detect the controller also finds pods in the mesh that started without the plugin and have no check of their own.
 // It compares the node's pods with libcni's cache and the plugin's records, which takes no privilege: see [Detection] and
-// [CaptureCode]. It reports them with any action, and takes [Action] on them if Detection.Act is set.
+// [status.Code]. It reports them with any action, and takes [Action] on them if Detection.Act is set.
 //
 // The controller keeps no state that matters: pods' status says what is broken; labels, deletion timestamps and the live
 // rules say what was done.

@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Errors of a [Redirector]. Check with errors.Is(err, repair.ErrNoProcess), and so on.
@@ -183,7 +184,7 @@ func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, w wanted, result a
 	rs := w.rules[0]
 	set := func(r *attachment.Record) {
 		r.Applied(result.Backend, rs, result.Skipped, result.Left()...)
-		r.Selected, r.Reason, r.Dialect = true, string(selection.Selected), w.mesh.Name
+		r.Selected, r.Reason, r.Dialect = true, status.Code(selection.Selected), w.mesh.Name
 		r.By, r.Program, r.Time = "repair", "", time.Now().UTC()
 	}
 	recorded := false
@@ -202,7 +203,7 @@ func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, w wanted, result a
 		if id, path := m.Network(pod); id.ContainerID != "" {
 			r := attachment.Record{
 				ID: id, NetNS: attachment.NetNS{Path: path, Dev: netns.Dev, Ino: netns.Ino},
-				Pod: attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
+				Pod: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
 			}
 			set(&r)
 			err = m.Records.Write(r)

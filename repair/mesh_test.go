@@ -108,9 +108,9 @@ func TestDetectionOfSeveralMeshes(t *testing.T) {
 		)
 		rows := map[string]string{}
 		for _, p := range b.ctl.Pods() {
-			rows[p.Name] = p.Dialect + " " + p.State + " " + p.Reason
+			rows[p.Name] = p.Dialect + " " + string(p.State) + " " + string(p.Reason)
 		}
-		assert.Equal(t, map[string]string{"a": "istio captured attached", "b": "linkerd cannot-tell no-trace", "unknown": "linkerd cannot-tell namespace"}, rows)
+		assert.Equal(t, map[string]string{"a": "istio captured attached", "b": "linkerd unknown no-trace", "unknown": "linkerd unknown namespace"}, rows)
 	})
 }
 
@@ -141,9 +141,9 @@ func TestDeclinePanics(t *testing.T) {
 		require.NoError(t, b.ctl.Ready())
 		details := map[string]string{}
 		for _, p := range b.ctl.Pods() {
-			details[p.Name] = p.State + " " + p.Reason + ": " + p.Detail
+			details[p.Name] = string(p.State) + " " + string(p.Reason) + ": " + p.Detail
 		}
-		assert.Equal(t, "cannot-tell dialect: linkerd configuration of pod shop/boom: dialect linkerd: its Policy.Decline panics: boom", details["boom"])
+		assert.Equal(t, "unknown dialect: linkerd configuration of pod shop/boom: dialect linkerd: its Policy.Decline panics: boom", details["boom"])
 		assert.NotContains(t, details["b"], "dialect", "the other is looked at as ever")
 	})
 
@@ -157,7 +157,7 @@ func TestDeclinePanics(t *testing.T) {
 		}, with(named(t, "linkerd", "boom"), boom), with(named(t, "linkerd", "b"), inShop))
 		rows := map[string]string{}
 		for _, p := range b.ctl.Pods() {
-			rows[p.Name] = p.Dialect + " " + p.State + " " + p.Reason
+			rows[p.Name] = p.Dialect + " " + string(p.State) + " " + string(p.Reason)
 		}
 		assert.Equal(t, map[string]string{"b": "linkerd outside other-dialect"}, rows)
 	})

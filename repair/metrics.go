@@ -1,6 +1,10 @@
 package repair
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshcni/meshcni/status"
+)
 
 // metrics are the metrics of a [Controller]. Those that begin with meshcni_repair_ are there only with an action, and those of
 // verification only with an interval: a 0 that nobody keeps would look healthy.
@@ -77,7 +81,7 @@ func (m *metrics) begin(o Options) {
 	for _, result := range verifications {
 		m.verified.WithLabelValues(string(result))
 	}
-	for _, code := range []CaptureCode{CaptureNotCalled, CapturePassedOver, CaptureNoRules} {
+	for _, code := range []status.Code{status.CodeNotCalled, status.CodePassedOver, status.CodeNoRules} {
 		m.uncaptured.WithLabelValues(string(code))
 	}
 	if o.Detect != nil {

@@ -9,23 +9,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/status"
 )
-
-// StateOutside is the State of a [PodStatus] of another mesh than the node's, with the Reason [ReasonOtherDialect].
-const StateOutside = "outside"
-
-// ReasonOtherDialect: one of Options.Others would redirect the pod, none of Options.Dialects does, and neither does another
-// program of the node. Nothing is done to such a pod: whoever writes a pod decides of which mesh it looks.
-const ReasonOtherDialect = "other-dialect"
 
 var errNotAsked = errors.New("namespaces are not read")
 
-// findOthers lists the pods of meshes that the node is not configured for.
+// findOthers lists the pods that one of Options.Others would redirect, none of Options.Dialects does, and neither does another program of
+// the node. Nothing is done to such a pod: whoever writes a pod decides of which mesh it looks.
 func (c *Controller) findOthers(ctx context.Context) {
 	if len(c.opts.Others) == 0 {
 		return
 	}
-	var found []PodStatus
+	var found []status.Pod
 	n := map[string]int{}
 	for _, pod := range c.pods() {
 		mesh := c.other(ctx, pod)
@@ -36,8 +31,8 @@ func (c *Controller) findOthers(ctx context.Context) {
 			continue
 		}
 		n[mesh]++
-		found = append(found, PodStatus{
-			Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Dialect: mesh, State: StateOutside, Reason: ReasonOtherDialect,
+		found = append(found, status.Pod{
+			ID: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Dialect: mesh, State: status.StateOutside, Reason: status.CodeOtherDialect,
 			Detail: "the pod is of mesh " + mesh + ", which the node's plugin is not configured for (" + c.opts.Dialects.String() + "): its traffic bypasses the mesh; " +
 				"add " + mesh + " to the plugin's dialect, then delete the pod",
 		})
@@ -80,7 +75,7 @@ func (c *Controller) other(ctx context.Context, pod *corev1.Pod) string {
 	if !ok {
 		found = c.tracer.look()
 	}
-	if found.judge(pod, nil).State == Captured {
+	if found.judge(pod, nil).State == status.StateCaptured {
 		return "" // the plugin's record says so: it has been configured otherwise since
 	}
 	return mesh.Name

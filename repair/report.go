@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/status"
 )
 
 // maxNote is the maximum length of an event's message in bytes.
@@ -58,7 +59,7 @@ func (c *Controller) report(pod *corev1.Pod, r result) {
 	}
 	c.metrics.outcomes.WithLabelValues(string(c.opts.Action), string(r.outcome), r.reason).Inc()
 	if r.reason == string(NotCaptured) { // as detection has said it
-		r.reason = string(cmp.Or(c.tracks.get(pod.UID).uncaptured, CaptureCode(r.reason)))
+		r.reason = string(cmp.Or(c.tracks.get(pod.UID).uncaptured, status.Code(r.reason)))
 	}
 	c.opts.Log.Info("broken pod", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
 		"action", string(c.opts.Action), "outcome", string(r.outcome), "reason", r.reason, "detail", brief.Finding(r.detail))

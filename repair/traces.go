@@ -12,6 +12,7 @@ import (
 	"github.com/meshcni/meshcni/internal/cnicache"
 	"github.com/meshcni/meshcni/internal/filememo"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // tracer reads what a node has of its pods' attachments. A look at an unchanged node lists two directories.
@@ -86,7 +87,7 @@ func readNetwork(fsys fs.FS, name string) (n network, err error) {
 	}
 	return network{
 		ID:    attachment.ID{Network: a.NetworkName, ContainerID: a.ContainerID, IfName: a.IfName},
-		pod:   attachment.Pod{Namespace: a.Arg("K8S_POD_NAMESPACE"), Name: a.Arg("K8S_POD_NAME"), UID: a.Arg("K8S_POD_UID")},
+		pod:   status.ID{Namespace: a.Arg("K8S_POD_NAMESPACE"), Name: a.Arg("K8S_POD_NAME"), UID: a.Arg("K8S_POD_UID")},
 		netns: a.Sandbox(), addrs: a.Addrs(), types: a.Types(), made: info.ModTime(), multus: strings.HasPrefix(name, cnicache.MultusDir+"/"),
 	}, nil
 }

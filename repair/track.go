@@ -9,6 +9,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/status"
 )
 
 // track is the controller's memory of a pod while it exists. After a restart this is lost, which costs a repeated
@@ -22,12 +23,12 @@ type track struct {
 	times      int       // how often they were written
 	verified   verification
 	drifted    bool
-	capture    Capture              // zero: none of the mesh's, or nobody has looked
+	capture    status.Pod           // zero: none of the mesh's, or nobody has looked
 	dialect    string               // the mesh that has it, when it was last looked at
 	lost       bool                 // see Detection.Lost
 	other      string               // the one of Options.Others that has it
-	told       CaptureCode          // that an event was sent for
-	uncaptured CaptureCode          // of when it was last found so
+	told       status.Code          // that an event was sent for
+	uncaptured status.Code          // of when it was last found so
 	bypasses   []dialect.BypassCode // that events were sent for
 	// Where its namespace decides, as was last seen: the mesh that has it, and why the plugin leaves it alone, if so.
 	chosen, passed string

@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // verification is a stable code for the result of comparing a pod's rules with the wanted ones.
@@ -146,14 +147,14 @@ func (c *Controller) suspects() string {
 // neverHad reports whether a pod has none of its rules, and nothing says that it had any.
 func (c *Controller) neverHad(ctx context.Context, pod *corev1.Pod, found traces, diffs []ruleset.Difference) bool {
 	known := c.known(pod, found, c.tracks.get(pod.UID))
-	if known.State == Captured {
+	if known.State == status.StateCaptured {
 		return false
 	}
 	r, ok := c.redirector.(interface {
 		Rulesets(ctx context.Context, pod *corev1.Pod) ([]ruleset.Ruleset, error)
 	})
 	if !ok {
-		return known.State == Uncaptured
+		return known.State == status.StateFailed
 	}
 	wanted, err := r.Rulesets(ctx, pod)
 	return err == nil && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool { return rs.NoneOf(diffs) })
@@ -213,7 +214,7 @@ func (c *Controller) verified(pod *corev1.Pod, result verification, detail strin
 			t.drifted = true
 		case verifiedIntact, verifiedRestored:
 			if t.drifted = false; c.opts.Detect == nil {
-				t.capture, t.told = Capture{}, ""
+				t.capture, t.told = status.Pod{}, ""
 			}
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/internal/rights"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/status"
 )
 
 // report is the output of check as JSON.
@@ -161,15 +162,15 @@ func (f *findings) node(where string, n agentapi.Node) {
 	}
 	for _, p := range n.Pods {
 		pod := "pod/" + p.Namespace + "/" + p.Name
-		text := p.Reason
+		text := string(p.Reason)
 		if p.Detail != "" {
 			text += ": " + p.Detail
 		}
 		switch {
-		case !p.Wrong, p.State == agentapi.Outside, p.Reason == reasonRefused: // a pod of another mesh, or with wrong settings, is found among all pods
-		case p.State == agentapi.Failed:
+		case !p.NeedsAttention(), p.State == status.StateOutside, p.Reason == status.CodePodRefused: // a pod of another mesh, or with wrong settings, is found among all pods
+		case p.State == status.StateFailed:
 			f.add(codePodBypasses, levelError, pod, text)
-		case p.State == agentapi.Drifted:
+		case p.State == status.StateDrifted:
 			f.add(codePodDrifted, levelError, pod, text)
 		default:
 			f.add(codePodWaiting, levelWarning, pod, text)

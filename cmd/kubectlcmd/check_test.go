@@ -14,6 +14,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestCheck: a sound installation has no findings, and each thing that is wrong has its own.
@@ -53,10 +54,10 @@ func TestCheck(t *testing.T) {
 		n.BackendError = "no iptables"
 		n.Installed.Loaded, n.Installed.CNIVersion, n.Installed.Plugins, n.Installed.Unknown = "/host/etc/cni/net.d/00-y.conflist", "0.3.1", []string{"bridge", "meshcni", "linkerd-cni"}, []string{"dialekt"}
 		n.Installed.Config = json.RawMessage(strings.Replace(entry, `"quiet"`, `"silent"`, 1))
-		n.Pods = []agentapi.State{
-			{Namespace: "shop", Name: "late", State: "failed", Reason: "not-called", Wrong: true}, {Namespace: "shop", Name: "later", State: "failed", Reason: "not-called", Wrong: true},
-			{Namespace: "shop", Name: "odd", State: "drifted", Reason: "rules", Wrong: true},
-			{Namespace: "shop", Name: "slow", State: "waiting", Reason: "no-proxy", Wrong: true}, {Namespace: "shop", Name: "bad", State: "waiting", Reason: "pod-refused", Wrong: true}, {Namespace: "shop", Name: "who", State: "waiting", Reason: "no-trace"},
+		n.Pods = []status.Pod{
+			{ID: status.ID{Namespace: "shop", Name: "late"}, State: "failed", Reason: "not-called"}, {ID: status.ID{Namespace: "shop", Name: "later"}, State: "failed", Reason: "not-called"},
+			{ID: status.ID{Namespace: "shop", Name: "odd"}, State: "drifted", Reason: "rules"},
+			{ID: status.ID{Namespace: "shop", Name: "slow"}, State: "waiting", Reason: "no-proxy"}, {ID: status.ID{Namespace: "shop", Name: "bad"}, State: "waiting", Reason: "pod-refused"}, {ID: status.ID{Namespace: "shop", Name: "who"}, State: "unknown", Reason: "no-trace"},
 		}
 	}))
 	w.node(t, "e", sound("e", func(n *agentapi.Node) {

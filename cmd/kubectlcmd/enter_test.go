@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/status"
 )
 
 // uidsOf are the pods that an errand is to look at.
@@ -56,7 +57,7 @@ const refused = "enter: operation not permitted"
 func TestEnter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	state := &agentapi.State{Namespace: "shop", Name: "cart", State: agentapi.Captured, Reason: "recorded"}
+	state := &status.Pod{ID: status.ID{Namespace: "shop", Name: "cart"}, State: status.StateCaptured, Reason: "recorded"}
 	answer := agentapi.Pod{State: state, LiveError: refused, Records: []attachment.Record{{Selected: true, By: "ADD"}}}
 	base := sound("a")
 	w.node(t, "a", func(path string) (any, error) {
@@ -74,7 +75,7 @@ func TestEnter(t *testing.T) {
 	rule := ruleset.LiveRule{Backend: ruleset.BackendIptablesNFT, Table: "nat", Chain: "OUTPUT", Position: 1, Text: "-j ISTIO_OUTPUT", Ours: true, Counters: &ruleset.Counters{Packets: 12, Bytes: 700}}
 	record := attachment.Record{Selected: true, By: "ADD", Reason: "selected", Dialect: "istio"}
 	static := record
-	static.Pod = attachment.Pod{Namespace: "shop", Name: "far", UID: staticUID}
+	static.Pod = status.ID{Namespace: "shop", Name: "far", UID: staticUID}
 	theirs := agentapi.Pod{Records: []attachment.Record{static}, Live: []ruleset.LiveRule{rule}}
 	full := agentapi.Pod{Records: []attachment.Record{record}, Live: []ruleset.LiveRule{rule}}
 	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): full, staticUID: theirs}))

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestExplain: what should be comes from the cluster and the node's agent, without a flag, and what is stands beside it.
@@ -62,7 +63,7 @@ func TestExplain(t *testing.T) {
 		LastTimestamp: metav1.Unix(1e9, 0),
 	}, nil)
 	answers[agentapi.PodPath+string(cart.UID)] = agentapi.Pod{
-		State:   &agentapi.State{Namespace: "shop", Name: "cart-1", State: "captured", Reason: "recorded"},
+		State:   &status.Pod{ID: status.ID{Namespace: "shop", Name: "cart-1"}, State: "captured", Reason: "recorded"},
 		Records: []attachment.Record{{ID: attachment.ID{IfName: "eth0"}, Selected: true, Reason: "selected", Dialect: "istio", Backend: "nftables", By: "ADD", Time: time.Unix(1e9, 0)}},
 		Live:    []ruleset.LiveRule{{Backend: ruleset.BackendNftables, Table: "inet istio", Chain: "nat/OUTPUT", Position: 1, Text: "jump", Ours: true, Counters: &ruleset.Counters{Packets: 12}}, {Text: "other"}},
 	}
@@ -102,7 +103,7 @@ on node a
 	assert.Equal(t, nowCaptured, x.Now.Code)
 	assert.Equal(t, explain.Captured, x.Verdict.State)
 	assert.True(t, x.Decision.Selected)
-	assert.Equal(t, agentapi.Captured, x.OnNode.State.State)
+	assert.Equal(t, status.StateCaptured, x.OnNode.State.State)
 	assert.Len(t, x.OnNode.Events, 1)
 
 	code, out, _ = w.run(t, "explain", "-n", "quiet", "cart")
@@ -266,7 +267,7 @@ What to do:
 	assert.Contains(t, errOut, "pod cart-2, one of 2 of deployment/cart, which has trouble\n")
 	assert.Contains(t, out, "This pod has no network yet")
 	late := w.meshPod(t, "shop", "cart-3", "a", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "cart"} })
-	state := agentapi.State{Namespace: "shop", Name: "cart-3", UID: string(late.UID), State: agentapi.Failed, Reason: "not-called", Wrong: true}
+	state := status.Pod{ID: status.ID{Namespace: "shop", Name: "cart-3", UID: string(late.UID)}, State: status.StateFailed, Reason: "not-called"}
 	answers[agentapi.PodPath+string(late.UID)] = agentapi.Pod{State: &state}
 	base = sound("a", func(n *agentapi.Node) { n.Pods = append(n.Pods, state) })
 	code, out, errOut = w.run(t, "explain", "-n", "shop", "deploy/cart", "--brief")

@@ -28,6 +28,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/rights"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/status"
 )
 
 // The fleet's shape: pods of each node, and the namespaces that they are in.
@@ -112,7 +113,7 @@ func (f *fleet) render() {
 	answer := said.(agentapi.Node)
 	answer.Pods = nil
 	for p := range fleetPods {
-		answer.Pods = append(answer.Pods, agentapi.State{Namespace: "ns-1", Name: fmt.Sprint("NODE-", p), UID: fmt.Sprint("NODE-", p), Dialect: "istio", State: agentapi.Captured, Reason: "recorded", Backend: "nftables"})
+		answer.Pods = append(answer.Pods, status.Pod{ID: status.ID{Namespace: "ns-1", Name: fmt.Sprint("NODE-", p), UID: fmt.Sprint("NODE-", p)}, Dialect: "istio", State: status.StateCaptured, Reason: "recorded", Backend: "nftables"})
 	}
 	answer.Rights = rights.Agent(rights.Needs{Namespace: "meshcni-system", Node: "NODE", PluginAccount: "meshcni-plugin", Serves: true})
 	answer.Places = []agentapi.Place{{Flag: "run-dir", Path: "/var/run/meshcni", Host: "/var/run/meshcni", Writes: true}}

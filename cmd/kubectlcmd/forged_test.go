@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/internal/visible/visibletest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestPrintersKeepLines: no text in what a printer takes makes a line or a column, or turns a line around.
@@ -56,7 +57,7 @@ func TestForgedLines(t *testing.T) {
 	evil := visibletest.Hostile
 	answer := agentapi.Pod{}
 	visibletest.Fill(&answer, evil)
-	answer.State.State, answer.State.Wrong, answer.LiveError = agentapi.Drifted, true, ""
+	answer.State.State, answer.LiveError = status.StateDrifted, ""
 	for i := range answer.Records {
 		answer.Records[i].Selected, answer.Records[i].Rules = true, ruleset.Ruleset{}
 	}
@@ -67,7 +68,7 @@ func TestForgedLines(t *testing.T) {
 		was := *n
 		visibletest.Fill(n, evil)
 		n.Node, n.Installed, n.Dialects, n.Ready, n.Pods = was.Node, was.Installed, was.Dialects, false, n.Pods[:1]
-		n.Pods[0].Wrong = true
+		n.Pods[0].State = status.StateDrifted
 	}
 	sane := sound("a")
 	base := sound("a", node)

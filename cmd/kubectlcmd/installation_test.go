@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/status"
 )
 
 // listener notes which pods are asked.
@@ -77,7 +78,7 @@ func TestWhoIsTheAgent(t *testing.T) {
 	l := &listener{world: w}
 	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "infra"), nil)
 	w.set = w.install(t, "infra")
-	answer := agentapi.Pod{LiveError: refused, State: &agentapi.State{State: agentapi.Captured, Reason: "recorded"}, Records: []attachment.Record{{Selected: true, By: "ADD"}}}
+	answer := agentapi.Pod{LiveError: refused, State: &status.Pod{State: status.StateCaptured, Reason: "recorded"}, Records: []attachment.Record{{Selected: true, By: "ADD"}}}
 	for _, name := range []string{"a", "b"} {
 		base := sound(name)
 		w.node(t, name, func(path string) (any, error) {

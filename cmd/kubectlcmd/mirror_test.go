@@ -10,6 +10,7 @@ import (
 
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // staticUID is one that a kubelet makes.
@@ -23,9 +24,9 @@ func TestMirrorOfAnothersPod(t *testing.T) {
 			Namespace: "shop", Name: name, UID: "0d5e7b1c-aaaa-4bbb-8ccc-000000000001", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: mirrors},
 		}}
 	}
-	named := attachment.Pod{Namespace: "shop", Name: "far", UID: staticUID}
+	named := status.ID{Namespace: "shop", Name: "far", UID: staticUID}
 	recorded := agentapi.Pod{Records: []attachment.Record{{Pod: named}}}
-	known := agentapi.Pod{State: &agentapi.State{Namespace: named.Namespace, Name: named.Name, UID: named.UID}}
+	known := agentapi.Pod{State: &status.Pod{ID: named}}
 	for _, told := range []agentapi.Pod{recorded, known} {
 		require.NoError(t, theirs(pod("far", staticUID), told))
 		require.ErrorContains(t, theirs(pod("evil", staticUID), told), "another pod")

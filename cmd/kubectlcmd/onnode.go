@@ -24,7 +24,7 @@ type onNode struct {
 	Unknown string `json:"unknown,omitempty"`
 	agentapi.Pod
 	Events      []event `json:"events"`
-	EventsError string  `json:"events_error,omitempty"`
+	EventsError string  `json:"eventsError,omitempty"`
 
 	selected bool // the pod is in the mesh
 	started  bool // it has a network
@@ -120,7 +120,7 @@ func (is onNode) print(w *visible.Printer) {
 
 func (is onNode) printState(w *visible.Printer) {
 	if s := is.State; s != nil {
-		w.Printf("  now: %s: %s", word(s.State), s.Reason)
+		w.Printf("  now: %s: %s", s.State, s.Reason)
 		if s.Detail != "" {
 			w.Printf(": %s", s.Detail)
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"slices"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // online puts a remedy that is for who has files only into the words of who has a cluster.
@@ -148,10 +148,10 @@ func (s *subject) unstarted(is onNode) *present {
 		return nil
 	}
 	e := is.last("FailedCreatePodSandBox")
-	if st := is.State; e == nil && st != nil && st.Wrong { // its event is over, and the agent knows why ADD failed
-		r := remedyOf(st.Reason)
-		p := &present{Code: nowNetwork, Sentence: "This pod does not start: " + r.is + ".", Because: append([]string{brief.Text(st.Detail, maxMessage)}, s.notReady()...), exit: ExitWrong, Do: s.mendFirst(r.do...)}
-		if st.Reason == reasonRefused {
+	if st := is.State; e == nil && st != nil && st.NeedsAttention() { // its event is over, and the agent knows why ADD failed
+		is, do := s.about(*st)
+		p := &present{Code: nowNetwork, Sentence: "This pod does not start: " + is + ".", Because: append([]string{brief.Text(st.Detail, maxMessage)}, s.notReady()...), exit: ExitWrong, Do: s.mendFirst(do...)}
+		if st.Reason == status.CodePodRefused {
 			p.Code = nowRefused
 		}
 		return p
@@ -169,10 +169,28 @@ func (s *subject) unstarted(is onNode) *present {
 		Do: s.mendFirst("Mend what the message names; docs/troubleshooting.md#my-pod-does-not-start has each. The pod then starts by itself")}
 }
 
+// about returns the meaning of what the agent says of the pod, and what to do.
+func (s *subject) about(st status.Pod) (is string, do []string) {
+	r := st.Row()
+	if r.Code == "" {
+		return "the agent says " + brief.Text(string(st.Reason), maxMessage), []string{"kubectl meshcni check looks at the whole installation"}
+	}
+	for _, line := range r.Do {
+		switch line {
+		case status.Restart:
+			line = status.Remedy(explain.Restart(s.pod))
+		case status.BeSure:
+			line = status.Remedy(explain.Then("To be sure,", s.pod))
+		}
+		do = append(do, string(line))
+	}
+	return r.Sentence, do
+}
+
 // redirection is about what the agent, the records and the live rules say of a pod that is to be captured.
 func (s *subject) redirection(is onNode) *present {
 	if !is.told() {
-		return &present{Code: nowUnknown, Sentence: "It is not known how this pod is: the agent of its node has not told.", Because: []string{brief.Text(is.Unknown, maxMessage)}, exit: ExitUnknown, Do: []string{again}}
+		return &present{Code: nowUnknown, Sentence: "It is not known how this pod is: the agent of its node has not told.", Because: []string{brief.Text(is.Unknown, maxMessage)}, exit: ExitUnknown, Do: []string{"Nothing: the agent tries again by itself. If it stays so: kubectl meshcni check"}}
 	}
 	restart := explain.Restart(s.pod)
 	lost := &present{Code: nowLost, Sentence: "This pod has lost rules, so some of its traffic bypasses the mesh.", Because: bounded(is.Lost), exit: ExitWrong, Do: s.mendFirst(restart,
@@ -182,33 +200,26 @@ func (s *subject) redirection(is onNode) *present {
 		if st.Detail != "" {
 			said = append(said, brief.Text(st.Detail, maxMessage))
 		}
-		r := remedyOf(st.Reason)
-		do := []string{}
-		for _, line := range r.do {
-			switch line {
-			case restartIt:
-				line = restart
-			case toBeSure:
-				line = explain.Then("To be sure,", s.pod)
-			}
-			do = append(do, line)
-		}
+		why, do := s.about(*st)
 		p := &present{Because: append(said, s.notReady()...), Do: s.mendFirst(do...), exit: ExitWrong}
 		switch st.State {
-		case agentapi.Failed:
-			p.Code, p.Sentence = nowBypassing, "This pod bypasses the mesh: "+r.is+"."
+		case status.StateFailed:
+			p.Code, p.Sentence = nowBypassing, "This pod bypasses the mesh: "+why+"."
 			return p
-		case agentapi.Drifted:
-			p.Code, p.Sentence = nowLost, "This pod is not captured as it should be: "+r.is+"."
+		case status.StateDrifted:
+			p.Code, p.Sentence = nowLost, "This pod is not captured as it should be: "+why+"."
 			p.Because = append(p.Because, bounded(is.Lost)...)
 			return p
-		case agentapi.Waiting:
-			p.Code, p.Sentence = nowWaiting, "This pod is not captured yet: "+r.is+"."
-			if !st.Wrong {
-				p.Code, p.Sentence, p.exit = nowUnknown, "It is not known whether this pod is captured: "+r.is+".", ExitUnknown
+		case status.StateWaiting:
+			p.Code, p.Sentence = nowWaiting, "This pod is not captured yet: "+why+"."
+			return p
+		case status.StateUnknown:
+			p.Code, p.Sentence = nowUnknown, "It is not known whether this pod is captured: "+why+"."
+			if !st.NeedsAttention() {
+				p.exit = ExitUnknown
 			}
 			return p
-		case agentapi.Captured, agentapi.Outside:
+		case status.StateCaptured, status.StateOutside:
 		}
 	}
 	if len(is.Lost) > 0 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // running is a pod of a Deployment in an Istio mesh, which runs.
@@ -83,8 +83,8 @@ func TestPresentCodesDocumented(t *testing.T) {
 // TestTroubles: of all that is wrong with a pod the cause is told, with what helps, and nothing else first.
 func TestTroubles(t *testing.T) {
 	const restart = "kubectl --namespace shop rollout restart deployment/cart"
-	state := func(c agentapi.Condition, reason string, wrong bool) onNode {
-		return onNode{Pod: agentapi.Pod{State: &agentapi.State{State: c, Reason: reason, Wrong: wrong}}}
+	state := func(c status.State, reason status.Code) onNode {
+		return onNode{Pod: agentapi.Pod{State: &status.Pod{State: c, Reason: reason}}}
 	}
 	sandbox := func(message string) onNode {
 		return onNode{Events: []event{{Reason: "FailedCreatePodSandBox", Message: "an older one"}, {Reason: "FailedCreatePodSandBox", Message: message}, {Reason: "Scheduled"}}}
@@ -93,7 +93,7 @@ func TestTroubles(t *testing.T) {
 		s.pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a"
 	}
 	seen := map[presentCode]bool{}
-	captured := state(agentapi.Captured, "recorded", false)
+	captured := state(status.StateCaptured, "recorded")
 	lost := captured
 	lost.Lost, lost.Live = gone, []ruleset.LiveRule{{Ours: true}}
 	flushed := lost
@@ -111,16 +111,16 @@ func TestTroubles(t *testing.T) {
 		do       []string // in order, a part of each
 	}{
 		{"captured", nil, captured, nowCaptured, ExitOK, "This pod is captured (the plugin wrote its rules when it started): its connections go through Istio (sidecar)", "", nil},
-		{"captured, by a mesh of its own", nil, state(agentapi.Captured, "acme", false), nowCaptured, ExitOK, "(the agent of its node says so: acme)", "", nil},
+		{"captured, by a mesh of its own", nil, state(status.StateCaptured, "acme"), nowCaptured, ExitOK, "(the agent of its node says so: acme)", "", nil},
 		{"captured by the record alone", nil, unread, nowCaptured, ExitOK, "(the plugin wrote its rules when it started)", "Whether its rules are still there was not looked at, since the agent may not enter pods; --enter reads them", nil},
-		{"started before the plugin", nil, state(agentapi.Failed, "not-called", true), nowBypassing, ExitWrong, "it started before the plugin was on its node", "", []string{restart}},
-		{"the same, node not ready", []func(*subject){notReady}, state(agentapi.Failed, "not-called", true), nowBypassing, ExitWrong, "bypasses the mesh", "no-kubeconfig: it is not there", []string{"First make the node's agent ready", restart}},
-		{"passed over", nil, state(agentapi.Failed, "passed-over", true), nowBypassing, ExitWrong, "would not do so now", "", []string{restart}},
-		{"drifted", nil, state(agentapi.Drifted, "rules", true), nowLost, ExitWrong, "it has other rules than it should have", "", []string{restart, "find out who"}},
+		{"started before the plugin", nil, state(status.StateFailed, "not-called"), nowBypassing, ExitWrong, "it started before the plugin was on its node", "", []string{restart}},
+		{"the same, node not ready", []func(*subject){notReady}, state(status.StateFailed, "not-called"), nowBypassing, ExitWrong, "bypasses the mesh", "no-kubeconfig: it is not there", []string{"First make the node's agent ready", restart}},
+		{"passed over", nil, state(status.StateFailed, "passed-over"), nowBypassing, ExitWrong, "would not do so now", "", []string{restart}},
+		{"drifted", nil, state(status.StateDrifted, "rules"), nowLost, ExitWrong, "it has other rules than it should have", "", []string{restart, "find out who"}},
 		{"lost", nil, lost, nowLost, ExitWrong, "has lost rules", "ipv4 nat/OUTPUT:1 missing: -j X", []string{restart, "kubectl meshcni show"}},
 		{"lost all", nil, flushed, nowBypassing, ExitWrong, "it had rules, and none of them are there any more", "", []string{restart, "kubectl meshcni show"}},
-		{"waits for the proxy", nil, state(agentapi.Waiting, "no-proxy", true), nowWaiting, ExitWrong, "not captured yet: no proxy of its node is connected", "", []string{"ztunnel"}},
-		{"cannot tell", nil, state(agentapi.Waiting, "no-trace", false), nowUnknown, ExitUnknown, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
+		{"waits for the proxy", nil, state(status.StateWaiting, "no-proxy"), nowWaiting, ExitWrong, "not captured yet: no proxy of its node is connected", "", []string{"ztunnel"}},
+		{"cannot tell", nil, state(status.StateUnknown, "no-trace"), nowUnknown, ExitUnknown, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
 		{"no rules at all", nil, onNode{selected: true}, nowBypassing, ExitWrong, "none of its rules are there", "", []string{restart}},
 		{"nobody can look", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted"}}, nowUnknown, ExitUnknown, "nothing says whether the pod has its rules", "", []string{restart}},
 		{"nobody can look, ADD did", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, nowCaptured, ExitOK, "the plugin wrote its rules", "Whether its rules are still there was not looked at", nil},
@@ -130,8 +130,8 @@ func TestTroubles(t *testing.T) {
 		{"the plugin fails", []func(*subject){pending, notReady}, sandbox(`rpc error: plugin type="meshcni" failed (add): read kubeconfig: no such file`), nowNetwork, ExitWrong, "the plugin refuses to", "read kubeconfig: no such file", []string{"First make the node's agent ready", "Mend what the message names"}},
 		{"another plugin fails", []func(*subject){pending}, sandbox(`plugin type="calico" failed (add): x`), nowNetwork, ExitWrong, "not this plugin's", "calico", []string{"another CNI plugin"}},
 		{"starting", []func(*subject){pending}, onNode{}, nowStarting, ExitUnknown, "has no network yet", "", []string{"Ask again"}},
-		{"starting, the agent knows why not", []func(*subject){pending}, state(agentapi.Waiting, "add-failed", true), nowNetwork, ExitWrong, "does not start: the plugin could not set it up", "", []string{"Mend what is named"}},
-		{"refused by what decided then", []func(*subject){pending}, state(agentapi.Waiting, "pod-refused", true), nowRefused, ExitWrong, "does not start: its settings are refused", "", []string{"Correct the settings"}},
+		{"starting, the agent knows why not", []func(*subject){pending}, state(status.StateWaiting, "add-failed"), nowNetwork, ExitWrong, "does not start: the plugin could not set it up", "", []string{"Mend what is named"}},
+		{"refused by what decided then", []func(*subject){pending}, state(status.StateWaiting, "pod-refused"), nowRefused, ExitWrong, "does not start: its settings are refused", "", []string{"Correct the settings"}},
 		{"unscheduled", []func(*subject){pending, func(s *subject) { s.pod.Spec.NodeName = "" }}, onNode{Events: []event{{Reason: "FailedScheduling", Message: "0/1 nodes: untolerated taint {meshcni.io/agent-not-ready: }"}}}, nowUnscheduled, ExitUnknown, "on no node yet", "0/1 nodes", []string{"kubectl meshcni status"}},
 		{"no agent", []func(*subject){func(s *subject) { s.asking = fmt.Errorf("node a: %w", errNoAgent) }}, onNode{}, nowNoAgent, ExitWrong, "Node a, where this pod is, has no agent", "", []string{"kubectl get daemonset", restart}},
 		{"no agent anywhere", []func(*subject){func(s *subject) { s.asking = fmt.Errorf("node a: %w", errNoAgents) }}, onNode{}, nowNoAgent, ExitWrong, "meshcni does not seem to be installed", "", []string{"kubectl get daemonset", "install the chart", restart}},
@@ -155,7 +155,7 @@ func TestTroubles(t *testing.T) {
 		{"its check fails", []func(*subject){func(s *subject) {
 			s.pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "istio-validation", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
 		}}, captured, nowBypassing, ExitWrong, "container istio-validation, fails", "", []string{"logs cart-5d-x --container istio-validation", restart}},
-		{"ending", []func(*subject){func(s *subject) { s.pod.DeletionTimestamp = &metav1.Time{} }}, state(agentapi.Failed, "not-called", true), nowEnding, ExitOK, "being deleted", "", []string{"Nothing"}},
+		{"ending", []func(*subject){func(s *subject) { s.pod.DeletionTimestamp = &metav1.Time{} }}, state(status.StateFailed, "not-called"), nowEnding, ExitOK, "being deleted", "", []string{"Nothing"}},
 	} {
 		seen[test.code] = true
 		s := running(test.change...)
@@ -178,26 +178,4 @@ func TestTroubles(t *testing.T) {
 	for _, code := range presentCodes {
 		assert.True(t, seen[code], "no pod is %s", code)
 	}
-}
-
-// TestEveryAgentReason: each reason that the page has for a pod that is not captured is known, and has a remedy.
-func TestEveryAgentReason(t *testing.T) {
-	page, err := os.ReadFile("../../docs/troubleshooting.md")
-	require.NoError(t, err)
-	rows := regexp.MustCompile("(?m)^\\| (`(?:failed|waiting|drifted)`[^|]*)\\| ([^|]*)\\|").FindAllStringSubmatch(string(page), -1)
-	require.Greater(t, len(rows), 15)
-	seen := 0
-	for _, row := range rows {
-		for _, code := range regexp.MustCompile("`([a-z-]+)`").FindAllStringSubmatch(row[2], -1) {
-			if code[1] == "-failed" {
-				continue
-			}
-			seen++
-			r := remedyOf(code[1])
-			assert.NotContains(t, r.is, "the agent says", code[1])
-			assert.NotEmpty(t, r.do, code[1])
-		}
-	}
-	assert.Greater(t, seen, len(agentReasons)-1)
-	assert.Contains(t, remedyOf("acme").is, "acme")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/status"
 )
 
 // askAtOnce bounds how many agents are asked at a time: each costs the API server a connection to a kubelet.
@@ -26,13 +27,15 @@ type counts struct {
 	Captured int `json:"captured"`
 	// Outside are the pods with a network of their own that are in no mesh.
 	Outside int `json:"outside"`
-	// Waiting are pods of which the agent cannot tell, whose proxy does not listen yet, or that have no network yet.
+	// Waiting are pods whose proxy does not listen yet, or that have no network yet.
 	Waiting int `json:"waiting"`
 	// Starting are those of the waiting that have no network yet.
 	Starting int `json:"starting"`
-	// Drifted are pods without some of the rules that they should have, and Bypassing those in the mesh without any.
-	Drifted   int `json:"drifted"`
-	Bypassing int `json:"bypassing"`
+	// Drifted are pods without some of the rules that they should have, and Failed those in the mesh without any.
+	Drifted int `json:"drifted"`
+	Failed  int `json:"failed"`
+	// Unknown are pods of which the agent cannot tell.
+	Unknown int `json:"unknown"`
 }
 
 func (n *counts) add(m counts) {
@@ -41,7 +44,8 @@ func (n *counts) add(m counts) {
 	n.Waiting += m.Waiting
 	n.Starting += m.Starting
 	n.Drifted += m.Drifted
-	n.Bypassing += m.Bypassing
+	n.Failed += m.Failed
+	n.Unknown += m.Unknown
 }
 
 func count(n agentapi.Node) (c counts) {
@@ -50,17 +54,19 @@ func count(n agentapi.Node) (c counts) {
 	for _, p := range n.Pods {
 		listed++
 		switch p.State {
-		case agentapi.Captured:
+		case status.StateCaptured:
 			c.Captured++
-		case agentapi.Outside:
+		case status.StateOutside:
 			listed--
 			c.Outside++
-		case agentapi.Drifted:
+		case status.StateDrifted:
 			c.Drifted++
-		case agentapi.Failed:
-			c.Bypassing++
-		default: // also a word of a newer agent
+		case status.StateFailed:
+			c.Failed++
+		case status.StateWaiting:
 			c.Waiting++
+		default: // also a word of a newer agent
+			c.Unknown++
 		}
 	}
 	if n.PodsTotal != nil {
@@ -99,8 +105,8 @@ type clusterStatus struct {
 	Total counts `json:"total"`
 	Ready int    `json:"ready"`
 	// Wrong are pods that need attention, maxWrong at most; WrongPods is how many there are.
-	Wrong     []agentapi.State `json:"wrong"`
-	WrongPods int              `json:"wrong_pods"`
+	Wrong     []status.Pod `json:"wrong"`
+	WrongPods int          `json:"wrongPods"`
 	// Next lists the steps to take.
 	Next []string `json:"next"`
 
@@ -228,12 +234,12 @@ func (c *cluster) eachNode(ctx context.Context, each func(node string, n agentap
 }
 
 func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
-	s := clusterStatus{selector: c.agentSelector, Nodes: []nodeStatus{}, Wrong: []agentapi.State{}, Next: []string{}}
+	s := clusterStatus{selector: c.agentSelector, Nodes: []nodeStatus{}, Wrong: []status.Pod{}, Next: []string{}}
 	if err := c.eachNode(ctx, s.add); err != nil {
 		return s, err
 	}
 	slices.SortFunc(s.Nodes, func(a, b nodeStatus) int { return cmp.Compare(a.Node, b.Node) })
-	slices.SortFunc(s.Wrong, func(a, b agentapi.State) int {
+	slices.SortFunc(s.Wrong, func(a, b status.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 	s.Next = append(s.Next, s.next()...)
@@ -258,7 +264,7 @@ func (s *clusterStatus) add(node string, n agentapi.Node, err error) {
 		row.Why, row.Version, row.Dialects, row.Backend, row.Pods, row.Warnings = n.NotReady, n.Version, n.Dialects, n.Backend, &pods, n.Warnings
 		s.Total.add(pods)
 		for _, p := range n.Pods {
-			if !p.Wrong {
+			if !p.NeedsAttention() {
 				continue
 			}
 			if s.WrongPods++; len(s.Wrong) < maxWrong {

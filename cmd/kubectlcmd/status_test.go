@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestStatus: each node has a row, whatever its agent says or does not; the code says whether all is well.
@@ -33,14 +34,14 @@ func TestStatus(t *testing.T) {
 	w.node(t, "a", sound("a"))
 	code, out, errOut := w.run(t, "status")
 	assert.Equal(t, ExitOK, code, errOut)
-	assert.Equal(t, `NODE  STATE  VERSION  DIALECTS  BACKEND   CAPTURED  OUTSIDE  WAITING  DRIFTED  BYPASSING
-a     ready  v1.2.3   istio     nftables  1         2        0        0        0
+	assert.Equal(t, `NODE  STATE  VERSION  DIALECTS  BACKEND   CAPTURED  OUTSIDE  WAITING  DRIFTED  FAILED  UNKNOWN
+a     ready  v1.2.3   istio     nftables  1         2        0        0        0       0
 `, out)
 
 	w.node(t, "b", silent)
 	code, out, _ = w.run(t, "status")
 	assert.Equal(t, ExitUnknown, code)
-	assert.Contains(t, out, "b        unknown  -        -         -         -         -        -        -        -\n")
+	assert.Contains(t, out, "b        unknown  -        -         -         -         -        -        -        -       -\n")
 	assert.Contains(t, out, "b is unknown: ask agent meshcni-system/meshcni-node-b: connection refused\n")
 
 	w.node(t, "c", nil)
@@ -50,26 +51,26 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 
 	w.node(t, "d", sound("d", func(n *agentapi.Node) {
 		n.Ready, n.NotReady, n.Warnings = false, []string{"no-network: no file"}, []string{"other-mesh: linkerd-cni"}
-		n.Pods = []agentapi.State{
-			{Namespace: "shop", Name: "late", State: "failed", Reason: "not-called", Detail: "its network was set up without the plugin", Wrong: true},
-			{Namespace: "shop", Name: "odd", State: "drifted", Reason: "rules", Wrong: true}, {Namespace: "shop", Name: "new", State: "waiting", Reason: "no-trace"},
-			{Namespace: "shop", Name: "out", State: "outside", Reason: "not-enabled"},
+		n.Pods = []status.Pod{
+			{ID: status.ID{Namespace: "shop", Name: "late"}, State: "failed", Reason: "not-called", Detail: "its network was set up without the plugin"},
+			{ID: status.ID{Namespace: "shop", Name: "odd"}, State: "drifted", Reason: "rules"}, {ID: status.ID{Namespace: "shop", Name: "new"}, State: "unknown", Reason: "no-trace"},
+			{ID: status.ID{Namespace: "shop", Name: "out"}, State: "outside", Reason: "not-enabled"},
 		}
 		n.PodsTotal, n.PodsStarting = nil, 1
 	}))
 	code, out, _ = w.run(t, "status")
 	assert.Equal(t, ExitWrong, code)
 	assert.Equal(t, []string{
-		"NODE     STATE      VERSION  DIALECTS  BACKEND   CAPTURED  OUTSIDE  WAITING  DRIFTED  BYPASSING",
-		"a        ready      v1.2.3   istio     nftables  1         2        0        0        0",
-		"b        unknown    -        -         -         -         -        -        -        -",
-		"c        no-agent   -        -         -         -         -        -        -        -",
-		"d        not-ready  v1.2.3   istio     nftables  0         1        2        1        1",
-		"4 nodes  1 ready                                 1         3        2        1        1",
+		"NODE     STATE      VERSION  DIALECTS  BACKEND   CAPTURED  OUTSIDE  WAITING  DRIFTED  FAILED  UNKNOWN",
+		"a        ready      v1.2.3   istio     nftables  1         2        0        0        0       0",
+		"b        unknown    -        -         -         -         -        -        -        -       -",
+		"c        no-agent   -        -         -         -         -        -        -        -       -",
+		"d        not-ready  v1.2.3   istio     nftables  0         1        1        1        1       1",
+		"4 nodes  1 ready                                 1         3        1        1        1       1",
 		"b is unknown: ask agent meshcni-system/meshcni-node-b: connection refused",
 		"d is not-ready: no-network: no file",
 		"d: warning: other-mesh: linkerd-cni",
-		"pod shop/late is bypassing: not-called: its network was set up without the plugin",
+		"pod shop/late is failed: not-called: its network was set up without the plugin",
 		"pod shop/odd is drifted: rules: no detail",
 		"next: 1 node has no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector (kubectl get daemonset --all-namespaces --selector app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node)",
 		"next: a node is not ready: kubectl meshcni check says more, and docs/troubleshooting.md#the-node-is-not-ready has the code before the reason",
@@ -81,7 +82,7 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 	assert.Equal(t, ExitWrong, code)
 	s := decode[clusterStatus](t, text)
 	assert.Equal(t, 2, s.WrongPods)
-	assert.Equal(t, counts{Captured: 1, Outside: 3, Waiting: 2, Starting: 1, Drifted: 1, Bypassing: 1}, s.Total)
+	assert.Equal(t, counts{Captured: 1, Outside: 3, Waiting: 1, Starting: 1, Drifted: 1, Failed: 1, Unknown: 1}, s.Total)
 	code, text, _ = w.run(t, "status", "-o", "yaml")
 	assert.Equal(t, ExitWrong, code)
 	var same clusterStatus
@@ -108,11 +109,11 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 // TestCount: what is not known of a pod is not that it is outside.
 func TestCount(t *testing.T) {
 	var n agentapi.Node
-	for _, c := range append([]agentapi.Condition{"of a newer agent"}, agentapi.Conditions...) {
-		n.Pods = append(n.Pods, agentapi.State{State: c})
+	for _, c := range append([]status.State{"of a newer agent"}, status.States()...) {
+		n.Pods = append(n.Pods, status.Pod{State: c})
 	}
-	assert.Equal(t, counts{Captured: 1, Outside: 1, Waiting: 2, Drifted: 1, Bypassing: 1}, count(n))
-	total := 9
+	assert.Equal(t, counts{Captured: 1, Outside: 1, Waiting: 1, Drifted: 1, Failed: 1, Unknown: 2}, count(n))
+	total := 10
 	n.PodsTotal = &total
 	assert.Equal(t, 4, count(n).Outside, "those that the agent does not list too")
 }
@@ -124,7 +125,7 @@ func fiveHundred(t *testing.T, w *world) {
 		name := fmt.Sprintf("n%03d", i)
 		w.node(t, name, sound(name, func(n *agentapi.Node) {
 			for p := range 100 {
-				n.Pods = append(n.Pods, agentapi.State{Namespace: "shop", Name: fmt.Sprintf("p%d-%d", i, p), State: "failed", Reason: "not-called", Wrong: true})
+				n.Pods = append(n.Pods, status.Pod{ID: status.ID{Namespace: "shop", Name: fmt.Sprintf("p%d-%d", i, p)}, State: "failed", Reason: "not-called"})
 			}
 		}))
 	})
@@ -159,8 +160,8 @@ func fiveHundred(t *testing.T, w *world) {
 func TestStatusOfARefusedPod(t *testing.T) {
 	t.Parallel()
 	var s clusterStatus
-	s.add("a", agentapi.Node{Ready: true, Pods: []agentapi.State{
-		{Namespace: "shop", Name: "bad", State: agentapi.Waiting, Reason: "pod-refused", Detail: "annotation a: no number", Wrong: true},
+	s.add("a", agentapi.Node{Ready: true, Pods: []status.Pod{
+		{ID: status.ID{Namespace: "shop", Name: "bad"}, State: status.StateWaiting, Reason: "pod-refused", Detail: "annotation a: no number"},
 	}}, nil)
 	require.ErrorIs(t, s.exit(), cli.Exit(ExitWrong))
 	var out bytes.Buffer

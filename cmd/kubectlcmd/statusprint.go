@@ -10,7 +10,6 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/internal/visible"
-	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 func (s clusterStatus) print(to io.Writer, output string) error {
@@ -26,7 +25,7 @@ func (s clusterStatus) print(to io.Writer, output string) error {
 	}
 	w := visible.To(to)
 	table := w.Table()
-	table.Printf("NODE\tSTATE\tVERSION\tDIALECTS\tBACKEND\tCAPTURED\tOUTSIDE\tWAITING\tDRIFTED\tBYPASSING\n")
+	table.Printf("NODE\tSTATE\tVERSION\tDIALECTS\tBACKEND\tCAPTURED\tOUTSIDE\tWAITING\tDRIFTED\tFAILED\tUNKNOWN\n")
 	for _, n := range s.Nodes {
 		table.Printf("%s\t%s\t%s\t%s\t%s", n.Node, n.State, cmp.Or(n.Version, "-"), cmp.Or(strings.Join(n.Dialects, ","), "-"), cmp.Or(n.Backend, "-"))
 		n.Pods.columns(table)
@@ -49,7 +48,7 @@ func (s clusterStatus) print(to io.Writer, output string) error {
 		}
 	}
 	for _, p := range s.Wrong {
-		w.Printf("pod %s/%s is %s: %s: %s\n", p.Namespace, p.Name, word(p.State), p.Reason, cmp.Or(p.Detail, "no detail"))
+		w.Printf("pod %s/%s is %s: %s: %s\n", p.Namespace, p.Name, p.State, p.Reason, cmp.Or(p.Detail, "no detail"))
 	}
 	if n := s.WrongPods - len(s.Wrong); n > 0 {
 		w.Printf("and %s\n", many(n, "more pod", "more pods"))
@@ -68,18 +67,10 @@ func many(n int, one, several string) string {
 	return strconv.Itoa(n) + " " + several
 }
 
-// word is a state as the table's columns have it.
-func word(c agentapi.Condition) string {
-	if c == agentapi.Failed {
-		return "bypassing"
-	}
-	return string(c)
-}
-
 func (n *counts) columns(table *visible.Table) {
 	if n == nil {
-		table.Printf("\t-\t-\t-\t-\t-\n")
+		table.Printf("\t-\t-\t-\t-\t-\t-\n")
 		return
 	}
-	table.Printf("\t%d\t%d\t%d\t%d\t%d\n", n.Captured, n.Outside, n.Waiting, n.Drifted, n.Bypassing)
+	table.Printf("\t%d\t%d\t%d\t%d\t%d\t%d\n", n.Captured, n.Outside, n.Waiting, n.Drifted, n.Failed, n.Unknown)
 }

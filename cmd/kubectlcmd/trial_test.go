@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/standin"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/status"
 )
 
 // yard is a world whose pods of the test run, as far as the API server and whoever asks them can tell.
@@ -351,7 +352,7 @@ func otherNodes(t *testing.T, y *yard) {
 			return agentapi.Node{Node: "d", Ready: true, About: agentapi.About{Dialects: []string{"ambient"}}}, nil
 		}
 		uid = strings.TrimPrefix(path, agentapi.PodPath)
-		return agentapi.Pod{State: &agentapi.State{State: "captured", UID: uid}}, nil
+		return agentapi.Pod{State: &status.Pod{State: "captured", ID: status.ID{UID: uid}}}, nil
 	}
 	code, out, errs = y.test(t.Context(), "--node", "d")
 	assert.Equal(t, ExitOK, code, out+errs)
@@ -362,9 +363,9 @@ func otherNodes(t *testing.T, y *yard) {
 		if path == agentapi.NodePath {
 			return agentapi.Node{Node: "d", Ready: true, About: agentapi.About{Dialects: []string{"ambient"}}}, nil
 		}
-		return agentapi.Pod{State: &agentapi.State{State: "failed", Reason: "enter"}}, nil
+		return agentapi.Pod{State: &status.Pod{State: "failed", Reason: "enter"}}, nil
 	}
 	code, out, _ = y.test(t.Context(), "--node", "d")
 	assert.Equal(t, ExitWrong, code)
-	assert.Contains(t, out, "d ambient captured: failed: bypassing: enter: no detail\n")
+	assert.Contains(t, out, "d ambient captured: failed: failed: enter: no detail\n")
 }

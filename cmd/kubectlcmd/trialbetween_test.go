@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/status"
 )
 
 // betweenNodes: each node's pods of a mesh connect to the next node that has a pod to answer, in a ring; what fails there, and only
@@ -21,7 +22,7 @@ func betweenNodes(t *testing.T, y *yard) {
 			if path == agentapi.NodePath {
 				return about(path)
 			}
-			return agentapi.Pod{State: &agentapi.State{State: agentapi.Captured}}, nil
+			return agentapi.Pod{State: &status.Pod{State: status.StateCaptured}}, nil
 		})
 	}
 	test := func(t *testing.T, want int, nodes string) (r trialReport, text string) {

@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/standin"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -213,8 +214,8 @@ func (t *trial) captured(ctx context.Context, a agent, pod *corev1.Pod) (what, r
 		return what, resultUnknown, err.Error()
 	case p.State == nil:
 		return what, resultFailed, "the agent does not count the pod among those of the mesh"
-	case p.State.State != agentapi.Captured:
-		return what, resultFailed, word(p.State.State) + ": " + p.State.Reason + ": " + cmp.Or(p.State.Detail, "no detail")
+	case p.State.State != status.StateCaptured:
+		return what, resultFailed, string(p.State.State) + ": " + string(p.State.Reason) + ": " + cmp.Or(p.State.Detail, "no detail")
 	}
 	return what, resultOK, ""
 }

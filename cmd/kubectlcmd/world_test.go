@@ -29,6 +29,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/status"
 )
 
 func TestMain(m *testing.M) {
@@ -189,7 +190,7 @@ const entry = `{"type":"meshcni","dialect":"istio","backend":"nftables","log_lev
 // sound is what a sound node's agent says, with changes.
 func sound(name string, change ...func(*agentapi.Node)) func(string) (any, error) {
 	total := 3
-	n := agentapi.Node{Node: name, Ready: true, Pods: []agentapi.State{{Namespace: "shop", Name: "cart", UID: "u1", Dialect: "istio", State: "captured", Reason: "recorded"}}, About: agentapi.About{
+	n := agentapi.Node{Node: name, Ready: true, Pods: []status.Pod{{ID: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, Dialect: "istio", State: "captured", Reason: "recorded"}}, About: agentapi.About{
 		Version: "v1.2.3", Dialects: []string{"istio"}, Backend: "nftables", PodsTotal: &total,
 		Installed: agentapi.Installed{File: "/host/etc/cni/net.d/10-x.conflist", CNIVersion: "1.0.0", Plugins: []string{"bridge", "meshcni"}, Config: json.RawMessage(entry)},
 	}}

@@ -28,6 +28,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // unpacked are the files of a bundle, by their names below its directory.
@@ -126,7 +127,7 @@ func TestSupportBundle(t *testing.T) {
 -----BEGIN PRIVATE KEY----- `+S("a key")+` -----END PRIVATE KEY-----
 `)
 	write("run/plugin.log.1", `{"msg":"decision","reason":"no-proxy","detail":"an older one"}`+"\n")
-	write("run/status.json", `{"ready":false,"not_ready":["write-failed: `+S("in a state of the agent's")+`"],"token":"`+S("in words")+`"}`)
+	write("run/status.json", `{"ready":false,"notReady":["write-failed: `+S("in a state of the agent's")+`"],"token":"`+S("in words")+`"}`)
 	cached, err := json.Marshal(map[string]any{
 		"kind": "cniCacheV1", "config": []byte(strings.ReplaceAll(network, S("etcd's password"), S("in the runtime's cache"))), "networkName": "k8s-pod-network",
 		"containerId": "c0ffee", "ifName": "eth0", "cniArgs": [][]string{{"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", "cart"}, {"X", S("in the runtime's args")}},
@@ -137,7 +138,7 @@ func TestSupportBundle(t *testing.T) {
 	write("config/plugin.json", `{"type":"meshcni","extra":"`+S("in the template")+`"}`)
 	require.NoError(t, attachment.In(dir+"/run").Write(attachment.Record{
 		ID:  attachment.ID{Network: "k8s-pod-network", ContainerID: "c0ffee", IfName: "eth0"},
-		Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, Reason: "no-proxy", By: "ADD", Unusable: []string{"ip addr " + S("in an answer")},
+		Pod: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, Reason: "no-proxy", By: "ADD", Unusable: []string{"ip addr " + S("in an answer")},
 	}))
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/readyz" {
@@ -272,7 +273,7 @@ func TestSupportBundleOfPods(t *testing.T) {
 		r := attachment.Record{
 			ID:    attachment.ID{Network: "k8s", ContainerID: name, IfName: "eth0"},
 			NetNS: attachment.NetNS{Path: w.Pod.Path(), Dev: w.Pod.ID().Dev, Ino: w.Pod.ID().Ino},
-			Pod:   attachment.Pod{Namespace: "shop", Name: name}, Selected: true, Reason: "selected", By: "ADD", Time: time.Now(),
+			Pod:   status.ID{Namespace: "shop", Name: name}, Selected: true, Reason: "selected", By: "ADD", Time: time.Now(),
 		}
 		r.Applied(string(backend), rs, nil)
 		require.NoError(t, attachment.In(dir+"/run").Write(r))
@@ -285,7 +286,7 @@ func TestSupportBundleOfPods(t *testing.T) {
 	}
 	gone := attachment.Record{
 		ID: attachment.ID{Network: "k8s", ContainerID: "gone", IfName: "eth0"}, NetNS: attachment.NetNS{Path: "/run/netns/absent", Dev: 4, Ino: 1},
-		Pod: attachment.Pod{Namespace: "shop", Name: "gone", UID: "00000000-0000-0000-0000-000000000000"}, Reason: "no-proxy", By: "ADD",
+		Pod: status.ID{Namespace: "shop", Name: "gone", UID: "00000000-0000-0000-0000-000000000000"}, Reason: "no-proxy", By: "ADD",
 	}
 	require.NoError(t, attachment.In(dir+"/run").Write(gone))
 	code, archive, stderr := run(t, env, "support-bundle", "--host-root", host, "--pod", "shop/cart", "--pod", "shop/web", "--pod", "shop/gone")

@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/status"
 )
 
 // releaseCommand makes the command that takes all pods out of the care of the node's proxy.
@@ -42,7 +43,7 @@ func (p Program) releaseCommand() *cobra.Command {
 			if output == "json" {
 				e := json.NewEncoder(visible.JSON(p.Stdout))
 				e.SetIndent("", "  ")
-				if err := e.Encode(append([]agentsock.PodState{}, left...)); err != nil {
+				if err := e.Encode(append([]status.Pod{}, left...)); err != nil {
 					return err
 				}
 			} else if len(left) > 0 {

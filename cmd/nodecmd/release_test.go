@@ -14,7 +14,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestReleaseByAgent: without an agent nothing is released, and that is no failure.
@@ -33,10 +33,10 @@ type releasing struct {
 	agentsock.Handler
 
 	asked chan agentsock.Release
-	left  []agentsock.PodState
+	left  []status.Pod
 }
 
-func (r releasing) Release(_ context.Context, how agentsock.Release) ([]agentsock.PodState, error) {
+func (r releasing) Release(_ context.Context, how agentsock.Release) ([]status.Pod, error) {
 	r.asked <- how
 	return r.left, nil
 }
@@ -73,8 +73,8 @@ func TestReleaseFlags(t *testing.T) {
 		assert.Equal(t, want, <-all.asked)
 	}
 	busy, env := node(t)
-	serve(busy+"/run", releasing{asked: make(chan agentsock.Release, 8), left: []agentsock.PodState{
-		{Pod: attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"}, State: agentsock.Drifted, Reason: "not-released"},
+	serve(busy+"/run", releasing{asked: make(chan agentsock.Release, 8), left: []status.Pod{
+		{ID: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, State: status.StateDrifted, Reason: "not-released"},
 	}})
 	code, stdout, _ := run(t, env, "release", "--to=istio-cni")
 	assert.Equal(t, 1, code, "one pod is left")

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent"
+	"github.com/meshcni/meshcni/status"
 )
 
 // statusCommands are the commands that show what the agent has written. They need no API server and no running container, only
@@ -64,11 +65,11 @@ func showStatus(w *visible.Printer, s nodeagent.Status) (well bool) {
 		w.Printf("warning: %s\n", text)
 	}
 	for _, p := range s.Pods {
-		if nodeagent.NeedsAttention(p) {
+		if p.NeedsAttention() {
 			w.Printf("%s: %s/%s %s: %s\n", p.State, p.Namespace, p.Name, p.Reason, p.Detail)
 		}
 	}
-	return s.Ready && !slices.ContainsFunc(s.Pods, nodeagent.NeedsAttention)
+	return s.Ready && !slices.ContainsFunc(s.Pods, status.Pod.NeedsAttention)
 }
 
 func showPods(w *visible.Printer, s nodeagent.Status) (well bool) {
@@ -87,5 +88,5 @@ func showPods(w *visible.Printer, s nodeagent.Status) (well bool) {
 			p.Namespace, p.Name, p.UID, cmp.Or(p.Dialect, "-"), p.State, cmp.Or(p.Reason, "-"), since, cmp.Or(p.Backend, "-"), cmp.Or(strings.Join(p.Bypasses, ","), "-"), filled)
 	}
 	_ = table.Flush()
-	return !slices.ContainsFunc(s.Pods, nodeagent.NeedsAttention)
+	return !slices.ContainsFunc(s.Pods, status.Pod.NeedsAttention)
 }

@@ -17,8 +17,7 @@ import (
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // written is what an agent writes, as of now.
@@ -37,14 +36,14 @@ func written(t *testing.T, runDir string, s nodeagent.Status) {
 // TestStatus: the commands say what the agent has written, and exit 1 unless all is well.
 func TestStatus(t *testing.T) {
 	dir, env := node(t)
-	pod := func(name, uid string, s agentsock.PodState) agentsock.PodState {
-		s.Pod, s.Dialect = attachment.Pod{Namespace: "shop", Name: name, UID: uid}, "istio"
+	pod := func(name, uid string, s status.Pod) status.Pod {
+		s.ID, s.Dialect = status.ID{Namespace: "shop", Name: name, UID: uid}, "istio"
 		return s
 	}
-	s := nodeagent.Status{Node: "n1", Ready: true, Warnings: []string{"uncaptured: 1"}, Pods: []agentsock.PodState{
-		pod("cart", "u1", agentsock.PodState{State: agentsock.Captured, Reason: "recorded", Since: time.Unix(0, 0), Backend: "nftables"}),
-		pod("late", "u2", agentsock.PodState{State: agentsock.Failed, Reason: "not-called", Detail: "its network was set up without the plugin"}),
-		pod("odd", "u3", agentsock.PodState{State: agentsock.Waiting, Reason: "no-trace"}),
+	s := nodeagent.Status{Node: "n1", Ready: true, Warnings: []string{"uncaptured: 1"}, Pods: []status.Pod{
+		pod("cart", "u1", status.Pod{State: status.StateCaptured, Reason: "recorded", Since: time.Unix(0, 0), Backend: "nftables"}),
+		pod("late", "u2", status.Pod{State: status.StateFailed, Reason: "not-called", Detail: "its network was set up without the plugin"}),
+		pod("odd", "u3", status.Pod{State: status.StateUnknown, Reason: "no-trace"}),
 	}}
 	written(t, dir+"/run", s)
 	code, out, _ := run(t, env, "status", "-o", "json")
@@ -61,7 +60,7 @@ failed: shop/late not-called: its network was set up without the plugin
 	assert.Equal(t, `NAMESPACE  NAME  UID  DIALECT  STATE     REASON      SINCE                 BACKEND   BYPASSES  CONNTRACK
 shop       cart  u1   istio    captured  recorded    1970-01-01T00:00:00Z  nftables  -         -
 shop       late  u2   istio    failed    not-called  -                     -         -         -
-shop       odd   u3   istio    waiting   no-trace    -                     -         -         -
+shop       odd   u3   istio    unknown   no-trace    -                     -         -         -
 `, out)
 	s.Pods = s.Pods[:1]
 	written(t, dir+"/run", s)
@@ -81,7 +80,7 @@ shop       odd   u3   istio    waiting   no-trace    -                     -    
 // TestPodsSayHowFull: a pod is in the mesh all the same.
 func TestPodsSayHowFull(t *testing.T) {
 	var out bytes.Buffer
-	assert.True(t, showPods(visible.To(&out), nodeagent.Status{Pods: []agentsock.PodState{{State: agentsock.Captured, ConntrackPercent: 97}}}))
+	assert.True(t, showPods(visible.To(&out), nodeagent.Status{Pods: []status.Pod{{State: status.StateCaptured, ConntrackPercent: 97}}}))
 	assert.Contains(t, out.String(), " 97%\n")
 }
 

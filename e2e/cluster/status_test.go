@@ -4,7 +4,7 @@ package cluster_test
 type status struct {
 	Ready    bool
 	Warnings []string
-	NotReady []string `json:"not_ready"`
+	NotReady []string `json:"notReady"`
 	Pods     []struct{ Namespace, Name, State, Reason, Detail string }
 }
 

@@ -23,7 +23,7 @@ func (r Reporter) Run(ctx context.Context, agent *nodeagent.Agent) error {
 	said := map[string]bool{}
 	for {
 		for _, p := range agent.Status().Pods {
-			if !said[p.UID] && nodeagent.NeedsAttention(p) {
+			if !said[p.UID] && p.NeedsAttention() {
 				said[p.UID] = true
 				r.Log.Warn("a pod needs attention", "namespace", p.Namespace, "pod", p.Name, "state", p.State, "reason", p.Reason)
 			}

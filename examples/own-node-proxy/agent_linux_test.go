@@ -29,6 +29,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -111,7 +112,7 @@ func TestAgent(t *testing.T) {
 	}()
 
 	agent := agentsock.Client{Path: filepath.Join(dir, "run", agentsock.Name)}
-	cart := attachment.Pod{Namespace: "shop", Name: "cart", UID: uid}
+	cart := status.ID{Namespace: "shop", Name: "cart", UID: uid}
 	require.Eventually(t, func() bool { _, err := agent.Pod(ctx, cart); return err == nil }, netnstest.Patience, 5*time.Millisecond, "%s", log)
 	ns, err := netnsexec.Open(w.PodPath())
 	require.NoError(t, err)
@@ -147,9 +148,9 @@ func TestAgent(t *testing.T) {
 		require.Len(t, pods, 1, "%s", text)
 		return string(pods[0].State)
 	}
-	assert.Equal(t, string(agentsock.Captured), state())
+	assert.Equal(t, string(status.StateCaptured), state())
 	unlabel()
-	require.Eventually(t, func() bool { return state() == string(agentsock.Outside) }, netnstest.Patience, 5*time.Millisecond, "%s", log)
+	require.Eventually(t, func() bool { return state() == string(status.StateOutside) }, netnstest.Patience, 5*time.Millisecond, "%s", log)
 	got, err = said()
 	require.NoError(t, err)
 	assert.NotContains(t, got, "the gateway", "its connections go straight")

@@ -16,12 +16,13 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // podRules are the live rules of a pod's network namespace.
 type podRules struct {
 	attachment.ID
-	Pod attachment.Pod `json:"pod"`
+	Pod status.ID `json:"pod"`
 	// NetNS names the source of the namespace.
 	NetNS string       `json:"netns"`
 	Rules ruleset.Live `json:"rules"`

@@ -14,13 +14,14 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestNamespaceThatIsNotToBeSeen: a namespace is gone only where it would be seen. Else the agent may not look.
 func TestNamespaceThatIsNotToBeSeen(t *testing.T) {
 	const mayNot = "the agent may not look into the pod"
 	host := t.TempDir()
-	record := attachment.Record{Pod: attachment.Pod{UID: "00000000-0000-4000-8000-000000000000"}, NetNS: attachment.NetNS{Path: "/run/meshcni-test/cni-1"}}
+	record := attachment.Record{Pod: status.ID{UID: "00000000-0000-4000-8000-000000000000"}, NetNS: attachment.NetNS{Path: "/run/meshcni-test/cni-1"}}
 
 	_, err := bundle.Look(t.Context(), record, host)
 	require.ErrorContains(t, err, mayNot)

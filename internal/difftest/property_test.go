@@ -12,6 +12,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestTextsAreRead: whatever can be rendered is read back from each of its texts
@@ -51,7 +52,7 @@ func TestRecordsLoseNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := attachment.Record{
 			ID:    attachment.ID{Network: "k8s", ContainerID: "c0ffee", IfName: "eth0"},
-			NetNS: attachment.NetNS{Path: "/var/run/netns/a", Dev: 4, Ino: 4026532000}, Pod: attachment.Pod{Namespace: "shop", Name: "cart-0", UID: "u1"},
+			NetNS: attachment.NetNS{Path: "/var/run/netns/a", Dev: 4, Ino: 4026532000}, Pod: status.ID{Namespace: "shop", Name: "cart-0", UID: "u1"},
 			Selected: true, Reason: "selected", Dialect: "istio", By: "ADD", Time: time.Unix(1700000000, 0).UTC(),
 		}
 		want.Applied("nftables", Cases(0).Draw(t, "case").Redirect.MustRuleset(), nil)

@@ -39,6 +39,11 @@ var rules = []rule{
 			"so that rules can be made, compared and tested on any machine",
 	},
 	{
+		packages: []string{"status"}, transitively: true,
+		forbid: []string{module + "/...", "k8s.io/...", "golang.org/...", "os/exec", "net/http", "log/slog"},
+		why:    "every program and every other package speaks by it, so it needs the standard library only",
+	},
+	{
 		packages: values,
 		forbid:   []string{"os", "os/exec", "os/user", "net", "net/http", "syscall", "golang.org/x/sys/..."},
 		why:      "a package of values has no I/O, no environment and no programs: findings on the host are arguments",

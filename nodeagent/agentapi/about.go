@@ -1,6 +1,8 @@
 package agentapi
 
-import authorizationv1 "k8s.io/api/authorization/v1"
+import (
+	authorizationv1 "k8s.io/api/authorization/v1"
+)
 
 // Right is something that a service account has to be allowed.
 type Right struct {

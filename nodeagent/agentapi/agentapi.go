@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/internal/recent"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // The paths. That of a pod ends with its UID, as the runtime has it.
@@ -24,12 +25,12 @@ const (
 
 // Node is the state of a node. Its first fields are those of "meshcni-node status -o json".
 type Node struct {
-	Time     time.Time `json:"time"`
-	Node     string    `json:"node"`
-	Ready    bool      `json:"ready"`
-	NotReady []string  `json:"not_ready,omitempty"`
-	Warnings []string  `json:"warnings,omitempty"`
-	Pods     []State   `json:"pods"`
+	Time     time.Time    `json:"time"`
+	Node     string       `json:"node"`
+	Ready    bool         `json:"ready"`
+	NotReady []string     `json:"notReady,omitempty"`
+	Warnings []string     `json:"warnings,omitempty"`
+	Pods     []status.Pod `json:"pods"`
 
 	About
 }
@@ -44,20 +45,20 @@ type About struct {
 	// Repair is the agent's action for pods without their rules.
 	Repair string `json:"repair,omitempty"`
 	// PodsTotal counts the node's pods with a network of their own, without those that have ended. Nil: not known.
-	PodsTotal *int `json:"pods_total,omitempty"`
+	PodsTotal *int `json:"podsTotal,omitempty"`
 	// PodsStarting counts those that are to have one and have none yet: the runtime is about to set it up, or cannot, for instance
 	// because ADD refuses. They are not in PodsTotal, and those in Pods are not counted.
-	PodsStarting int       `json:"pods_starting,omitempty"`
+	PodsStarting int       `json:"podsStarting,omitempty"`
 	Installed    Installed `json:"installed"`
 	// BackendError is the fault of all backends on the host. Empty: one works, as far as is known without a namespace.
-	BackendError string `json:"backend_error,omitempty"`
+	BackendError string `json:"backendError,omitempty"`
 	Kernel       string `json:"kernel,omitempty"`
 	// Rights are the permissions that the agent and its plugin need, with the agent's settings. Nil: the agent does not say.
 	Rights []Right `json:"rights,omitempty"`
 	// Places are the directories of the node that the agent works in, and BinDirs those of the runtime's plugins. Nil: the agent does
 	// not say.
 	Places  []Place  `json:"places,omitempty"`
-	BinDirs []BinDir `json:"bin_dirs,omitempty"`
+	BinDirs []BinDir `json:"binDirs,omitempty"`
 	// Features lists the kernel features that the rules need. Nil: the agent does not say.
 	Features []Feature `json:"features,omitempty"`
 }
@@ -73,7 +74,7 @@ type Installed struct {
 	// Unknown are keys that mean nothing to the agent's version.
 	Unknown []string `json:"unknown,omitempty"`
 	// CNIVersion and Plugins, by their types in order, are those of File.
-	CNIVersion string   `json:"cni_version,omitempty"`
+	CNIVersion string   `json:"cniVersion,omitempty"`
 	Plugins    []string `json:"plugins,omitempty"`
 	// Config is the entry: the keys that this version knows. Nil without File, and beside an Error.
 	Config json.RawMessage `json:"config,omitempty"`
@@ -86,56 +87,21 @@ func (i Installed) Type() string {
 	return entry.Type
 }
 
-// Condition is the state of a pod's redirection. It is agentsock.State, for programs that run elsewhere than on Linux.
-type Condition string
-
-// The conditions.
-const (
-	Captured Condition = "captured" // its traffic goes through the mesh
-	Waiting  Condition = "waiting"  // it is to be captured, and is not yet, or it cannot be told
-	Outside  Condition = "outside"  // it is not in the mesh
-	Drifted  Condition = "drifted"  // it was captured, and something of that is missing now
-	Failed   Condition = "failed"   // it bypasses the mesh, and stays so without help
-)
-
-// Conditions lists all conditions.
-var Conditions = []Condition{Captured, Waiting, Outside, Drifted, Failed}
-
-// State is an agent's knowledge of a pod. It has the fields of agentsock.PodState.
-type State struct {
-	Namespace string    `json:"namespace"`
-	Name      string    `json:"name"`
-	UID       string    `json:"uid"`
-	Dialect   string    `json:"dialect,omitempty"`
-	State     Condition `json:"state"`
-	Reason    string    `json:"reason"`
-	Detail    string    `json:"detail,omitempty"`
-	Since     time.Time `json:"since,omitzero"`
-	Backend   string    `json:"backend,omitempty"`
-	Bypasses  []string  `json:"bypasses,omitempty"`
-	// ExchangeResets is the cause by which connections that the proxy has yet to accept are reset when another proxy takes its place. Empty: none is.
-	ExchangeResets string `json:"exchange_resets,omitempty"`
-	// ConntrackPercent is the used share of the pod's connection tracking table. 0: less than one percent, or not known.
-	ConntrackPercent int `json:"conntrack_percent,omitempty"`
-	// Wrong: the state needs somebody's attention.
-	Wrong bool `json:"wrong,omitempty"`
-}
-
 // Pod holds all that a node has of one pod.
 type Pod struct {
 	// State is nil for a pod of which the agent knows nothing.
-	State *State `json:"state,omitempty"`
+	State *status.Pod `json:"state,omitempty"`
 	// Records are ADD's accounts of the pod's attachments. Empty: it was not called, or its records are gone.
 	Records []attachment.Record `json:"records"`
 	// RecordsError says that there may be more.
-	RecordsError string `json:"records_error,omitempty"`
+	RecordsError string `json:"recordsError,omitempty"`
 	// Live are the rules in the pod's network namespace, and Differences those from the last record. LiveError says why they
 	// cannot be read: then nothing is known of them.
 	Live        ruleset.Live         `json:"live"`
 	Differences []ruleset.Difference `json:"differences"`
 	// Lost are those of the differences by which redirection that was set up is no longer in force.
 	Lost      []ruleset.Difference `json:"lost"`
-	LiveError string               `json:"live_error,omitempty"`
+	LiveError string               `json:"liveError,omitempty"`
 }
 
 // Looked is a line of what "meshcni-node look" prints.

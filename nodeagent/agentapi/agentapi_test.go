@@ -53,7 +53,7 @@ func TestAnswersAreShared(t *testing.T) {
 	assert.Less(t, nodes.Load(), int32(20))
 
 	for range 10 {
-		asking.Go(func() { assert.Contains(t, ask(agentapi.PodPath+"0b1c7d0e"), `"live_error":"x"`) })
+		asking.Go(func() { assert.Contains(t, ask(agentapi.PodPath+"0b1c7d0e"), `"liveError":"x"`) })
 	}
 	asking.Wait()
 	assert.EqualValues(t, 10, pods.Load(), "one after another, each as the pod is then")

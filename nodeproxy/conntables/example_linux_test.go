@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/meshcni/meshcni/nodeproxy/conntables"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // A pod whose processes are not in sight is counted, and the reading says why. Tables is a prometheus.Collector as well.
@@ -23,8 +23,8 @@ func ExampleTables_Read() {
 	if err := os.WriteFile(filepath.Join(dir, "nf_conntrack_max"), []byte("262144\n"), 0o600); err != nil {
 		panic(err)
 	}
-	cart := attachment.Pod{Namespace: "shop", Name: "cart", UID: "5f1c2a90-6f52-4b53-9a7e-0d9b6f6a8c11"}
-	tables := conntables.New(conntables.Options{ProcRoot: proc, Pods: func() []attachment.Pod { return []attachment.Pod{cart} }})
+	cart := status.ID{Namespace: "shop", Name: "cart", UID: "5f1c2a90-6f52-4b53-9a7e-0d9b6f6a8c11"}
+	tables := conntables.New(conntables.Options{ProcRoot: proc, Pods: func() []status.ID { return []status.ID{cart} }})
 	r := tables.Read()
 	fmt.Println(r.Limit, len(r.Tables), r.Unread, r.Err != nil)
 	full := conntables.Table{Pod: cart, Entries: 250_000, Limit: r.Limit}

@@ -23,10 +23,10 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/conntables"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 const limitFile = "/proc/sys/net/netfilter/nf_conntrack_max"
@@ -41,11 +41,11 @@ func number(t testing.TB, file string) int {
 }
 
 // running starts a process of a pod in the namespace.
-func running(t testing.TB, ns *netnsexec.NetNS, name string) attachment.Pod {
+func running(t testing.TB, ns *netnsexec.NetNS, name string) status.ID {
 	t.Helper()
 	uid := podproctest.NewUID()
 	podproctest.Start(t, ns, podproctest.Plain("kubepods/besteffort/pod%s/c", uid))
-	return attachment.Pod{Namespace: "shop", Name: name, UID: uid}
+	return status.ID{Namespace: "shop", Name: name, UID: uid}
 }
 
 // redirected has the pod's connections go to the proxy.
@@ -90,8 +90,8 @@ func TestFull(t *testing.T) { //nolint:paralleltest // it raises the machine's l
 	other := netnstest.NewWorld(t, netnstest.Options{})
 	redirected(t, w.Pod)
 	redirected(t, other.Pod)
-	pods := []attachment.Pod{running(t, other.Pod, "other"), running(t, w.Pod, "cart")}
-	o := conntables.Options{Pods: func() []attachment.Pod { return pods }}
+	pods := []status.ID{running(t, other.Pod, "other"), running(t, w.Pod, "cart")}
+	o := conntables.Options{Pods: func() []status.ID { return pods }}
 	tables, asked := conntables.New(o), conntables.New(o).Netlink()
 
 	out := netip.MustParseAddrPort("10.96.5.5:80")
@@ -181,13 +181,13 @@ func through(t testing.TB, ns *netnsexec.NetNS, to netip.AddrPort) string {
 //	go test ./nodeproxy/conntables -run '^$' -bench Read
 func BenchmarkRead(b *testing.B) {
 	netnstest.Require(b, netnstest.Root, podproctest.Cgroups)
-	var pods []attachment.Pod
+	var pods []status.ID
 	for i := range 110 {
 		ns := netnstest.New(b)
 		redirected(b, ns)
 		pods = append(pods, running(b, ns, fmt.Sprint("pod-", i)))
 	}
-	o := conntables.Options{Pods: func() []attachment.Pod { return pods }}
+	o := conntables.Options{Pods: func() []status.ID { return pods }}
 	for name, tables := range map[string]*conntables.Tables{"file": conntables.New(o), "netlink": conntables.New(o).Netlink()} {
 		b.Run(name, func(b *testing.B) {
 			require.Len(b, tables.Read().Tables, len(pods))

@@ -3,7 +3,7 @@ package conntables
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // maxNamed bounds the pods that the metrics name: a node's are up to some hundred, and in a cluster each would be a series.
@@ -43,7 +43,7 @@ func (t *Tables) Collect(ch chan<- prometheus.Metric) {
 	}
 	fullest := 0
 	pods := map[string]int{"below-half": 0, "half": 0, "nearly-full": 0, "unread": r.Unread}
-	named := map[attachment.Pod]bool{} // one that is made anew under its name is known twice for a while
+	named := map[status.ID]bool{} // one that is made anew under its name is known twice for a while
 	for _, table := range r.Tables {
 		fullest = max(fullest, table.Entries)
 		fill := "below-half"
@@ -54,7 +54,7 @@ func (t *Tables) Collect(ch chan<- prometheus.Metric) {
 			fill = "half"
 		}
 		pods[fill]++
-		name := attachment.Pod{Namespace: table.Pod.Namespace, Name: table.Pod.Name}
+		name := status.ID{Namespace: table.Pod.Namespace, Name: table.Pod.Name}
 		if fill != "below-half" && len(named) < maxNamed && !named[name] {
 			named[name] = true
 			gauge(fillDesc, float64(table.Entries)/float64(table.Limit), table.Pod.Namespace, table.Pod.Name)

@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/internal/podnetns"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Options configures [Tables]. Pods is required.
 type Options struct {
 	// Pods returns the pods to look at, by the UIDs that the runtime knows them by. It is called without a lock.
-	Pods func() []attachment.Pod
+	Pods func() []status.ID
 	// ProcRoot is a proc file system that shows the pods' processes. Empty means /proc.
 	ProcRoot string
 	// Log receives why no table can be read, once. nil discards it.
@@ -43,7 +43,7 @@ const half = 50
 
 // Table is a pod's table.
 type Table struct {
-	Pod attachment.Pod
+	Pod status.ID
 	// Entries counts the tracked connections, Limit bounds them. A limit of 0 means any number.
 	Entries, Limit int
 	// Dropped counts the packets that the pod's connection tracking has dropped since the pod's start: nearly all because the table was
@@ -141,7 +141,7 @@ func (t *Tables) Read() Reading {
 	return r
 }
 
-func (t *Tables) readAll(pods []attachment.Pod) (r Reading) {
+func (t *Tables) readAll(pods []status.ID) (r Reading) {
 	limit, err := readLimit(t.o.ProcRoot)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r // nothing on this machine tracks connections
@@ -152,7 +152,7 @@ func (t *Tables) readAll(pods []attachment.Pod) (r Reading) {
 	r.Limit = limit
 	t.keep(pods)
 	reasons := map[string]error{}
-	var again []attachment.Pod
+	var again []status.ID
 	for _, pod := range pods {
 		if !t.readInto(&r, pod) {
 			again = append(again, pod)
@@ -184,7 +184,7 @@ func class(err error) string {
 }
 
 // keep forgets pods that are gone.
-func (t *Tables) keep(pods []attachment.Pod) {
+func (t *Tables) keep(pods []status.ID) {
 	there := make(map[string]bool, len(pods))
 	for _, pod := range pods {
 		there[pod.UID] = true
@@ -197,7 +197,7 @@ func (t *Tables) keep(pods []attachment.Pod) {
 }
 
 // readInto adds the pod's table, if the process that leads to it is known and still runs.
-func (t *Tables) readInto(r *Reading, pod attachment.Pod) bool {
+func (t *Tables) readInto(r *Reading, pod status.ID) bool {
 	s := t.found[pod.UID]
 	if s.PID == 0 {
 		return false
@@ -227,8 +227,8 @@ func (t *Tables) readInto(r *Reading, pod attachment.Pod) bool {
 }
 
 // search looks for processes of pods: at once if one of them is new, otherwise now and then.
-func (t *Tables) search(pods []attachment.Pod) {
-	news := slices.ContainsFunc(pods, func(pod attachment.Pod) bool { _, known := t.found[pod.UID]; return !known })
+func (t *Tables) search(pods []status.ID) {
+	news := slices.ContainsFunc(pods, func(pod status.ID) bool { _, known := t.found[pod.UID]; return !known })
 	if len(pods) == 0 || !news && t.now().Sub(t.searched) < searchAgain {
 		return
 	}

@@ -17,14 +17,14 @@ import (
 
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/nodeproxy/conntables"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // node is a proc file system of a node with pods, each with one process.
 type node struct {
 	t    *testing.T
 	root string
-	pods []attachment.Pod
+	pods []status.ID
 }
 
 func newNode(t *testing.T, limit int) *node {
@@ -55,12 +55,12 @@ func (n *node) process(pid int, cgroup, netns string) {
 const head = "entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop icmp_error  expect_new expect_create expect_delete search_restart\n"
 
 // pod adds a pod, in the mesh, whose process has the number.
-func (n *node) pod(pid, entries, dropped int) attachment.Pod {
+func (n *node) pod(pid, entries, dropped int) status.ID {
 	n.t.Helper()
 	uid := fmt.Sprintf("00000000-0000-0000-0000-%012d", pid)
 	n.process(pid, "/kubepods/pod"+uid+"/c", fmt.Sprintf("net:[%d]", 1000+pid))
 	n.table(pid, entries, dropped)
-	p := attachment.Pod{Namespace: "shop", Name: fmt.Sprint("cart-", pid), UID: uid}
+	p := status.ID{Namespace: "shop", Name: fmt.Sprint("cart-", pid), UID: uid}
 	n.pods = append(n.pods, p)
 	return p
 }
@@ -75,7 +75,7 @@ func (n *node) table(pid, entries, dropped int) {
 }
 
 func (n *node) tables(log *bytes.Buffer) *conntables.Tables {
-	o := conntables.Options{Pods: func() []attachment.Pod { return n.pods }, ProcRoot: n.root}
+	o := conntables.Options{Pods: func() []status.ID { return n.pods }, ProcRoot: n.root}
 	if log != nil {
 		o.Log = slog.New(slog.NewTextHandler(log, nil))
 	}
@@ -106,7 +106,7 @@ func TestMetrics(t *testing.T) {
 	}
 	n.pod(30, 1001, 5)
 	n.pod(31, 12, 0)
-	n.pods = append(n.pods, attachment.Pod{Namespace: "shop", Name: "gone", UID: "00000000-0000-0000-0000-000000000099"})
+	n.pods = append(n.pods, status.ID{Namespace: "shop", Name: "gone", UID: "00000000-0000-0000-0000-000000000099"})
 	tables := n.tables(nil)
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(tables)
@@ -204,7 +204,7 @@ func TestNothingToSee(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, 1000)
 	for _, uid := range []string{"00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"} {
-		n.pods = append(n.pods, attachment.Pod{UID: uid})
+		n.pods = append(n.pods, status.ID{UID: uid})
 	}
 	var log bytes.Buffer
 	tables := n.tables(&log)

@@ -23,6 +23,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // node is a node's files about one pod, and the pod.
@@ -43,7 +44,7 @@ func (n *node) record(uid types.UID, container, path string, id netnsexec.ID) {
 	made := time.Unix(int64(len(container)), 0) // the longer its name, the younger it is
 	require.NoError(n.t, attachment.In(n.o.RunDir).Write(attachment.Record{
 		ID: attach("", container).ID, NetNS: attachment.NetNS{Path: path, Dev: id.Dev, Ino: id.Ino},
-		Pod: attachment.Pod{Namespace: "shop", Name: "cart-0", UID: string(uid)}, Reason: "test", By: "ADD", Time: made,
+		Pod: status.ID{Namespace: "shop", Name: "cart-0", UID: string(uid)}, Reason: "test", By: "ADD", Time: made,
 	}))
 }
 

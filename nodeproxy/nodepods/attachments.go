@@ -7,12 +7,13 @@ import (
 	"github.com/meshcni/meshcni/internal/cnicache"
 	"github.com/meshcni/meshcni/internal/filememo"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Attachments returns an Options.Attached that reads the plugin's records in run_dir and libcni's cache. Both repeat what the
 // runtime said of a pod when it set up its network, and only root writes them. An empty directory is not read; what cannot be read
 // says nothing. It is safe for concurrent use.
-func Attachments(runDir, cacheDir string) func(attachment.Pod) bool {
+func Attachments(runDir, cacheDir string) func(status.ID) bool {
 	a := &attachments{cacheDir: cacheDir}
 	if runDir != "" {
 		a.records = attachment.In(runDir).Index()
@@ -25,10 +26,10 @@ type attachments struct {
 
 	mu      sync.Mutex
 	records *attachment.Index // nil: there are none
-	cache   filememo.Memo[attachment.Pod]
+	cache   filememo.Memo[status.ID]
 }
 
-func (a *attachments) of(pod attachment.Pod) bool {
+func (a *attachments) of(pod status.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.records != nil {
@@ -43,9 +44,9 @@ func (a *attachments) of(pod attachment.Pod) bool {
 		return false
 	}
 	fsys := os.DirFS(a.cacheDir)
-	cached, _ := a.cache.Refresh(fsys, cnicache.Dirs, func(name string) (attachment.Pod, error) {
+	cached, _ := a.cache.Refresh(fsys, cnicache.Dirs, func(name string) (status.ID, error) {
 		c, err := cnicache.Read(fsys, name)
-		return attachment.Pod{Namespace: c.Arg("K8S_POD_NAMESPACE"), Name: c.Arg("K8S_POD_NAME"), UID: c.Arg("K8S_POD_UID")}, err
+		return status.ID{Namespace: c.Arg("K8S_POD_NAMESPACE"), Name: c.Arg("K8S_POD_NAME"), UID: c.Arg("K8S_POD_UID")}, err
 	})
 	for _, p := range cached {
 		if p == pod {

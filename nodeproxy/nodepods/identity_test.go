@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -76,10 +77,10 @@ func TestMirrorOfAnother(t *testing.T) {
 				assert.Equal(t, types.UID(victimUID), w.RuntimeUID(w.ByUID(victimUID)))
 				assert.Equal(t, "evil", w.ByUID(tenantUID).Name)
 				assert.Equal(t, types.UID(tenantUID), w.RuntimeUID(w.ByUID(tenantUID)))
-				got, err := w.Pod(t.Context(), attachment.Pod{Namespace: "shop", Name: "cart", UID: victimUID})
+				got, err := w.Pod(t.Context(), status.ID{Namespace: "shop", Name: "cart", UID: victimUID})
 				require.NoError(t, err)
 				assert.Equal(t, "cart", got.Pod.Name)
-				assert.Nil(t, w.Known(attachment.Pod{Namespace: "tenant", Name: "evil", UID: victimUID}))
+				assert.Nil(t, w.Known(status.ID{Namespace: "tenant", Name: "evil", UID: victimUID}))
 
 				a.put("DELETED", mirror("tenant", "evil", tenantUID, claim))
 				eventually(t, "the tenant's is gone", func() bool { return h.of(tenantUID) && len(w.Pods()) == 1 })
@@ -96,7 +97,7 @@ func TestMirrorOfAnother(t *testing.T) {
 // does; and nobody else's pod is, although it says the same.
 func TestMirrorOfStatic(t *testing.T) {
 	t.Parallel()
-	means := attachment.Pod{Namespace: "kube-system", Name: "proxy-n1", UID: staticUID}
+	means := status.ID{Namespace: "kube-system", Name: "proxy-n1", UID: staticUID}
 	dirs := func(t *testing.T) (runDir, cacheDir string) {
 		cacheDir = t.TempDir()
 		require.NoError(t, os.Mkdir(filepath.Join(cacheDir, "results"), 0o700))
@@ -137,7 +138,7 @@ func TestMirrorOfStatic(t *testing.T) {
 			assert.Equal(t, "proxy-n1", w.ByUID(staticUID).Name)
 			assert.Equal(t, types.UID(staticUID), w.RuntimeUID(w.ByUID(mirrorUID)))
 			assert.Equal(t, types.UID(tenantUID), w.RuntimeUID(w.ByUID(tenantUID)))
-			for _, id := range []attachment.Pod{{Namespace: "tenant", Name: "evil", UID: staticUID}, {Namespace: "kube-system", Name: "evil", UID: staticUID}} {
+			for _, id := range []status.ID{{Namespace: "tenant", Name: "evil", UID: staticUID}, {Namespace: "kube-system", Name: "evil", UID: staticUID}} {
 				_, err := w.Pod(t.Context(), id)
 				require.ErrorIs(t, err, agentsock.ErrUnknown)
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 var long = strings.Repeat("x", 200<<10)
@@ -50,13 +50,13 @@ func TestLargePods(t *testing.T) {
 	put("-2")
 	eventually(t, "the watch", func() bool { return len(w.Pods()) == 6 })
 	for _, suffix := range []string{"", "-2"} {
-		p, err := w.Pod(t.Context(), attachment.Pod{Namespace: "shop", Name: "cart" + suffix, UID: "u1" + suffix})
+		p, err := w.Pod(t.Context(), status.ID{Namespace: "shop", Name: "cart" + suffix, UID: "u1" + suffix})
 		require.NoError(t, err)
 		assert.Empty(t, p.Pod.Annotations)
-		_, err = w.Pod(t.Context(), attachment.Pod{Namespace: "shop", Name: "loud" + suffix, UID: "u2" + suffix})
+		_, err = w.Pod(t.Context(), status.ID{Namespace: "shop", Name: "loud" + suffix, UID: "u2" + suffix})
 		require.ErrorIs(t, err, agentsock.ErrUnknown)
-		require.ErrorIs(t, dialect.Whole(w.Known(attachment.Pod{Namespace: "shop", Name: "loud" + suffix, UID: "u2" + suffix})), dialect.ErrTooLarge)
-		ended := w.Known(attachment.Pod{Namespace: "shop", Name: "ended" + suffix, UID: "u3" + suffix})
+		require.ErrorIs(t, dialect.Whole(w.Known(status.ID{Namespace: "shop", Name: "loud" + suffix, UID: "u2" + suffix})), dialect.ErrTooLarge)
+		ended := w.Known(status.ID{Namespace: "shop", Name: "ended" + suffix, UID: "u3" + suffix})
 		assert.Empty(t, ended.Annotations)
 		assert.Equal(t, []corev1.PodIP{{IP: "10.0.0.1"}}, ended.Status.PodIPs)
 	}
@@ -118,7 +118,7 @@ func TestLargeNamespace(t *testing.T) {
 	eventually(t, "told", func() bool { _, err := w.Namespace("shop"); return errors.Is(err, dialect.ErrTooLarge) })
 	_, err := w.Namespace("shop")
 	require.ErrorIs(t, err, nodepods.ErrUnknown)
-	_, err = w.Pod(t.Context(), attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"})
+	_, err = w.Pod(t.Context(), status.ID{Namespace: "shop", Name: "cart", UID: "u1"})
 	require.ErrorIs(t, err, agentsock.ErrUnknown, "at once")
 	eventually(t, "what is read of it", func() bool {
 		ns, err := w.Namespace("quiet")

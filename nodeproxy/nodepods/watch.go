@@ -20,7 +20,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Options configures a [Watch]. Config and Node are required.
@@ -39,7 +39,7 @@ type Options struct {
 	MaxBytes int
 	// Attached reports whether the node's runtime has attached a network to a pod of that namespace, name and UID: what a runtime
 	// says of a static pod, whose mirror is at the API server. See [Attachments]. nil: nobody knows.
-	Attached func(attachment.Pod) bool
+	Attached func(status.ID) bool
 	// Patience bounds the wait of [Watch.Pod] for a pod that the API server may be about to tell of. Default: 20 ms, which
 	// leaves the plugin time to ask the API server itself.
 	Patience time.Duration
@@ -100,7 +100,7 @@ func New(o Options) (*Watch, error) {
 	}
 	o.Patience, o.MaxBytes = cmp.Or(o.Patience, defaultPatience), cmp.Or(o.MaxBytes, DefaultMaxBytes)
 	if o.Attached == nil {
-		o.Attached = func(attachment.Pod) bool { return false }
+		o.Attached = func(status.ID) bool { return false }
 	}
 	s, err := newServer(o.Config, o.Dialects.Keep)
 	if err != nil {
@@ -171,7 +171,7 @@ func (w *Watch) runtimeUID(pod *corev1.Pod) types.UID {
 
 // Known returns the pod that the node's runtime means by the namespace, the name and the UID, or nil. It takes the runtime's word
 // for what a mirror is of, so it must be asked with nothing but that.
-func (w *Watch) Known(id attachment.Pod) *corev1.Pod {
+func (w *Watch) Known(id status.ID) *corev1.Pod {
 	found, _, _ := w.find(id, false)
 	return found.Pod
 }
@@ -245,7 +245,7 @@ func (w *Watch) Subscribe(changed func(types.UID)) (cancel func()) {
 
 // Pod answers a request of the plugin; it is that of agentsock.Handler. It waits a little for a pod that is not known, and
 // for its namespace, since the kubelet may have been told of the pod earlier than this node's agent.
-func (w *Watch) Pod(ctx context.Context, id attachment.Pod) (agentsock.Pod, error) {
+func (w *Watch) Pod(ctx context.Context, id status.ID) (agentsock.Pod, error) {
 	patience := time.NewTimer(w.opts.Patience)
 	defer patience.Stop()
 	for {
@@ -268,7 +268,7 @@ func (w *Watch) Pod(ctx context.Context, id attachment.Pod) (agentsock.Pod, erro
 
 // find returns the pod that the runtime means, and its namespace if that is asked for too, if both are known. It is hopeless to
 // wait for what the API server refuses, and for a pod of which not enough is kept.
-func (w *Watch) find(id attachment.Pod, namespace bool) (found agentsock.Pod, hopeless bool, news <-chan struct{}) {
+func (w *Watch) find(id status.ID, namespace bool) (found agentsock.Pod, hopeless bool, news <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.meant(id)
@@ -292,7 +292,7 @@ func (w *Watch) find(id attachment.Pod, namespace bool) (found agentsock.Pod, ho
 }
 
 // meant returns the pod that the runtime means. That a pod mirrors a static one is known from then on.
-func (w *Watch) meant(id attachment.Pod) *corev1.Pod {
+func (w *Watch) meant(id status.ID) *corev1.Pod {
 	if p := w.byUID(types.UID(id.UID)); p != nil {
 		if !podid.Is(p, id.Namespace, id.Name, id.UID) {
 			return nil
@@ -351,7 +351,7 @@ func (w *Watch) failed(what string, at *error, err error) {
 // confirmed returns the UID of the static pod that a pod mirrors, if the runtime says so; otherwise "".
 func (w *Watch) confirmed(pod *corev1.Pod) types.UID {
 	static := podid.Mirrored(pod)
-	if static == "" || !w.opts.Attached(attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(static)}) {
+	if static == "" || !w.opts.Attached(status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(static)}) {
 		return ""
 	}
 	return static

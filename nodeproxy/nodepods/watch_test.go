@@ -25,7 +25,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 var _ nodeproxy.Pods = (*nodepods.Watch)(nil)
@@ -268,10 +268,10 @@ func TestNamespaces(t *testing.T) {
 	assert.Equal(t, types.UID("u1"), <-told)
 	assert.Equal(t, "off", label())
 
-	got, err := w.Pod(t.Context(), attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"})
+	got, err := w.Pod(t.Context(), status.ID{Namespace: "shop", Name: "cart", UID: "u1"})
 	require.NoError(t, err)
 	assert.Equal(t, "off", got.Namespace.Labels["mesh"])
-	_, err = w.Pod(t.Context(), attachment.Pod{Namespace: "gone", Name: "ghost", UID: "u2"})
+	_, err = w.Pod(t.Context(), status.ID{Namespace: "gone", Name: "ghost", UID: "u2"})
 	require.ErrorIs(t, err, agentsock.ErrUnknown, "the namespace decides too")
 
 	a.put("DELETED", pod("shop", "cart", "u1"))
@@ -299,7 +299,7 @@ func TestPodThatComes(t *testing.T) {
 	eventually(t, "synced", w.Synced)
 	answer := make(chan agentsock.Pod)
 	go func() {
-		p, err := w.Pod(context.Background(), attachment.Pod{Namespace: "shop", Name: "cart", UID: "new"})
+		p, err := w.Pod(context.Background(), status.ID{Namespace: "shop", Name: "cart", UID: "new"})
 		assert.NoError(t, err)
 		answer <- p
 	}()
@@ -311,7 +311,7 @@ func TestPodThatComes(t *testing.T) {
 	assert.Equal(t, types.UID("new"), got.Pod.UID)
 	assert.Equal(t, "on", got.Namespace.Labels["mesh"])
 
-	for _, id := range []attachment.Pod{{Namespace: "shop", Name: "cart"}, {Namespace: "shop", Name: "cart", UID: "old"}, {Namespace: "shop", Name: "x", UID: "new"}, {Namespace: "x", Name: "cart", UID: "new"}} {
+	for _, id := range []status.ID{{Namespace: "shop", Name: "cart"}, {Namespace: "shop", Name: "cart", UID: "old"}, {Namespace: "shop", Name: "x", UID: "new"}, {Namespace: "x", Name: "cart", UID: "new"}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := w.Pod(ctx, id)
@@ -327,7 +327,7 @@ func TestServerThatRefuses(t *testing.T) {
 	w := start(t, a, nodepods.Options{Namespaces: true, Patience: time.Hour})
 	eventually(t, "told", func() bool { err := w.Ready(); return err != nil && strings.Contains(err.Error(), "watch pods") })
 	assert.False(t, w.Synced())
-	_, err := w.Pod(t.Context(), attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"})
+	_, err := w.Pod(t.Context(), status.ID{Namespace: "shop", Name: "cart", UID: "u1"})
 	require.ErrorIs(t, err, agentsock.ErrUnknown)
 	a.mu.Lock()
 	a.broken = false
@@ -352,7 +352,7 @@ func TestServerThatIsNotThere(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	eventually(t, "told", func() bool { return errors.Is(w.Ready(), syscall.ECONNREFUSED) })
-	_, err = w.Pod(t.Context(), attachment.Pod{Namespace: "shop", Name: "cart", UID: "u1"})
+	_, err = w.Pod(t.Context(), status.ID{Namespace: "shop", Name: "cart", UID: "u1"})
 	require.ErrorIs(t, err, agentsock.ErrUnknown, "at once")
 	cancel()
 	require.NoError(t, <-done)

@@ -22,19 +22,20 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // handler answers with its fields; a nil function answers ErrUnsupported.
 type handler struct {
-	pod     func(context.Context, attachment.Pod) (agentsock.Pod, error)
+	pod     func(context.Context, status.ID) (agentsock.Pod, error)
 	attach  func(context.Context, agentsock.Attachment, *os.File) (agentsock.Attached, error)
 	detach  func(attachment.ID) error
-	pods    func() ([]agentsock.PodState, error)
-	release func(agentsock.Release) ([]agentsock.PodState, error)
+	pods    func() ([]status.Pod, error)
+	release func(agentsock.Release) ([]status.Pod, error)
 	ready   error
 }
 
-func (h handler) Pod(ctx context.Context, id attachment.Pod) (agentsock.Pod, error) {
+func (h handler) Pod(ctx context.Context, id status.ID) (agentsock.Pod, error) {
 	if h.pod == nil {
 		return agentsock.Pod{}, agentsock.ErrUnsupported
 	}
@@ -47,9 +48,9 @@ func (h handler) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File
 	}
 	return h.attach(ctx, a, ns)
 }
-func (h handler) Detach(_ context.Context, id attachment.ID) error   { return h.detach(id) }
-func (h handler) Pods(context.Context) ([]agentsock.PodState, error) { return h.pods() }
-func (h handler) Release(_ context.Context, r agentsock.Release) ([]agentsock.PodState, error) {
+func (h handler) Detach(_ context.Context, id attachment.ID) error { return h.detach(id) }
+func (h handler) Pods(context.Context) ([]status.Pod, error)       { return h.pods() }
+func (h handler) Release(_ context.Context, r agentsock.Release) ([]status.Pod, error) {
 	return h.release(r)
 }
 func (h handler) Ready(context.Context) error { return h.ready }
@@ -104,14 +105,14 @@ func inode(path string) uint64 {
 
 // unknown knows nothing.
 var unknown = handler{
-	pod: func(context.Context, attachment.Pod) (agentsock.Pod, error) {
+	pod: func(context.Context, status.ID) (agentsock.Pod, error) {
 		return agentsock.Pod{}, agentsock.ErrUnknown
 	},
 	detach: func(attachment.ID) error { return nil },
-	pods:   func() ([]agentsock.PodState, error) { return nil, nil }, release: func(agentsock.Release) ([]agentsock.PodState, error) { return nil, nil },
+	pods:   func() ([]status.Pod, error) { return nil, nil }, release: func(agentsock.Release) ([]status.Pod, error) { return nil, nil },
 }
 
-var cart = attachment.Pod{Namespace: "shop", Name: "cart-0", UID: "u1"}
+var cart = status.ID{Namespace: "shop", Name: "cart-0", UID: "u1"}
 
 // TestRequests: each request arrives as it was sent, and its answer too.
 func TestRequests(t *testing.T) {
@@ -127,13 +128,13 @@ func TestRequests(t *testing.T) {
 	}
 	rules := redirect.Default().MustRuleset()
 	out := agentsock.Attached{Backend: "nftables", Changed: true, Rules: rules, Skipped: []ruleset.Family{ruleset.IPv6}, Unusable: []string{"ip route"}}
-	states := []agentsock.PodState{{Pod: cart, Dialect: "ambient", State: agentsock.Drifted, Reason: "no-listeners", Since: time.Unix(1e9, 0).UTC(), Backend: "nftables"}}
+	states := []status.Pod{{ID: cart, Dialect: "ambient", State: status.StateDrifted, Reason: "no-listeners", Since: time.Unix(1e9, 0).UTC(), Backend: "nftables"}}
 	file, err := os.Open("doc.go")
 	require.NoError(t, err)
 	defer func() { _ = file.Close() }()
 	var withNamespace atomic.Bool
 	c, _ := serve(t, &agentsock.Server{Handler: handler{
-		pod: func(_ context.Context, id attachment.Pod) (agentsock.Pod, error) {
+		pod: func(_ context.Context, id status.ID) (agentsock.Pod, error) {
 			assert.Equal(t, cart, id)
 			if !withNamespace.Load() {
 				return agentsock.Pod{Pod: pod}, nil
@@ -154,8 +155,8 @@ func TestRequests(t *testing.T) {
 			return out, f.Close()
 		},
 		detach:  func(id attachment.ID) error { assert.Equal(t, in.ID, id); return nil },
-		pods:    func() ([]agentsock.PodState, error) { return states, nil },
-		release: func(agentsock.Release) ([]agentsock.PodState, error) { return nil, nil },
+		pods:    func() ([]status.Pod, error) { return states, nil },
+		release: func(agentsock.Release) ([]status.Pod, error) { return nil, nil },
 	}})
 	for _, with := range []bool{true, false} {
 		withNamespace.Store(with)
@@ -189,7 +190,7 @@ func TestRequests(t *testing.T) {
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	var got []agentsock.Release
-	c, _ := serve(t, &agentsock.Server{MayConnect: mine, Handler: handler{release: func(r agentsock.Release) ([]agentsock.PodState, error) {
+	c, _ := serve(t, &agentsock.Server{MayConnect: mine, Handler: handler{release: func(r agentsock.Release) ([]status.Pod, error) {
 		got = append(got, r)
 		return nil, nil
 	}}})
@@ -213,10 +214,10 @@ func TestErrors(t *testing.T) {
 			},
 			detach: func(attachment.ID) error { panic("ouch") },
 			ready:  agentsock.ErrUnsupported,
-			pod: func(context.Context, attachment.Pod) (agentsock.Pod, error) {
+			pod: func(context.Context, status.ID) (agentsock.Pod, error) {
 				return agentsock.Pod{}, agentsock.ErrUnknown
 			},
-			pods: func() ([]agentsock.PodState, error) { return nil, errors.New("out of pods") },
+			pods: func() ([]status.Pod, error) { return nil, errors.New("out of pods") },
 		},
 	}
 	seen := make(chan string, 10)
@@ -231,7 +232,7 @@ func TestErrors(t *testing.T) {
 	_, err = c.Attach(t.Context(), agentsock.Attachment{ID: attachment.ID{Network: "n", ContainerID: "c", IfName: "e"}, Pod: cart}, file)
 	var got *agentsock.StepError
 	require.ErrorAs(t, err, &got)
-	assert.Equal(t, []string{"hand-over", "no-proxy", "hand-over: no proxy is connected"}, []string{got.Step, got.Reason, got.Error()})
+	assert.Equal(t, []string{"hand-over", "no-proxy", "hand-over: no proxy is connected"}, []string{got.Step, string(got.Reason), got.Error()})
 	_, err = c.Attach(t.Context(), agentsock.Attachment{}, file)
 	require.ErrorContains(t, err, "containerID is missing")
 	require.ErrorContains(t, c.Detach(t.Context(), attachment.ID{}), "internal error: ouch")
@@ -251,7 +252,7 @@ func TestErrors(t *testing.T) {
 func TestClientGoesAway(t *testing.T) {
 	t.Parallel()
 	began, ended := make(chan struct{}), make(chan error, 1)
-	c, _ := serve(t, &agentsock.Server{Handler: handler{pod: func(ctx context.Context, _ attachment.Pod) (agentsock.Pod, error) {
+	c, _ := serve(t, &agentsock.Server{Handler: handler{pod: func(ctx context.Context, _ status.ID) (agentsock.Pod, error) {
 		close(began)
 		<-ctx.Done()
 		ended <- ctx.Err()
@@ -271,14 +272,14 @@ func TestClientGoesAway(t *testing.T) {
 func TestOwnership(t *testing.T) {
 	t.Parallel()
 	named := func(name string) *agentsock.Server {
-		return &agentsock.Server{Handler: handler{pods: func() ([]agentsock.PodState, error) { return []agentsock.PodState{{Reason: name}}, nil }}}
+		return &agentsock.Server{Handler: handler{pods: func() ([]status.Pod, error) { return []status.Pod{{Detail: name}}, nil }}}
 	}
 	who := func(c agentsock.Client) string {
 		pods, err := c.Pods(t.Context())
 		if err != nil {
 			return ""
 		}
-		return pods[0].Reason
+		return pods[0].Detail
 	}
 	c, stopFirst := serve(t, named("first"))
 	st, err := os.Stat(c.Path)
@@ -330,7 +331,7 @@ func TestRefusesOthers(t *testing.T) {
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	began, end := make(chan struct{}), make(chan struct{})
-	c, _ := serve(t, &agentsock.Server{MaxRequests: 1, Handler: handler{pods: func() ([]agentsock.PodState, error) {
+	c, _ := serve(t, &agentsock.Server{MaxRequests: 1, Handler: handler{pods: func() ([]status.Pod, error) {
 		close(began)
 		<-end
 		return nil, nil
@@ -352,7 +353,7 @@ func TestSilent(t *testing.T) {
 	t.Parallel()
 	const many = 500
 	c, _ := serve(t, &agentsock.Server{MaxRequests: 1, Patience: time.Hour, Handler: handler{
-		pods: func() ([]agentsock.PodState, error) { return nil, nil },
+		pods: func() ([]status.Pod, error) { return nil, nil },
 	}})
 	var conns []net.Conn
 	closed := make(chan struct{}, many)

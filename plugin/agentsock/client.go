@@ -14,6 +14,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/sockfile"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Client asks the agent. Each call makes one connection. The caller's context limits it; without a deadline, it lasts as
@@ -31,7 +32,7 @@ type Client struct {
 
 // Pod returns the pod. The answer is the agent's copy. It may be older than that of the API server, without bound while the
 // agent cannot reach the API server.
-func (c Client) Pod(ctx context.Context, id attachment.Pod) (Pod, error) {
+func (c Client) Pod(ctx context.Context, id status.ID) (Pod, error) {
 	body, err := c.ask(ctx, kindPod, id, nil)
 	if err != nil {
 		return Pod{}, err
@@ -53,17 +54,17 @@ func (c Client) Detach(ctx context.Context, id attachment.ID) error {
 }
 
 // Pods returns the state of each pod of the node.
-func (c Client) Pods(ctx context.Context) ([]PodState, error) {
-	return answer[[]PodState](ctx, c, kindPods, nil, nil)
+func (c Client) Pods(ctx context.Context) ([]status.Pod, error) {
+	return answer[[]status.Pod](ctx, c, kindPods, nil, nil)
 }
 
 // Release takes all pods out of the care of the node's proxy, and returns those that could not be taken out. An agent that does
 // not know what the request asks for does nothing: [ErrUnsupported].
-func (c Client) Release(ctx context.Context, r Release) ([]PodState, error) {
+func (c Client) Release(ctx context.Context, r Release) ([]status.Pod, error) {
 	if r == (Release{}) {
-		return answer[[]PodState](ctx, c, kindRelease, nil, nil)
+		return answer[[]status.Pod](ctx, c, kindRelease, nil, nil)
 	}
-	return answer[[]PodState](ctx, c, kindReleaseTo, r, nil)
+	return answer[[]status.Pod](ctx, c, kindReleaseTo, r, nil)
 }
 
 // Ready returns nil if there is an agent and it serves Attach.

@@ -21,13 +21,13 @@
 // request plus 128, or 255 for an error.
 //
 //	kind  request  body                                     body of the answer
-//	1     Pod      JSON of an attachment.Pod                length of the pod (4 bytes, big-endian), the pod, the namespace
+//	1     Pod      JSON of a [status.ID]                length of the pod (4 bytes, big-endian), the pod, the namespace
 //	2     Attach   JSON of an [Attachment]; with one file   JSON of an [Attached]
 //	3     Detach   JSON of an attachment.ID                 empty
-//	4     Pods     empty                                    JSON, a list of [PodState]
-//	5     Release  empty                                    JSON, a list of [PodState]
+//	4     Pods     empty                                    JSON, a list of [status.Pod]
+//	5     Release  empty                                    JSON, a list of [status.Pod]
 //	6     Ready    empty                                    empty
-//	7     Release  JSON of a [Release] that is not zero     JSON, a list of [PodState]
+//	7     Release  JSON of a [Release] that is not zero     JSON, a list of [status.Pod]
 //
 // Pod and namespace are protobuf messages of k8s.io/api/core/v1. The namespace is empty if the agent does not read
 // namespaces. Attach carries the network namespace as one open file (SCM_RIGHTS) beside its first byte. A file with another

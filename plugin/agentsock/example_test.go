@@ -7,13 +7,13 @@ import (
 	"io/fs"
 
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Whoever asks tells an agent that is not there from one that does not know the pod.
 func ExampleClient() {
 	agent := agentsock.Client{Path: "/no/such/run/" + agentsock.Name}
-	_, err := agent.Pod(context.Background(), attachment.Pod{Namespace: "shop", Name: "cart-0", UID: "7f3c0a52"})
+	_, err := agent.Pod(context.Background(), status.ID{Namespace: "shop", Name: "cart-0", UID: "7f3c0a52"})
 	switch {
 	case errors.Is(err, agentsock.ErrUnknown):
 		fmt.Println("ask the API server")

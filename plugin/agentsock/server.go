@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Server serves a [Handler] on sockets. Set the fields before Serve.
@@ -198,7 +199,7 @@ func (w *worker) handle(ctx context.Context, in *incoming) (f []byte, err error)
 	var v any
 	switch in.kind {
 	case kindPod:
-		id, err := decode[attachment.Pod](in.body)
+		id, err := decode[status.ID](in.body)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errMalformed, err)
 		}

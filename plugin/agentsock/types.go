@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Name is the socket's file in run_dir.
@@ -37,7 +38,7 @@ type Pod struct {
 // namespace cannot be proven to be the pod's.
 type Attachment struct {
 	attachment.ID
-	Pod attachment.Pod `json:"pod"`
+	Pod status.ID `json:"pod"`
 	// Dialect is the name of the mesh that selected the pod.
 	Dialect string `json:"dialect"`
 	// NetNS is the path of the network namespace, as the runtime named it. The namespace itself comes as an open file.
@@ -71,20 +72,14 @@ type Attached struct {
 type StepError struct {
 	// Step is a stable word for what failed, such as "rules", "hand-over" or "listeners".
 	Step string
-	// Reason is a stable code for why.
-	Reason string
+	// Reason is the code of why.
+	Reason status.Code
 	Err    error
 }
 
-// What an Attach may succeed without before long.
-const (
-	// StepAgent is the Step of an Attach that the agent cannot begin: it has just started, another one still runs, or it ends.
-	StepAgent = "agent"
-	// ReasonNoProxy is the Reason of one for which no proxy is connected to the agent.
-	ReasonNoProxy = "no-proxy"
-	// ReasonReleasing is the Reason of one that is refused with [StepAgent], because the node's pods are released.
-	ReasonReleasing = "releasing"
-)
+// StepAgent is the Step of an Attach that the agent cannot begin: it has just started, another one still runs, or it ends. It may succeed
+// before long.
+const StepAgent = "agent"
 
 // Error returns for example "hand-over: no proxy is connected".
 func (e *StepError) Error() string { return e.Step + ": " + e.Err.Error() }
@@ -92,60 +87,21 @@ func (e *StepError) Error() string { return e.Step + ": " + e.Err.Error() }
 // Unwrap returns the cause.
 func (e *StepError) Unwrap() error { return e.Err }
 
-// State is the current state of a pod's redirection.
-type State string
-
-// The states. They are stable.
-const (
-	Captured State = "captured" // its traffic goes through the mesh
-	Waiting  State = "waiting"  // it is to be captured, and is not yet
-	Outside  State = "outside"  // it is not in the mesh
-	Drifted  State = "drifted"  // it was captured, and something of that is missing now
-	Failed   State = "failed"   // it cannot be captured without help
-)
-
-// States lists all states.
-var States = []State{Captured, Waiting, Outside, Drifted, Failed}
-
-// PodState is the agent's knowledge of a pod.
-type PodState struct {
-	attachment.Pod
-	// Dialect is the mesh that selected the pod; empty: none.
-	Dialect string `json:"dialect,omitempty"`
-	State   State  `json:"state"`
-	// Reason is a stable code for why, Detail says the same for people.
-	Reason string `json:"reason"`
-	Detail string `json:"detail,omitempty"`
-	// Since is the time of the change to this state. Zero: not known.
-	Since time.Time `json:"since,omitzero"`
-	// Backend, a name of package apply, applied the rules; empty: not known, or none.
-	Backend string `json:"backend,omitempty"`
-	// Bypasses are the ways past the mesh that the pod leaves open, the codes of package dialect. Empty: none is known. Only
-	// those of pods whose proxy is on the node are reported.
-	Bypasses []string `json:"bypasses,omitempty"`
-	// ExchangeResets gives the reason that connections which the proxy has yet to accept are reset at an exchange of proxies, such as that the
-	// kernel has no sysctl net.ipv4.tcp_migrate_req. Empty: they move to that one, or the pod is not captured.
-	ExchangeResets string `json:"exchange_resets,omitempty"`
-	// ConntrackPercent is the used share of the pod's connection tracking table: at 100, new connections stall. 0: less than one percent,
-	// not known, or there is no limit.
-	ConntrackPercent int `json:"conntrack_percent,omitempty"`
-}
-
 // Handler serves the requests. Any error may be [ErrUnsupported]. The contexts end when the client goes away. A handler may
 // also have a method Ready(context.Context) error, which says whether it serves Attach; without one it does.
 type Handler interface {
 	// Pod returns the pod with the namespace, name and UID, or [ErrUnknown].
-	Pod(ctx context.Context, id attachment.Pod) (Pod, error)
+	Pod(ctx context.Context, id status.ID) (Pod, error)
 	// Attach captures a pod whose mesh has its proxy on the node, and returns once its proxy listens, or a [*StepError]. The
 	// handler owns ns.
 	Attach(ctx context.Context, a Attachment, ns *os.File) (Attached, error)
 	// Detach says that an attachment is gone.
 	Detach(ctx context.Context, id attachment.ID) error
 	// Pods returns the state of each pod of the node.
-	Pods(ctx context.Context) ([]PodState, error)
+	Pods(ctx context.Context) ([]status.Pod, error)
 	// Release takes all pods out of the care of the node's proxy, before the agent goes for good, and returns those that
 	// it could not take out.
-	Release(ctx context.Context, r Release) ([]PodState, error)
+	Release(ctx context.Context, r Release) ([]status.Pod, error)
 }
 
 // Release holds the options of releasing a node's pods. The zero value takes them out of the mesh.

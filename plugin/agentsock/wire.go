@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Version is the version of the protocol.
@@ -153,10 +154,10 @@ func parsePod(body []byte) (p Pod, err error) {
 
 // problem is the body of an error.
 type problem struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
-	Step    string `json:"step,omitempty"`
-	Reason  string `json:"reason,omitempty"`
+	Code    string      `json:"code"`
+	Message string      `json:"message"`
+	Step    string      `json:"step,omitempty"`
+	Reason  status.Code `json:"reason,omitempty"`
 }
 
 // The outcomes of a request, as [Request] has them: [OutcomeOK], [OutcomeRefused], or the code of the error that is answered. They are
@@ -196,7 +197,7 @@ func problemOf(err error) problem {
 	var step *StepError
 	switch {
 	case errors.As(err, &step):
-		p.Code, p.Step, p.Reason = OutcomeStep, brief.Text(step.Step, maxMessage), brief.Text(step.Reason, maxMessage)
+		p.Code, p.Step, p.Reason = OutcomeStep, brief.Text(step.Step, maxMessage), status.Code(brief.Text(string(step.Reason), maxMessage))
 		p.Message = brief.Text(fmt.Sprint(step.Err), maxMessage)
 	case errors.Is(err, ErrUnknown):
 		p.Code = OutcomeUnknown

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 var eth0 = attachment.ID{Network: "k8s", ContainerID: "c0ffee", IfName: "eth0"}
@@ -26,7 +27,7 @@ func record(t testing.TB, r redirect.Redirect) attachment.Record {
 	require.NoError(t, err)
 	rec := attachment.Record{
 		ID: eth0, NetNS: attachment.NetNS{Path: "/var/run/netns/a", Dev: 4, Ino: 4026532000},
-		Pod:      attachment.Pod{Namespace: "shop", Name: "cart-0", UID: "u1"},
+		Pod:      status.ID{Namespace: "shop", Name: "cart-0", UID: "u1"},
 		Selected: true, Reason: "selected", Dialect: "istio", By: "ADD", Time: time.Unix(1700000000, 0).UTC(),
 	}
 	rec.Applied("nftables", rules, nil)
@@ -102,13 +103,13 @@ func TestNamesStayInTheDirectory(t *testing.T) {
 		{long, long, "c"}, {long + "b", long, "c"}, {long, long + "b", "c"}, {long, long, "123456789012345"},
 	}
 	for _, id := range all {
-		require.NoError(t, store.Write(attachment.Record{ID: id, Reason: id.String()}))
+		require.NoError(t, store.Write(attachment.Record{ID: id, Reason: status.Code(id.String())}))
 	}
 	assert.Len(t, ls(t, store), len(all))
 	for _, id := range all {
 		r, err := store.Read(id)
 		require.NoError(t, err)
-		assert.Equal(t, id.String(), r.Reason)
+		assert.EqualValues(t, id.String(), r.Reason)
 	}
 	require.NoError(t, store.Retain(long, []attachment.ID{{"of another network", long, "c"}}), "the network is the one asked for")
 	assert.Len(t, ls(t, store), len(all)-2)

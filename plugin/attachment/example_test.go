@@ -7,6 +7,7 @@ import (
 
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Which attachments of a node are captured, by the node's own records.
@@ -21,7 +22,7 @@ func ExampleStore_All() {
 	// What ADD does.
 	r := attachment.Record{
 		ID:       attachment.ID{Network: "k8s", ContainerID: "c0ffee", IfName: "eth0"},
-		Pod:      attachment.Pod{Namespace: "shop", Name: "cart-0"},
+		Pod:      status.ID{Namespace: "shop", Name: "cart-0"},
 		Selected: true, Reason: "selected", By: "ADD", Time: time.Now(),
 	}
 	r.Applied("nftables", redirect.Default().MustRuleset(), nil)

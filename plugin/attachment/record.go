@@ -9,6 +9,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Format is the version of the records that this package writes. It reads no other.
@@ -39,24 +40,17 @@ func (n NetNS) Is(id netnsexec.ID) bool {
 	return n.Ino != 0 && id == netnsexec.ID{Dev: n.Dev, Ino: n.Ino}
 }
 
-// Pod is the pod that the runtime named; zero if it named none. UID is the one that the runtime and the pod's control
-// groups use: a static pod's copy at the API server has another.
-type Pod struct {
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name,omitempty"`
-	UID       string `json:"uid,omitempty"`
-}
-
 // Record is the lasting account of one attachment.
 type Record struct {
 	Version int `json:"version"` // Write sets it to Format
 	ID
 	NetNS NetNS `json:"netns"`
-	Pod   Pod   `json:"pod,omitzero"`
+	// Pod is the pod that the runtime named; zero if it named none.
+	Pod status.ID `json:"pod,omitzero"`
 
-	// Selected pods have their traffic redirected. Reason is the decision's cause, as a code of package selection.
-	Selected bool   `json:"selected"`
-	Reason   string `json:"reason"`
+	// Selected pods have their traffic redirected. Reason is the decision's cause.
+	Selected bool        `json:"selected"`
+	Reason   status.Code `json:"reason"`
 	// Dialect names the mesh that was asked, if one was.
 	Dialect string `json:"dialect,omitempty"`
 
@@ -98,13 +92,13 @@ func (r *Record) UnmarshalJSON(b []byte) error {
 // String returns for example "network k8s, container c0ffee, interface eth0: pod shop/web, captured by istio". It has no rules.
 func (r Record) String() string {
 	text := r.ID.String() + ":"
-	if r.Pod != (Pod{}) {
+	if r.Pod != (status.ID{}) {
 		text += " pod " + r.Pod.Namespace + "/" + r.Pod.Name + ","
 	}
 	if r.Selected {
 		return text + " captured by " + r.Dialect
 	}
-	return text + " not captured: " + r.Reason
+	return text + " not captured: " + string(r.Reason)
 }
 
 // Applied notes rules that are in force from now on, and what of them is not.

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Agent is a node's agent in memory: it implements plugin.Agent. The zero value knows no pod. Its methods are safe for
@@ -38,7 +39,7 @@ type Agent struct {
 	NoNamespaces bool
 
 	mu   sync.Mutex
-	pods map[attachment.Pod]agentsock.Pod
+	pods map[status.ID]agentsock.Pod
 	// Attached and Detached are what it was asked for.
 	Attached []agentsock.Attachment
 	Detached []attachment.ID
@@ -54,13 +55,13 @@ func (a *Agent) Set(pod *corev1.Pod, namespace *corev1.Namespace) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.pods == nil {
-		a.pods = map[attachment.Pod]agentsock.Pod{}
+		a.pods = map[status.ID]agentsock.Pod{}
 	}
 	uid := string(cmp.Or(podid.Mirrored(pod), pod.UID))
 	if namespace == nil {
 		namespace = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace}}
 	}
-	a.pods[attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: uid}] = agentsock.Pod{Pod: dialect.Trim(pod.DeepCopy()), Namespace: namespace.DeepCopy()}
+	a.pods[status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: uid}] = agentsock.Pod{Pod: dialect.Trim(pod.DeepCopy()), Namespace: namespace.DeepCopy()}
 }
 
 func (a *Agent) called(ctx context.Context, call string) error {
@@ -73,7 +74,7 @@ func (a *Agent) called(ctx context.Context, call string) error {
 }
 
 // Pod implements plugin.Agent.
-func (a *Agent) Pod(ctx context.Context, id attachment.Pod) (agentsock.Pod, error) {
+func (a *Agent) Pod(ctx context.Context, id status.ID) (agentsock.Pod, error) {
 	a.mu.Lock()
 	a.Asked++
 	p, ok := a.pods[id]
@@ -122,7 +123,7 @@ func (a *Agent) Attach(ctx context.Context, at agentsock.Attachment, ns syscall.
 		return agentsock.Attached{}, err
 	}
 	if !plan.Decision.Selected {
-		return agentsock.Attached{}, &agentsock.StepError{Step: "selection", Reason: string(plan.Decision.Reason), Err: errors.New(plan.Decision.Detail)}
+		return agentsock.Attached{}, &agentsock.StepError{Step: "selection", Reason: status.Code(plan.Decision.Reason), Err: errors.New(plan.Decision.Detail)}
 	}
 	result, err := n.Apply(ctx, plan.Ruleset)
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/status"
 )
 
 // ambientHost is a host of its own for an agent with --ambient: its first process, with mounts and a network namespace of its own,
@@ -106,7 +107,7 @@ func inAmbient(t testing.TB, w *world) (*netnsexec.NetNS, agentsock.Attachment) 
 	netnstest.AwaitAddrs(t, ns)
 	return ns, agentsock.Attachment{
 		ID:  attachment.ID{Network: "net", ContainerID: "c0ffee", IfName: "eth0"},
-		Pod: attachment.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Dialect: "ambient", NetNS: ns.Path(),
+		Pod: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Dialect: "ambient", NetNS: ns.Path(),
 		Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")},
 	}
 }

@@ -129,7 +129,7 @@ func TestReadsEndAtTheirNode(t *testing.T) {
 		config, err := b.s.Config(test.token)
 		require.NoError(t, err)
 		before := asked.Load()
-		assert.Equal(t, test.want, status(t, config, test.path), what)
+		assert.Equal(t, test.want, statusCode(t, config, test.path), what)
 		if test.want == http.StatusOK {
 			assert.Equal(t, before, asked.Load(), "%s: it costs no request", what)
 		}
@@ -173,6 +173,6 @@ func TestAgentReadsItsNode(t *testing.T) {
 	}
 	config, err := b.s.Config(b.token(t, "meshcni-node", "Pod", "agent-node-1"))
 	require.NoError(t, err)
-	assert.Equal(t, http.StatusOK, status(t, config, "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1"))
-	assert.GreaterOrEqual(t, status(t, config, "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-2"), http.StatusBadRequest, "without an answer")
+	assert.Equal(t, http.StatusOK, statusCode(t, config, "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1"))
+	assert.GreaterOrEqual(t, statusCode(t, config, "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-2"), http.StatusBadRequest, "without an answer")
 }

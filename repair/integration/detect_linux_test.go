@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/status"
 )
 
 // attached writes what libcni keeps of a pod's attachment with these plugins.
@@ -87,7 +88,7 @@ func TestUncapturedIsNotDrifted(t *testing.T) {
 			netns := robbed.net.Pod.ID()
 			require.NoError(t, store.Write(attachment.Record{
 				ID: attachment.ID{Network: "k8s", ContainerID: "c-robbed", IfName: "eth0"}, NetNS: attachment.NetNS{Dev: netns.Dev, Ino: netns.Ino},
-				Pod: attachment.Pod{UID: string(robbed.UID)}, Selected: true, Reason: "selected", Backend: string(backend), By: "ADD",
+				Pod: status.ID{UID: string(robbed.UID)}, Selected: true, Reason: "selected", Backend: string(backend), By: "ADD",
 			}))
 			ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
 				o.Action, o.Backend, o.Records, o.VerifyInterval = repair.ActionNone, backend, store, 100*time.Millisecond
@@ -122,7 +123,7 @@ func TestUncapturedIsNotDrifted(t *testing.T) {
 			list.Stdout = &rules
 			require.NoError(t, silent.net.Pod.Run(list))
 			assert.Contains(t, rules.String(), "15001")
-			assert.False(t, slices.ContainsFunc(ag.ctl.Pods(), func(p repair.PodStatus) bool { return p.State != "captured" }))
+			assert.False(t, slices.ContainsFunc(ag.ctl.Pods(), func(p status.Pod) bool { return p.State != "captured" }))
 		})
 	}
 }

@@ -119,7 +119,7 @@ func (r *release) removeRights(t testing.TB) {
 		config, err := r.s.Config(r.token)
 		require.NoError(t, err)
 		// 403, and some seconds later, when the server has forgotten the token, 401.
-		code := status(t, config, r.daemonSets()+"/"+daemonSet)
+		code := statusCode(t, config, r.daemonSets()+"/"+daemonSet)
 		return code == http.StatusUnauthorized || code == http.StatusForbidden
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestRepairOfSeveralMeshes: on a node of two meshes, the check of each is understood, and each broken pod gets the rules of its
@@ -31,7 +32,7 @@ func TestRepairOfSeveralMeshes(t *testing.T) {
 		require.NoError(t, store.Write(attachment.Record{
 			ID:    attachment.ID{Network: "k8s", ContainerID: name, IfName: "eth0"},
 			NetNS: attachment.NetNS{Path: pod.net.PodPath(), Dev: ns.Dev, Ino: ns.Ino},
-			Pod:   attachment.Pod{Namespace: w.ns, Name: pod.Name, UID: string(pod.UID)}, By: "ADD", Reason: "not-injected",
+			Pod:   status.ID{Namespace: w.ns, Name: pod.Name, UID: string(pod.UID)}, By: "ADD", Reason: "not-injected",
 		}))
 	}
 	ag := runAgent(t, w.s, w.node, func(o *repair.Options) {

@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestRepairIsWhatCheckHoldsThePodTo: after a repair in place the plugin's own record says what is in force, and the built
@@ -33,7 +34,7 @@ func TestRepairIsWhatCheckHoldsThePodTo(t *testing.T) {
 			passed := attachment.Record{
 				ID:    attachment.ID{Network: "k8s", ContainerID: "now", IfName: "eth0"},
 				NetNS: attachment.NetNS{Path: broken.net.PodPath(), Dev: netns.Dev, Ino: netns.Ino},
-				Pod:   attachment.Pod{Namespace: w.ns, Name: "broken", UID: string(broken.UID)},
+				Pod:   status.ID{Namespace: w.ns, Name: "broken", UID: string(broken.UID)},
 				By:    "ADD", Reason: "not-injected", Time: time.Now(),
 			}
 			before := passed

@@ -108,8 +108,8 @@ func reads(t testing.TB, s *kubetest.Server, user string) (n int) {
 	return n
 }
 
-// status is the code of the answer to a GET.
-func status(t testing.TB, config *rest.Config, path string) int {
+// statusCode is the code of the answer to a GET.
+func statusCode(t testing.TB, config *rest.Config, path string) int {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)

@@ -19,9 +19,9 @@ import (
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/internal/visible/visibletest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestUnreadableProcess: of a process whose control groups cannot be read an agent does not know which pod's it is, and finds all others'.
@@ -45,14 +45,14 @@ func TestUnreadableProcess(t *testing.T) {
 
 	n.start() // which has neither seen the pods start nor remembers them
 	n.proxy(nodeproxytest.Faults{})
-	n.becomes(victim, agentsock.Captured)
-	n.becomes(deep, agentsock.Captured)
+	n.becomes(victim, status.StateCaptured)
+	n.becomes(deep, status.StateCaptured)
 	n.until("the hidden pod's own state says why", func() bool {
 		s := n.states()["hidden"]
-		return s.State == agentsock.Waiting && strings.Contains(s.Detail, fmt.Sprintf("look at process %d: ", unreadable.Pid))
+		return s.State == status.StateWaiting && strings.Contains(s.Detail, fmt.Sprintf("look at process %d: ", unreadable.Pid))
 	})
 	unhide()
-	n.becomes(hidden, agentsock.Captured)
+	n.becomes(hidden, status.StateCaptured)
 }
 
 // TestSilentProxy: the agent ends a connection that says no hello. That of the proxy stays.
@@ -69,7 +69,7 @@ func TestSilentProxy(t *testing.T) {
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 	p := n.pod("cart", small(t, "10.244.1.5"), "ambient", "10.244.1.5").create().add()
 	p.runs()
-	n.becomes(p, agentsock.Captured)
+	n.becomes(p, status.StateCaptured)
 	assert.Len(t, proxy.State().Pods, 1)
 }
 
@@ -91,7 +91,7 @@ func TestForgedLines(t *testing.T) {
 	assert.Equal(t, 1, code)
 	visibletest.Lines(t, "status", said)
 	_, text := n.run("pods", "--output=json")
-	var s struct{ Pods []agentsock.PodState }
+	var s struct{ Pods []status.Pod }
 	require.NoError(t, json.Unmarshal([]byte(text), &s), text)
 	require.Len(t, s.Pods, 1)
 	assert.Equal(t, n.states()["evil"].Detail, s.Pods[0].Detail)

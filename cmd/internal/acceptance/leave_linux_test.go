@@ -13,8 +13,8 @@ import (
 
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestRelease: all pods can be given back, with an agent and without one; and uninstalling does so first, and leaves nothing.
@@ -28,11 +28,11 @@ func TestRelease(t *testing.T) {
 			before := n.rules(ns)
 			p := n.pod("cart", ns, "ambient", "10.244.1.5").create().add()
 			p.runs()
-			n.becomes(p, agentsock.Captured)
-			var rows struct{ Pods []agentsock.PodState }
+			n.becomes(p, status.StateCaptured)
+			var rows struct{ Pods []status.Pod }
 			n.until("the agent has written it", func() bool {
 				_, text := n.run("pods", "-o", "json")
-				return json.Unmarshal([]byte(text), &rows) == nil && len(rows.Pods) == 1 && rows.Pods[0].State == agentsock.Captured
+				return json.Unmarshal([]byte(text), &rows) == nil && len(rows.Pods) == 1 && rows.Pods[0].State == status.StateCaptured
 			})
 			assert.Equal(t, "ambient", rows.Pods[0].Dialect)
 			assert.Equal(t, string(backend), rows.Pods[0].Backend)
@@ -42,18 +42,18 @@ func TestRelease(t *testing.T) {
 			assert.JSONEq(t, "[]", text)
 			assert.Equal(t, before, n.rules(ns))
 			assert.Empty(t, proxy.State().Pods)
-			n.becomes(p, agentsock.Outside)
+			n.becomes(p, status.StateOutside)
 			out := p.attachment().Run(t, "ADD")
 			assert.NotZero(t, out.Exit, "no pod starts in a mesh that is leaving")
 
 			n.agent.Kill()
 			n.start()
-			n.becomes(p, agentsock.Captured)
+			n.becomes(p, status.StateCaptured)
 			n.agent.Kill() // and nobody is there to do it
 			code, _ = n.run("uninstall")
 			assert.Zero(t, code)
 			assert.Equal(t, before, n.rules(ns))
-			assert.Empty(t, n.Pod(t, n.ns, p.Name).Annotations[status])
+			assert.Empty(t, n.Pod(t, n.ns, p.Name).Annotations[redirection])
 			assert.NotContains(t, n.hostSet(), "10.244.1.5")
 			for _, left := range []string{"run/netns", "run/agent.sock", "run/ambient.lock", "bin/meshcni", "run/kubeconfig", "z.sock"} {
 				_, err := os.Lstat(n.in(left))
@@ -72,7 +72,7 @@ func TestGivenAway(t *testing.T) {
 	ns := small(t, "10.244.1.5")
 	p := n.pod("cart", ns, "ambient", "10.244.1.5").create().add()
 	p.runs()
-	n.becomes(p, agentsock.Captured)
+	n.becomes(p, status.StateCaptured)
 	ours := n.rules(ns)
 
 	code, _ := n.run("release", "--to=istio-cni")
@@ -80,17 +80,17 @@ func TestGivenAway(t *testing.T) {
 	theirs := n.rules(ns)
 	assert.Contains(t, theirs, "istio-ambient-nat")
 	assert.NotContains(t, theirs, "table inet istio {")
-	assert.Equal(t, agentsock.Outside, n.states()[p.Name].State)
+	assert.Equal(t, status.StateOutside, n.states()[p.Name].State)
 	stays := func() {
 		t.Helper()
 		assert.Equal(t, theirs, n.rules(ns))
-		assert.Equal(t, "enabled", n.Pod(t, n.ns, p.Name).Annotations[status])
+		assert.Equal(t, "enabled", n.Pod(t, n.ns, p.Name).Annotations[redirection])
 		assert.Len(t, proxy.State().Pods, 1)
 	}
 	stays()
 	code, _ = n.run("release", "--undo")
 	assert.Zero(t, code)
-	n.becomes(p, agentsock.Captured)
+	n.becomes(p, status.StateCaptured)
 	assert.Equal(t, ours, n.rules(ns))
 
 	n.agent.Kill()
@@ -169,7 +169,7 @@ func TestMany(t *testing.T) {
 		n.until("all are captured", func() bool {
 			states := n.states()
 			for _, p := range all {
-				if states[p.Name].State != agentsock.Captured {
+				if states[p.Name].State != status.StateCaptured {
 					return false
 				}
 			}

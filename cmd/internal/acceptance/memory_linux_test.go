@@ -17,9 +17,9 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/status"
 )
 
 // The node and the cluster whose agent is measured.
@@ -78,7 +78,7 @@ func TestMemory(t *testing.T) {
 	n.until("all are captured", func() bool {
 		captured := 0
 		for _, s := range n.states() {
-			if s.State == agentsock.Captured {
+			if s.State == status.StateCaptured {
 				captured++
 			}
 		}

@@ -34,13 +34,14 @@ import (
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
-	inNode    = "MESHCNI_ACCEPTANCE_NODE"
-	agentPath = "github.com/meshcni/meshcni/cmd/meshcni-node"
-	status    = "ambient.istio.io/redirection"
-	patience  = netnstest.Patience
+	inNode      = "MESHCNI_ACCEPTANCE_NODE"
+	agentPath   = "github.com/meshcni/meshcni/cmd/meshcni-node"
+	redirection = "ambient.istio.io/redirection"
+	patience    = netnstest.Patience
 )
 
 // One backend of each kind; the variants of iptables take turns.
@@ -267,13 +268,13 @@ func (n *node) until(what string, is func() bool) {
 }
 
 // states is what meshcni-node pods says, by name.
-func (n *node) states() map[string]agentsock.PodState {
+func (n *node) states() map[string]status.Pod {
 	n.t.Helper()
 	all, err := agentsock.Client{Path: n.in("run/agent.sock")}.Pods(n.t.Context())
 	if err != nil {
 		return nil
 	}
-	byName := map[string]agentsock.PodState{}
+	byName := map[string]status.Pod{}
 	for _, p := range all {
 		byName[p.Name] = p
 	}
@@ -281,11 +282,11 @@ func (n *node) states() map[string]agentsock.PodState {
 }
 
 // becomes waits until a pod has a state, and the annotation that goes with it.
-func (n *node) becomes(p *pod, state agentsock.State) {
+func (n *node) becomes(p *pod, state status.State) {
 	n.t.Helper()
-	annotation := map[agentsock.State]string{agentsock.Captured: "enabled", agentsock.Drifted: "pending"}[state]
+	annotation := map[status.State]string{status.StateCaptured: "enabled", status.StateDrifted: "pending"}[state]
 	require.NoError(n.t, proctest.Poll(patience, func() error {
-		is, api := n.states()[p.Name], n.Pod(n.t, n.ns, p.Name).Annotations[status]
+		is, api := n.states()[p.Name], n.Pod(n.t, n.ns, p.Name).Annotations[redirection]
 		if is.State != state || api != annotation {
 			return fmt.Errorf("%s is to be %s; the agent says %+v, its annotation %q", p.Name, state, is, api)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/status"
 )
 
 // newWorld is a world whose pod has no proxy of its own.
@@ -66,7 +66,7 @@ func TestPackets(t *testing.T) {
 					delete(want, 15006)
 				}
 				assert.Equal(t, want, has.Accepted)
-				n.becomes(p, agentsock.Captured)
+				n.becomes(p, status.StateCaptured)
 				assert.Zero(t, p.attachment().Run(t, "CHECK").Exit)
 
 				n.label("/api/v1/namespaces/"+n.ns+"/pods/cart", map[string]any{ambient.DataplaneMode: "none"})

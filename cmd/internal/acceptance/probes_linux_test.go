@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/status"
 )
 
 // hostSet is what is in the sets of the host's exemption of probes.
@@ -108,7 +108,7 @@ func TestProbes(t *testing.T) {
 			v4, v6 := fmt.Sprintf("10.55.%d.", to), fmt.Sprintf("fd00:55:%d::", to)
 			require.Equal(t, v4+"1", ask(nil, v4+"2:8081"), "outside of the mesh")
 			p := n.pod("cart", inside, "ambient", v4+"2", v6+"2").create().add()
-			n.becomes(p, agentsock.Captured)
+			n.becomes(p, status.StateCaptured)
 			assert.Equal(t, "169.254.7.127", ask(nil, v4+"2:8081"))
 			assert.Equal(t, "fd16:9254:7127:1337:ffff:ffff:ffff:ffff", ask(nil, "["+v6+"2]:8081"))
 			has, _ := proxy.State().Pod(p.UID)
@@ -122,7 +122,7 @@ func TestProbes(t *testing.T) {
 			n.until("its exemption is gone", func() bool { return !strings.Contains(n.hostSet(), v4+"2") })
 			q := n.pod("next", inside, "none", v4+"2", v6+"2").create() // which got the same address
 			q.runs()
-			n.becomes(q, agentsock.Outside)
+			n.becomes(q, status.StateOutside)
 			assert.NotContains(t, n.hostSet(), v4+"2")
 		})
 	}

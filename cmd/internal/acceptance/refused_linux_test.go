@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestFailsClosed: a pod does not start unless its proxy has it and listens. Its namespace is then as it was, and nobody is told that
@@ -34,7 +34,7 @@ func TestFailsClosed(t *testing.T) {
 				}
 				assert.Equal(t, before, n.rules(w.Pod))
 				assert.NotContains(t, n.hostSet(), worldAddrs[0], "%s", host)
-				assert.NotEqual(t, "enabled", n.Pod(t, n.ns, p.Name).Annotations[status])
+				assert.NotEqual(t, "enabled", n.Pod(t, n.ns, p.Name).Annotations[redirection])
 			}
 			refused("2s", " for the node's proxy: ", "hand-over", "no proxy is connected")
 			for name, f := range map[string]nodeproxytest.Faults{
@@ -61,7 +61,7 @@ func TestFailsClosed(t *testing.T) {
 			n.start()
 			n.proxy(nodeproxytest.Faults{})
 			p.add()
-			n.becomes(p, agentsock.Captured)
+			n.becomes(p, status.StateCaptured)
 			require.Contains(t, n.hostSet(), worldAddrs[0])
 		})
 	}
@@ -95,7 +95,7 @@ func TestAddAwaits(t *testing.T) {
 			}
 			out := <-added
 			require.Zero(t, out.Exit, "%s\n%s", out.Stdout, out.Stderr)
-			n.becomes(p, agentsock.Captured)
+			n.becomes(p, status.StateCaptured)
 			proxy.Kill()
 			n.until("it is gone", func() bool { return strings.Contains(n.get("/readyz"), "no-proxy") })
 		})

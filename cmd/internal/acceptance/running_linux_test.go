@@ -18,8 +18,8 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // small is a network namespace with an address and nothing else.
@@ -37,7 +37,7 @@ func small(t testing.TB, addrs ...string) *netnsexec.NetNS {
 // leaves waits until a pod is outside, and its rules are what they were.
 func (n *node) leaves(p *pod, rules string) {
 	n.t.Helper()
-	n.becomes(p, agentsock.Outside)
+	n.becomes(p, status.StateOutside)
 	n.until("nothing is left in its namespace", func() bool { return n.rules(p.net) == rules })
 }
 
@@ -56,7 +56,7 @@ func TestJoinAndLeave(t *testing.T) {
 			n.SetStatus(t, ended.Pod)
 			n.start("--ambient-drain-timeout=0")
 			proxy := n.proxy(nodeproxytest.Faults{})
-			n.becomes(p, agentsock.Outside)
+			n.becomes(p, status.StateOutside)
 			// What pods of other tests have left in the host's set, the agent removes as that of strays, when it comes to it.
 			n.until("the set is empty", func() bool {
 				set := n.hostSet()
@@ -65,7 +65,7 @@ func TestJoinAndLeave(t *testing.T) {
 			before, host := n.rules(w.Pod), n.hostSet()
 			for range longtest.Rounds(4, 100) {
 				n.labelNamespace("ambient")
-				n.becomes(p, agentsock.Captured)
+				n.becomes(p, status.StateCaptured)
 				require.NotEqual(t, before, n.rules(w.Pod))
 				n.labelNamespace(nil)
 				n.leaves(p, before)
@@ -77,11 +77,11 @@ func TestJoinAndLeave(t *testing.T) {
 			}
 
 			n.labelNamespace("ambient")
-			n.becomes(p, agentsock.Captured)
+			n.becomes(p, status.StateCaptured)
 			p.Pod = n.Pod(t, n.ns, p.Name)
 			p.Status.Phase = corev1.PodFailed
 			n.SetStatus(t, p.Pod)
-			n.becomes(p, agentsock.Outside)
+			n.becomes(p, status.StateOutside)
 			assert.NotContains(t, n.hostSet(), worldAddrs[0])
 			assert.Empty(t, proxy.State().Pods)
 		})
@@ -112,10 +112,10 @@ func TestKilled(t *testing.T) {
 			}
 			proxy := nodeproxytest.Start(o)
 			t.Cleanup(proxy.Kill)
-			n.becomes(p, agentsock.Outside)
+			n.becomes(p, status.StateOutside)
 			out := n.rules(w.Pod)
 			n.labelNamespace("ambient")
-			n.becomes(p, agentsock.Captured)
+			n.becomes(p, status.StateCaptured)
 			in := n.rules(w.Pod)
 			for i, what := range []string{"Add", "Del", "Add", "Del"} {
 				armed <- what
@@ -127,7 +127,7 @@ func TestKilled(t *testing.T) {
 				<-n.agent.Done()
 				n.start()
 				if what == "Add" {
-					n.becomes(p, agentsock.Captured)
+					n.becomes(p, status.StateCaptured)
 					require.Equal(t, in, n.rules(w.Pod))
 					require.Contains(t, n.hostSet(), worldAddrs[0])
 				} else {
@@ -137,15 +137,15 @@ func TestKilled(t *testing.T) {
 			}
 			// Anywhere: the more rounds, the more moments.
 			for round := range longtest.Rounds(6, 16) {
-				mode, want, state := any("ambient"), in, agentsock.Captured
+				mode, want, state := any("ambient"), in, status.StateCaptured
 				if round%2 == 1 {
-					mode, want, state = nil, out, agentsock.Outside
+					mode, want, state = nil, out, status.StateOutside
 				}
 				n.labelNamespace(mode)
 				spin(round * 200_000)
 				n.agent.Kill()
 				n.start()
-				if state == agentsock.Outside {
+				if state == status.StateOutside {
 					n.leaves(p, out)
 					continue
 				}
@@ -171,7 +171,7 @@ func TestReboot(t *testing.T) {
 	n.start()
 	proxy := n.proxy(nodeproxytest.Faults{})
 	p := n.pod("cart", small(t, "10.244.1.5"), "ambient", "10.244.1.5").create().add()
-	n.becomes(p, agentsock.Captured)
+	n.becomes(p, status.StateCaptured)
 	n.agent.Kill()
 	proxy.Kill()
 	n.unmount()
@@ -180,11 +180,11 @@ func TestReboot(t *testing.T) {
 	p.net = small(t, "10.244.1.5")
 	p.runs()
 	require.NotEqual(t, old.ID(), p.net.ID())
-	require.Equal(t, "enabled", n.Pod(t, n.ns, p.Name).Annotations[status])
+	require.Equal(t, "enabled", n.Pod(t, n.ns, p.Name).Annotations[redirection])
 	n.start()
-	n.until("honest", func() bool { return n.Pod(t, n.ns, p.Name).Annotations[status] != "enabled" })
+	n.until("honest", func() bool { return n.Pod(t, n.ns, p.Name).Annotations[redirection] != "enabled" })
 	proxy = n.proxy(nodeproxytest.Faults{})
-	n.becomes(p, agentsock.Captured)
+	n.becomes(p, status.StateCaptured)
 	has, _ := proxy.State().Pod(p.UID)
 	assert.Equal(t, p.net.ID(), has.NetNS)
 }
@@ -199,7 +199,7 @@ func TestSnapshot(t *testing.T) {
 	lost := n.pod("lost", small(t, "10.244.1.6"), "ambient", "10.244.1.6").create().add()
 	gone := n.pod("gone", small(t, "10.244.1.7"), "ambient", "10.244.1.7").create().add()
 	for _, p := range []*pod{known, lost, gone} {
-		n.becomes(p, agentsock.Captured)
+		n.becomes(p, status.StateCaptured)
 	}
 	n.agent.Kill()
 	n.unmount()
@@ -218,7 +218,7 @@ func TestSnapshot(t *testing.T) {
 	_, has := proxy.State().Pod(lost.UID)
 	assert.True(t, has)
 	lost.runs()
-	n.becomes(lost, agentsock.Captured)
+	n.becomes(lost, status.StateCaptured)
 	assert.Contains(t, proxy.State().Requests, "Add "+string(lost.UID))
 }
 
@@ -231,7 +231,7 @@ func TestSwap(t *testing.T) {
 			proxy := n.proxy(nodeproxytest.Faults{})
 			w := newWorld(t)
 			p := n.pod("cart", w.Pod, "ambient", worldAddrs...).create().add()
-			n.becomes(p, agentsock.Captured)
+			n.becomes(p, status.StateCaptured)
 			probe, err := netnstest.ParseProbe("pod tcp 1000/1000 -> 10.96.5.5:80")
 			require.NoError(t, err)
 			stop := w.Stream(probe)
@@ -248,11 +248,11 @@ func TestSwap(t *testing.T) {
 			swapProxy()
 			next := n.start() // as in a rolling update with a surge
 			require.NoError(t, agent.Stop(patience))
-			n.becomes(p, agentsock.Captured)
+			n.becomes(p, status.StateCaptured)
 			swapProxy()
 			next.Kill()
 			n.start()
-			n.becomes(p, agentsock.Captured)
+			n.becomes(p, status.StateCaptured)
 			fates := stop()
 			assert.Positive(t, fates["out:80 orig=10.96.5.5:80"])
 			assert.Len(t, fates, 1, "%v", fates)
@@ -272,20 +272,20 @@ func TestWhoIsIn(t *testing.T) {
 	side.Annotations["sidecar.istio.io/status"] = `{"containers":["istio-proxy"]}`
 	side.Spec.Containers = append(side.Spec.Containers, corev1.Container{Name: "istio-proxy", Image: "proxy"})
 	side.create().add().runs()
-	n.becomes(out, agentsock.Outside)
-	n.becomes(in, agentsock.Captured)
+	n.becomes(out, status.StateOutside)
+	n.becomes(in, status.StateCaptured)
 	assert.Contains(t, n.rules(side.net), "15006")
 	assert.Contains(t, n.rules(in.net), "15008")
 	assert.NotContains(t, n.rules(out.net), "15001")
 	require.Len(t, proxy.State().Pods, 1)
 	n.until("each is known", func() bool { return len(n.states()) == 3 && n.states()["side"].Dialect == "istio" })
-	assert.Equal(t, agentsock.Captured, n.states()["side"].State)
+	assert.Equal(t, status.StateCaptured, n.states()["side"].State)
 
 	// An excluded namespace.
 	n.agent.Kill()
 	n.flags = append(n.flags, "--exclude-namespaces=kube-system,"+n.ns)
 	n.start()
-	n.becomes(in, agentsock.Outside)
+	n.becomes(in, status.StateOutside)
 	assert.NotContains(t, n.rules(in.net), "15001")
 	assert.Contains(t, n.rules(side.net), "15006", "it is not ours to touch")
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestSwitchedOff: an agent without --ambient releases the pods of the one before it, by that one while it runs, and is not ready before,
@@ -28,14 +28,14 @@ func TestSwitchedOff(t *testing.T) {
 		if proxy == nil {
 			proxy = n.startProxy()
 		}
-		n.becomes(p, agentsock.Captured)
+		n.becomes(p, status.StateCaptured)
 		require.NotEqual(t, before, n.rules(p.net))
 		return agent
 	}
 	released := func() {
 		t.Helper()
 		assert.Equal(t, before, n.rules(p.net))
-		assert.Empty(t, n.Pod(t, n.ns, p.Name).Annotations[status])
+		assert.Empty(t, n.Pod(t, n.ns, p.Name).Annotations[redirection])
 		_, has := proxy.State().Pod(p.UID)
 		assert.False(t, has)
 		assert.NotContains(t, n.hostSet(), "10.244.1.5")

@@ -13,8 +13,8 @@ import (
 
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestNearlyFull: an agent says of a pod whose connection tracking table is nearly full that it is, while it is: in /readyz, where
@@ -26,7 +26,7 @@ func TestNearlyFull(t *testing.T) {
 	n.proxy(nodeproxytest.Faults{})
 	p := n.pod("cart", w.Pod, "ambient", worldAddrs...).create().add()
 	p.runs()
-	n.becomes(p, agentsock.Captured)
+	n.becomes(p, status.StateCaptured)
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
 	require.NoError(t, err)
 	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -41,7 +41,7 @@ func TestNearlyFull(t *testing.T) {
 				"/readyz " + ready:     strings.Contains(ready, "warning: conntrack: ") && strings.Contains(ready, name+" has "),
 				"/metrics":             strings.Contains(metrics, `meshcni_conntrack_pods{fill="nearly-full"} 1`),
 				"/metrics, named":      strings.Contains(metrics, fmt.Sprintf(`meshcni_conntrack_fill_ratio{pod_name="cart",pod_namespace="%s"} 0.9`, n.ns)),
-				"pods " + status:       strings.Contains(status, `"conntrack_percent": 92`),
+				"pods " + status:       strings.Contains(status, `"conntrackPercent": 92`),
 				"pods's warnings":      strings.Contains(status, "conntrack: "),
 				"the agent's socket's": n.states()["cart"].ConntrackPercent == 92,
 			} {

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestOneWatch: the agent's socket, the node's proxy, repair, verification and detection share one watch of the node's pods.
@@ -30,7 +30,7 @@ func TestOneWatch(t *testing.T) {
 	n.proxy(nodeproxytest.Faults{})
 	p := n.pod("cart", small(t, "10.244.1.5"), "ambient", "10.244.1.5").create().add()
 	p.runs()
-	n.becomes(p, agentsock.Captured)
+	n.becomes(p, status.StateCaptured)
 	repairs := n.pod("web", small(t, "10.244.1.6"), "", "10.244.1.6").create()
 	n.until("repair sees both pods", func() bool { return strings.Contains(n.get("/metrics"), `meshcni_pods_known 2`) })
 	n.Remove(t, n.ns, repairs.Name)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // raw is a proxy by hand: a socket and bytes.
@@ -128,7 +128,7 @@ func TestWire(t *testing.T) {
 	r.ack()
 	out := <-done
 	require.Zero(t, out.Exit, "%s", out.Stdout)
-	n.becomes(p, agentsock.Captured)
+	n.becomes(p, status.StateCaptured)
 	n.Remove(t, n.ns, p.Name)
 	b, ns = r.next()
 	assert.Equal(t, []byte(field(2, field(2, string(p.UID)))), b, "Del")

@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // agent is the half of the node agent that hands pods to a proxy, and the cluster that it hears of.
@@ -62,12 +63,12 @@ func (d *demo) newAgent(dir, socket string, pods ...*corev1.Pod) *agent {
 }
 
 // label labels the namespace, and waits until all of its pods are in that state.
-func (a *agent) label(mode string, state agentsock.State) {
+func (a *agent) label(mode string, state status.State) {
 	a.Helper()
 	start := time.Now()
 	a.cluster.label(mode)
 	require.Eventually(a, func() bool {
-		return !slices.ContainsFunc(a.controller.Pods(), func(p agentsock.PodState) bool { return p.State != state })
+		return !slices.ContainsFunc(a.controller.Pods(), func(p status.Pod) bool { return p.State != state })
 	}, patience, time.Millisecond)
 	took := time.Since(start).Round(time.Millisecond)
 	for _, pod := range a.cluster.Pods() {

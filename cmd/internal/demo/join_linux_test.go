@@ -25,7 +25,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -81,11 +81,11 @@ func (d *demo) joins() {
 	}
 	look("straight", "straight", "lives", "lives", "lives", "lives", "–")
 	d.say("\nkubectl label namespace shop istio.io/dataplane-mode=ambient")
-	n.label("ambient", agentsock.Captured)
+	n.label("ambient", status.StateCaptured)
 	cart.through, _ = cart.dial(cart.Pod, service)
 	look("through the proxy (15001)", "through the proxy (15006)", "lives", "lives", "lives", "lives", "lives")
 	d.say("\nkubectl label namespace shop istio.io/dataplane-mode-")
-	n.label("", agentsock.Outside)
+	n.label("", status.StateOutside)
 	look("straight", "straight", "lives", "lives", "lives", "lives", "lives")
 
 	d.say("")

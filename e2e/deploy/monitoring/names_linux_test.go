@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // foreign are metrics of others, with what they are of.
@@ -49,7 +49,7 @@ var values = map[string][]string{
 		return all
 	}(),
 	"state": func() (all []string) {
-		for _, s := range agentsock.States {
+		for _, s := range status.States() {
 			all = append(all, string(s))
 		}
 		return all

@@ -1,91 +1,71 @@
 package machine
 
-// State is the state of a pod's redirection, by the values of package agentsock.
-type State string
+import (
+	"cmp"
 
-// The states.
-const (
-	Captured State = "captured"
-	Waiting  State = "waiting"
-	Outside  State = "outside"
-	Drifted  State = "drifted"
-	Failed   State = "failed"
-)
-
-// The reasons that the state of things gives. Others come from what failed.
-const (
-	ReasonCaptured      = "captured"
-	ReasonNoNamespace   = "no-namespace"
-	ReasonNoProxy       = "no-proxy"
-	ReasonNotHanded     = "not-handed-over"
-	ReasonNoListeners   = "no-listeners"
-	ReasonRulesMissing  = "rules-missing"
-	ReasonRulesDiffer   = "rules-differ"
-	ReasonProbesMissing = "probes-missing"
-	ReasonStatusStale   = "status-stale"
-	ReasonNotReleased   = "not-released"
-	ReasonReleased      = "released"
-	ReasonRefused       = "pod-refused"
-	ReasonUnsure        = "selection-unknown"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Report describes a pod's state. Before: it was captured earlier.
-func Report(w Wanted, a Actual, before bool) (State, string) {
-	short := func(reason string) (State, string) {
+func Report(w Wanted, a Actual, before bool) (status.State, status.Code) {
+	short := func(reason status.Code) (status.State, status.Code) {
 		if before {
-			return Drifted, reason
+			return status.StateDrifted, reason
 		}
-		return Waiting, reason
+		return status.StateWaiting, reason
 	}
 	switch w.Choice {
 	case Gone:
-		return Outside, ReasonReleased
+		return status.StateOutside, cmp.Or(w.Why, status.CodeReleased)
 	case Out:
 		if a.Ours && (!a.Namespace || a.ruled() && a.Rules != RulesDraining) || a.Held && !a.heldBack() {
-			return Drifted, ReasonNotReleased
+			return status.StateDrifted, status.CodeNotReleased
 		}
-		return Outside, ReasonReleased
+		return status.StateOutside, cmp.Or(w.Why, status.CodeReleased)
 	case Unsure:
-		if w.Refused {
-			return Failed, ReasonRefused
+		switch w.Why {
+		case status.CodePodRefused:
+			return status.StateFailed, w.Why
+		case status.CodeNoAddress:
+			return status.StateWaiting, w.Why
 		}
-		return Waiting, ReasonUnsure
+		return status.StateUnknown, cmp.Or(w.Why, status.CodeSelectionUnknown)
 	case In:
 	}
 	switch {
 	case a.Captured():
-		return Captured, ReasonCaptured
+		return status.StateCaptured, status.CodeCaptured
 	case !a.Namespace:
-		return short(ReasonNoNamespace)
+		return short(status.CodeNoNetNS)
 	case !a.Proxy && !(a.Listening && a.Handed):
 		if a.Rules == RulesSame || a.Rules == RulesDiffer {
 			before = true // its connections are refused: that is more than waiting
 		}
-		return short(ReasonNoProxy)
+		return short(status.CodeNodeProxyGone)
 	case !a.Listening:
-		return short(ReasonNoListeners)
+		return short(status.CodeNoListeners)
 	case !a.Handed:
-		return short(ReasonNotHanded)
+		return short(status.CodeNotHandedOver)
 	case a.Rules == RulesDiffer:
-		return short(ReasonRulesDiffer)
+		return short(status.CodeRulesDiffer)
 	}
-	return short(ReasonRulesMissing)
+	return short(status.CodeRulesMissing)
 }
 
-// Drift lists what is not as it was in a pod that was captured: reasons as those of [Report].
-func Drift(w Wanted, a Actual) (kinds []string) {
+// Drift lists what is not as it was in a pod that was captured: codes as those of [Report].
+func Drift(w Wanted, a Actual) (kinds []status.Code) {
 	if w.Choice != In || !a.Namespace {
 		return nil
 	}
 	for _, k := range []struct {
 		is   bool
-		kind string
+		kind status.Code
 	}{
-		{a.Rules == RulesNone, ReasonRulesMissing},
-		{a.Rules == RulesDiffer, ReasonRulesDiffer},
-		{!a.Listening, ReasonNoListeners},
-		{w.Probes && !a.Exempt, ReasonProbesMissing},
-		{w.Status && a.Annotation != SaysEnrolled, ReasonStatusStale},
+		{a.Rules == RulesNone, status.CodeRulesMissing},
+		{a.Rules == RulesDiffer, status.CodeRulesDiffer},
+		{!a.Listening, status.CodeNoListeners},
+		{w.Probes && !a.Exempt, status.CodeProbesMissing},
+		{w.Status && a.Annotation != SaysEnrolled, status.CodeStatusStale},
 	} {
 		if k.is {
 			kinds = append(kinds, k.kind)
@@ -95,6 +75,6 @@ func Drift(w Wanted, a Actual) (kinds []string) {
 }
 
 // DriftKinds lists all that Drift returns.
-func DriftKinds() []string {
-	return []string{ReasonRulesMissing, ReasonRulesDiffer, ReasonNoListeners, ReasonProbesMissing, ReasonStatusStale}
+func DriftKinds() []status.Code {
+	return []status.Code{status.CodeRulesMissing, status.CodeRulesDiffer, status.CodeNoListeners, status.CodeProbesMissing, status.CodeStatusStale}
 }

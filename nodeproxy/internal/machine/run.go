@@ -39,7 +39,7 @@ func Run(ctx context.Context, w Wanted, e Effects) (first, last Actual, seen boo
 	var untold error // the annotation's failures, which stop nothing
 	for round := range rounds {
 		if last, err = e.Observe(ctx); err != nil {
-			return first, last, false, &StepError{"look", err}
+			return first, last, false, &StepError{StepLook, err}
 		}
 		if round == 0 {
 			first = last
@@ -70,7 +70,7 @@ func Run(ctx context.Context, w Wanted, e Effects) (first, last Actual, seen boo
 	}
 	// What was done last has yet to be seen.
 	if last, err = e.Observe(ctx); err != nil {
-		return first, last, false, &StepError{"look", err}
+		return first, last, false, &StepError{StepLook, err}
 	}
 	if acts := Next(w, last); untold == nil && len(acts) > 0 {
 		return first, last, true, fmt.Errorf("%w: %s is to be done again", ErrUnsettled, acts[0])

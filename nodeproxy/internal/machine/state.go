@@ -1,5 +1,11 @@
 package machine
 
+import (
+	"slices"
+
+	"github.com/meshcni/meshcni/status"
+)
+
 // Choice tells a pod that is to be in the proxy's care from others.
 type Choice uint8
 
@@ -18,8 +24,8 @@ const (
 // Wanted is the state to reach.
 type Wanted struct {
 	Choice Choice
-	// Refused: the pod is to be in, and its settings forbid it. Choice is Unsure.
-	Refused bool
+	// Why is the code of any other Choice than In.
+	Why status.Code
 	// Status: the pod's state is reported in an annotation.
 	Status bool
 	// Probes: the host's connections to the pod are to be exempted.
@@ -119,18 +125,43 @@ const (
 	Forget
 )
 
-var actionNames = [...]string{
-	ClearStatus: "status", SetPending: "status", SetEnrolled: "status", HandOver: "hand-over", AwaitListeners: "listeners", SetSysctl: "sysctl",
-	PutProbes: "probes", WriteRules: "rules", DrainRules: "drain", RemoveRules: "remove-rules", TakeBack: "take-back", DeleteProbes: "remove-probes", Forget: "forget",
+// steps are the names of the actions, and the codes of their failures.
+var steps = [...]struct {
+	name   string
+	failed status.Code
+}{
+	ClearStatus: {"status", status.CodeStatusFailed}, SetPending: {"status", status.CodeStatusFailed}, SetEnrolled: {"status", status.CodeStatusFailed},
+	HandOver: {"hand-over", status.CodeHandOverFailed}, AwaitListeners: {"listeners", status.CodeListenersFailed}, SetSysctl: {"sysctl", status.CodeSysctlFailed},
+	PutProbes: {"probes", status.CodeProbesFailed}, WriteRules: {"rules", status.CodeRulesFailed}, DrainRules: {"drain", status.CodeDrainFailed},
+	RemoveRules: {"remove-rules", status.CodeRemoveRulesFailed}, TakeBack: {"take-back", status.CodeTakeBackFailed},
+	DeleteProbes: {"remove-probes", status.CodeRemoveProbesFailed}, Forget: {"forget", status.CodeForgetFailed},
 }
 
 // String returns the action's step, as errors and metrics name it.
-func (a Action) String() string { return actionNames[a] }
+func (a Action) String() string { return steps[a].name }
 
 // reports says that the action is about the annotation. If it fails, the others are done nevertheless.
 func (a Action) reports() bool { return a == ClearStatus || a == SetPending || a == SetEnrolled }
 
-// Steps lists the names of all actions, each once.
-func Steps() []string {
-	return []string{"status", "hand-over", "listeners", "sysctl", "probes", "rules", "drain", "remove-rules", "take-back", "remove-probes", "forget"}
+// StepLook is the step of [Effects.Observe].
+const StepLook = "look"
+
+// Steps lists the names of all steps.
+func Steps() (all []string) {
+	for _, s := range steps[ClearStatus:] {
+		if !slices.Contains(all, s.name) {
+			all = append(all, s.name)
+		}
+	}
+	return append(all, StepLook)
+}
+
+// Failed returns the code of the step's failure.
+func (e *StepError) Failed() status.Code {
+	for _, s := range steps {
+		if s.name == e.Step {
+			return s.failed
+		}
+	}
+	return status.CodeLookFailed
 }

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
+	"github.com/meshcni/meshcni/status"
 )
 
 // world is a pod, its kernel, its proxy and the API server, and what a controller remembers of them.
@@ -186,7 +187,7 @@ func (w *world) do(act machine.Action) error {
 }
 
 // round is one run of the machine. It returns what would be reported.
-func (w *world) round() (state machine.State, err error) {
+func (w *world) round() (state status.State, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			if v != errKill { //nolint:errorlint // the very value
@@ -203,8 +204,8 @@ func (w *world) round() (state machine.State, err error) {
 		return "", err
 	}
 	state, _ = machine.Report(w.wanted(), last, w.captured)
-	w.captured = state == machine.Captured
-	if state == machine.Captured {
+	w.captured = state == status.StateCaptured
+	if state == status.StateCaptured {
 		require.Equal(w.t, machine.RulesSame, w.now(), "reported captured, and has no such rules")
 		require.True(w.t, w.listens() && w.accepted[w.ns], "reported captured, and no proxy listens")
 	}
@@ -272,7 +273,7 @@ func TestWorld(t *testing.T) {
 		state, err := w.round()
 		require.NoError(t, err)
 		if w.choice == machine.Out {
-			require.Equal(t, machine.Outside, state, "whether or not the proxy still has it")
+			require.Equal(t, status.StateOutside, state, "whether or not the proxy still has it")
 		}
 		w.wait()
 		for range 2 {
