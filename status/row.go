@@ -2,6 +2,7 @@ package status
 
 import (
 	"slices"
+	"strings"
 )
 
 // Kind is the question that a code answers. A code means one thing within a kind; "no-proxy" is one of two kinds.
@@ -45,6 +46,21 @@ type Row struct {
 var pages = map[Kind]string{
 	KindDecision: "troubleshooting.md#reasons-of-the-decision",
 	KindPod:      "troubleshooting.md#what-the-agent-knows-of-each-pod",
+}
+
+// table has a row for each code of each kind.
+var table = slices.Concat(podTable, nodeTable, findingTable)
+
+// Remedy returns what helps as one text, of whole sentences; empty: nothing is to be done.
+func (r Row) Remedy() string {
+	if len(r.Do) == 0 {
+		return ""
+	}
+	all := make([]string, 0, len(r.Do))
+	for _, d := range r.Do {
+		all = append(all, string(d))
+	}
+	return strings.Join(all, ". ") + "."
 }
 
 // Lookup returns the row of a code of the kind; false: this version has none.

@@ -17,8 +17,8 @@ var short = []State{StateWaiting, StateDrifted}
 
 func only(s State) []State { return []State{s} }
 
-// table has a row for each code of each kind.
-var table = []Row{
+// podTable has the reasons of a pod's state.
+var podTable = []Row{
 	{Kind: KindPod, Code: CodeRecorded, States: only(StateCaptured), Sentence: "the plugin wrote its rules when it started"},
 	{Kind: KindPod, Code: CodeAttached, States: only(StateCaptured), Sentence: "the plugin was called when it started"},
 	{Kind: KindPod, Code: CodeCheckPassed, States: only(StateCaptured), Sentence: "the mesh's own check in the pod has passed, whoever made the rules"},

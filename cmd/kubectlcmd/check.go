@@ -131,6 +131,7 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 	webhooks := c.injectors(ctx, f, s)
 	c.progress("the pods")
 	r.Pods = c.pods(ctx, f, s, webhooks)
+	codes := status.Codes(status.KindFinding)
 	// The levels' words are in the order of their weight.
 	slices.SortStableFunc(f.all, func(a, b *finding) int {
 		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(slices.Index(codes, a.Code), slices.Index(codes, b.Code)), cmp.Compare(a.Text, b.Text))
@@ -151,7 +152,7 @@ func (f *findings) node(where string, n agentapi.Node) {
 		switch kind, rest, _ := strings.Cut(text, ": "); kind {
 		case "uncaptured", "drifted", "cannot-tell", string(codeOtherDialect): // the pods are findings of their own
 		case string(codeOtherMesh), string(codeNotEvicting), string(codeConfigRefused):
-			f.add(findingCode(kind), levelWarning, where, rest)
+			f.add(status.Code(kind), levelWarning, where, rest)
 		default:
 			f.add(codeNodeWarning, levelWarning, where, text)
 		}

@@ -45,7 +45,7 @@ func TestCheck(t *testing.T) {
 	require.Len(t, r.Findings, 1)
 	assert.Equal(t, codeAgentSilent, r.Findings[0].Code)
 	assert.Equal(t, []string{"node/b"}, r.Findings[0].Where)
-	assert.Equal(t, page+"agent-silent", r.Findings[0].Page)
+	assert.Equal(t, docs+"check.md#agent-silent", r.Findings[0].Page)
 
 	w.node(t, "c", nil)
 	w.node(t, "d", sound("d", func(n *agentapi.Node) {
@@ -86,19 +86,19 @@ func TestCheck(t *testing.T) {
 	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
 	code, out, _ = w.run(t, "check", "-o", "json")
 	assert.Equal(t, ExitWrong, code)
-	found := map[findingCode][]string{}
+	found := map[status.Code][]string{}
 	for _, f := range decode[report](t, out).Findings {
 		found[f.Code] = append(found[f.Code], f.Where...)
 		if f.Where == nil {
 			found[f.Code] = append(found[f.Code], "")
 		}
 		assert.NotEmpty(t, f.Text, f.Code)
-		assert.Equal(t, remedies[f.Code], f.Remedy)
+		assert.Equal(t, remedy(f.Code), f.Remedy)
 		if f.Code == codeConfigurationOdd {
 			assert.Equal(t, f.Where[0] == "node/h", f.Level == levelError, f.Text)
 		}
 	}
-	assert.Equal(t, map[findingCode][]string{
+	assert.Equal(t, map[status.Code][]string{
 		codeNodeWithoutAgent: {"node/c"}, codeAgentSilent: {"node/b"}, codeNodeNotReady: {"node/d"}, codeNodeWarning: {"node/d"}, codeConfigRefused: {"node/d"}, codeNotEvicting: {"node/d"}, codeOtherMesh: {"node/d"}, codeNotInstalled: {"node/e"},
 		codeNotLoaded: {"node/d"}, codeNotLast: {"node/d"}, codeCNIVersionOld: {"node/d"}, codeUnknownKeys: {"node/d"}, codeNoBackend: {"node/d"}, codeVersionsDiffer: {""}, codeSettingsDiffer: {""},
 		codePodBypasses: {"pod/shop/late", "pod/shop/later"}, codePodDrifted: {"pod/shop/odd"}, codePodWaiting: {"pod/shop/slow"}, codeExcludedInjected: {"pod/quiet/left-out"},
@@ -112,7 +112,7 @@ func TestCheck(t *testing.T) {
 	assert.Equal(t, ExitWrong, code)
 	assert.Contains(t, out, "unknown: agent-rights: whether the agents' account has its rights cannot be asked: ")
 	assert.Contains(t, out, "unknown: pods-not-known: list namespaces: ")
-	assert.Contains(t, out, "error: pod-bypasses: not-called\n  pod/shop/late, pod/shop/later\n  what to do: "+remedies[codePodBypasses]+"\n  "+page+"pod-bypasses\n")
+	assert.Contains(t, out, "error: pod-bypasses: not-called\n  pod/shop/late, pod/shop/later\n  what to do: "+remedy(codePodBypasses)+"\n  "+docs+"check.md#pod-bypasses\n")
 }
 
 // TestCheckWithoutNamespace: a pod whose Namespace is not known is neither refused nor sound.
@@ -125,7 +125,7 @@ func TestCheckWithoutNamespace(t *testing.T) {
 		f.pod(t.Context(), &judged{pod: pod, d: d})
 		require.Len(t, f.all, 1, meshes)
 		assert.Equal(t, finding{
-			Code: codePodsNotKnown, Level: levelUnknown, Where: []string{"pod/new/cart"}, Count: 1, Text: f.all[0].Text, Remedy: remedies[codePodsNotKnown], Page: page + "pods-not-known",
+			Code: codePodsNotKnown, Level: levelUnknown, Where: []string{"pod/new/cart"}, Count: 1, Text: f.all[0].Text, Remedy: remedy(codePodsNotKnown), Page: docs + "check.md#pods-not-known",
 		}, *f.all[0])
 		f = &findings{known: map[[2]string]*finding{}}
 		known := &judged{pod: pod, namespace: &corev1.Namespace{}, d: d}
@@ -135,24 +135,18 @@ func TestCheckWithoutNamespace(t *testing.T) {
 	}
 }
 
-// TestPage: the page has a section for each code, and for no other.
-func TestPage(t *testing.T) {
-	text, err := os.ReadFile("../../docs/check.md")
-	require.NoError(t, err)
-	var sections []string
-	for _, m := range regexp.MustCompile(`(?m)^### (\S+)$`).FindAllStringSubmatch(string(text), -1) {
-		sections = append(sections, m[1])
-	}
-	var known []string
-	for _, c := range codes {
-		known = append(known, string(c))
-	}
-	assert.ElementsMatch(t, known, sections)
-	for _, c := range codes {
-		assert.Regexp(t, `^[A-Z].*\.$`, remedies[c], c)
-	}
-	assert.Len(t, remedies, len(codes))
+// TestCodes: package status has each code of a finding, and no other; internal/doctest writes the page of it.
+func TestCodes(t *testing.T) {
 	source, err := os.ReadFile("checkfindings.go")
 	require.NoError(t, err)
-	assert.Len(t, regexp.MustCompile(`(?m)^\t\w+ +findingCode = "`).FindAllString(string(source), -1), len(codes), "codes are all")
+	var codes []status.Code
+	for _, m := range regexp.MustCompile(`(?m)^\tcode\w+ +status\.Code += "([\w-]+)"`).FindAllStringSubmatch(string(source), -1) {
+		codes = append(codes, status.Code(m[1]))
+	}
+	assert.ElementsMatch(t, status.Codes(status.KindFinding), codes)
+}
+
+func remedy(c status.Code) string {
+	row, _ := status.Lookup(status.KindFinding, c)
+	return row.Remedy()
 }

@@ -2,6 +2,7 @@ package kubectlcmd
 
 import (
 	"encoding/json"
+	"github.com/meshcni/meshcni/status"
 	"net/http"
 	"strings"
 	"testing"
@@ -51,15 +52,15 @@ func TestCheckInjectors(t *testing.T) {
 	w := newWorld(t)
 	w.node(t, "a", sound("a"))
 	grant(t, w, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}})
-	texts := func() map[findingCode][]string {
+	texts := func() map[status.Code][]string {
 		_, out, _ := w.run(t, "check", "-o", "json")
-		all := map[findingCode][]string{}
+		all := map[status.Code][]string{}
 		for _, f := range decode[report](t, out).Findings {
 			all[f.Code] = append(all[f.Code], f.Level+" "+strings.Join(f.Where, " "))
 		}
 		return all
 	}
-	assert.Equal(t, map[findingCode][]string{codeNoInjector: {"warning "}}, texts(), "neither injector nor pods")
+	assert.Equal(t, map[status.Code][]string{codeNoInjector: {"warning "}}, texts(), "neither injector nor pods")
 
 	label := func(namespace string) {
 		w.Do(t, http.MethodPost, "/api/v1/namespaces", map[string]any{
@@ -80,7 +81,7 @@ func TestCheckInjectors(t *testing.T) {
 	name := "istio-sidecar-injector"
 	w.Do(t, http.MethodPost, webhooksPath, webhook(name, "namespace.sidecar-injector.istio.io", inNamespacesWith("istio-injection", "enabled")), nil)
 	w.Do(t, http.MethodPost, webhooksPath, webhook("linkerd", "linkerd-proxy-injector.linkerd.io"), nil) // the plugin has nothing to do with it
-	both := map[findingCode][]string{
+	both := map[status.Code][]string{
 		codeInjectorExcluded: {"error namespace/quiet"}, codeInjectorMissed: {"warning pod/shop/early"},
 		codeInjectorDown: {"error webhook/" + name + "/namespace.sidecar-injector.istio.io"},
 	}
@@ -106,7 +107,7 @@ func TestCheckInjectors(t *testing.T) {
 	w.Do(t, http.MethodPost, webhooksPath, webhook(name, "namespace.sidecar-injector.istio.io", inNamespacesWith("istio-injection", "enabled"), func(w *admissionv1.MutatingWebhook) {
 		w.MatchConditions = []admissionv1.MatchCondition{{Name: "c", Expression: "true"}}
 	}), nil)
-	assert.Equal(t, map[findingCode][]string{codeInjectorUnknown: {"unknown namespace/quiet"}}, texts(), "an expression may say otherwise")
+	assert.Equal(t, map[status.Code][]string{codeInjectorUnknown: {"unknown namespace/quiet"}}, texts(), "an expression may say otherwise")
 
 	token := w.ServiceAccount(t, "shop", "viewer")
 	grant(t, w, "viewer", "system:serviceaccount:shop:viewer", map[string][]string{"nodes": {"list"}, "pods": {"list", "get"}, "namespaces": {"list"}, "daemonsets.apps": {"list"}})

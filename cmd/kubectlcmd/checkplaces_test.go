@@ -2,6 +2,7 @@ package kubectlcmd
 
 import (
 	"encoding/json"
+	"github.com/meshcni/meshcni/status"
 	"strings"
 	"testing"
 
@@ -52,10 +53,10 @@ func TestOnHost(t *testing.T) {
 }
 
 // added gathers what add adds, by code.
-func added(add func(*findings)) map[findingCode][]string {
+func added(add func(*findings)) map[status.Code][]string {
 	f := &findings{known: map[[2]string]*finding{}}
 	add(f)
-	all := map[findingCode][]string{}
+	all := map[status.Code][]string{}
 	for _, x := range f.all {
 		all[x.Code] = append(all[x.Code], x.Level+": "+x.Text)
 	}
@@ -79,25 +80,25 @@ func TestCheckPlaces(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		change func(*agentapi.Node, []mounted)
-		want   map[findingCode][]string
+		want   map[status.Code][]string
 	}{
-		"sound":        {func(*agentapi.Node, []mounted) {}, map[findingCode][]string{}},
-		"an older one": {func(n *agentapi.Node, _ []mounted) { n.About = agentapi.About{Installed: n.Installed} }, map[findingCode][]string{}},
-		"no mount": {func(_ *agentapi.Node, m []mounted) { m[0].at = "/elsewhere" }, map[findingCode][]string{
+		"sound":        {func(*agentapi.Node, []mounted) {}, map[status.Code][]string{}},
+		"an older one": {func(n *agentapi.Node, _ []mounted) { n.About = agentapi.About{Installed: n.Installed} }, map[status.Code][]string{}},
+		"no mount": {func(_ *agentapi.Node, m []mounted) { m[0].at = "/elsewhere" }, map[status.Code][]string{
 			codePlaceNotMounted: {"error: --cni-conf-dir /host/etc/cni/net.d: the agent's pod mounts no directory of the node there"},
 		}},
-		"read-only": {func(_ *agentapi.Node, m []mounted) { m[1].readOnly = true }, map[findingCode][]string{
+		"read-only": {func(_ *agentapi.Node, m []mounted) { m[1].readOnly = true }, map[status.Code][]string{
 			codePlaceUnusable: {"error: --cni-bin-dir /host/opt/cni/bin: the agent's pod mounts it read-only, and the agent has to write to it"},
 		}},
-		"unusable": {func(n *agentapi.Node, _ []mounted) { n.Places[2].Error = "it is not there" }, map[findingCode][]string{
+		"unusable": {func(n *agentapi.Node, _ []mounted) { n.Places[2].Error = "it is not there" }, map[status.Code][]string{
 			codePlaceUnusable: {"warning: --cni-cache-dir /host/var/lib/cni: it is not there"},
 		}},
-		"another directory": {func(_ *agentapi.Node, m []mounted) { m[0].host = "/etc/other" }, map[findingCode][]string{
+		"another directory": {func(_ *agentapi.Node, m []mounted) { m[0].host = "/etc/other" }, map[status.Code][]string{
 			codePlaceDiffers: {"error: --cni-conf-dir /host/etc/cni/net.d: the agent takes it for the node's /etc/cni/net.d, and its pod mounts the node's /etc/other there"},
 		}},
 		"another than the entry's": {func(n *agentapi.Node, _ []mounted) {
 			n.Installed.Config = json.RawMessage(strings.NewReplacer(`"/var/run/meshcni"`, `"/run/old"`, `"/opt/cni/bin"`, `"/usr/lib/cni"`).Replace(entry))
-		}, map[findingCode][]string{codePlaceDiffers: {
+		}, map[status.Code][]string{codePlaceDiffers: {
 			"error: the plugin's entry has run_dir /run/old, and the agent's --run-dir is the node's /var/run/meshcni",
 			"error: the plugin's entry has cni_bin_dir /usr/lib/cni, and the agent's --cni-bin-dir is the node's /opt/cni/bin",
 		}}},
@@ -105,14 +106,14 @@ func TestCheckPlaces(t *testing.T) {
 			n.BinDirs = []agentapi.BinDir{
 				{Path: "/a", Plugin: agentapi.Missing, Lacks: []string{"bridge", "x"}}, {Path: "/b", Plugin: agentapi.Another, Lacks: []string{"bridge"}},
 			}
-		}, map[findingCode][]string{
+		}, map[status.Code][]string{
 			codeProgramMissing:   {"error: /a has no program of the plugin that can be run: where the runtime looks there, no pod starts"},
 			codeProgramDiffers:   {"warning: the plugin's program in /b is not the one that the agent installs"},
 			codePluginsElsewhere: {"warning: the network's list names bridge, and no directory of --cni-bin-dir has that: either no pod starts, or the runtime looks for plugins elsewhere"},
 		}},
 		"one unread": {func(n *agentapi.Node, _ []mounted) {
 			n.BinDirs = []agentapi.BinDir{{Path: "/a", Error: "permission denied"}, {Path: "/b", Plugin: agentapi.Current, Lacks: []string{"bridge"}}}
-		}, map[findingCode][]string{codePlaceUnusable: {"unknown: --cni-bin-dir /a cannot be read, so nothing is known of the programs there: permission denied"}}},
+		}, map[status.Code][]string{codePlaceUnusable: {"unknown: --cni-bin-dir /a cannot be read, so nothing is known of the programs there: permission denied"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, m := sane(), append([]mounted{}, mounts...)
@@ -130,7 +131,7 @@ func TestCheckKernel(t *testing.T) {
 		}
 		return n
 	}
-	assert.Equal(t, map[findingCode][]string{codeKernelFeature: {
+	assert.Equal(t, map[status.Code][]string{codeKernelFeature: {
 		"error: the kernel refuses the rules of pods with a proxy (address translation, connection tracking, owners of sockets), by nftables: no such file",
 		"warning: the kernel refuses these rules for IPv6, by nftables: no such file",
 		"error: the kernel refuses the rules of pods whose proxy is on the node (marks), by nftables: no such file",

@@ -2,6 +2,7 @@ package kubectlcmd
 
 import (
 	"encoding/json"
+	"github.com/meshcni/meshcni/status"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -84,7 +85,7 @@ func TestRightsUnknown(t *testing.T) {
 		r.add("ns", "agent", "n", []agentapi.Right{{Attributes: authorizationv1.ResourceAttributes{Verb: verb, Resource: "pods"}, For: "why"}})
 	}
 	r.add("ns", "other", "n", []agentapi.Right{{Attributes: authorizationv1.ResourceAttributes{Verb: "watch", Resource: "pods"}, For: "why"}})
-	assert.Equal(t, map[findingCode][]string{codeAgentRights: {
+	assert.Equal(t, map[status.Code][]string{codeAgentRights: {
 		"unknown: whether the agents' account has its rights cannot be asked: whether system:serviceaccount:ns:agent may watch pods is not known: the webhook does not answer", "error: may not list pods: why", "error: may not get pods: why",
 	}}, added(func(f *findings) { (&cluster{client: client}).rights(t.Context(), f, r) }))
 }

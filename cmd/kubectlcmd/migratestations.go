@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/meshcni/meshcni/status"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ func soundness(name string, n agentapi.Node) (errs []error, warnings []string) {
 	for _, found := range f.all {
 		text := string(found.Code) + ": " + found.Text
 		switch {
-		case slices.Contains([]findingCode{codePodBypasses, codePodDrifted, codePodWaiting, codeOtherMesh, codeNotLast, codeNotLoaded}, found.Code):
+		case slices.Contains([]status.Code{codePodBypasses, codePodDrifted, codePodWaiting, codeOtherMesh, codeNotLast, codeNotLoaded}, found.Code):
 		case found.Level == levelWarning:
 			warnings = append(warnings, text)
 		default:

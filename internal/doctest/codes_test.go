@@ -70,23 +70,6 @@ func TestReasonsOfDecisions(t *testing.T) {
 	assert.ElementsMatch(t, constants(t, "selection", "Reason"), explained(t, "### Reasons of the decision", 1))
 }
 
-func TestReasonsOfReadiness(t *testing.T) {
-	want := constants(t, "installer", "Code")
-	assert.ElementsMatch(t, want, explained(t, "## The node is not ready", 1)[:len(want)])
-}
-
-func TestCodesOfNotices(t *testing.T) {
-	assert.ElementsMatch(t, constants(t, "installer", "NoticeCode"), explained(t, "### Events of the node", 1))
-}
-
-func TestCausesOfDrift(t *testing.T) {
-	assert.ElementsMatch(t, constants(t, "installer", "Cause"), explained(t, "### What the agent repairs", 1))
-}
-
-func TestBypasses(t *testing.T) {
-	assert.ElementsMatch(t, constants(t, "dialect", "BypassCode"), explained(t, "### Ways past the mesh", 1))
-}
-
 // TestOutcomes: what the records of decisions say.
 func TestOutcomes(t *testing.T) {
 	text := read(t, troubleshooting)

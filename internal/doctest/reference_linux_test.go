@@ -92,9 +92,10 @@ func variable(flag string) string {
 	return "MESHCNI_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+
 func table(flags []flagHelp) string {
 	var b strings.Builder
-	cell := func(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 	code := func(s string) string {
 		if s == "" {
 			return ""
@@ -129,26 +130,32 @@ func TestVariables(t *testing.T) {
 //
 //	go test ./internal/doctest -run Reference -update
 func TestReference(t *testing.T) {
-	text, want := read(t, reference), tables(t)
+	generated(t, reference, tables(t))
+}
+
+// generated compares the parts of a page between <!-- generated: NAME --> and <!-- end --> with what they are to be, or writes them.
+func generated(t *testing.T, page string, want map[string]string) {
+	t.Helper()
+	text := read(t, page)
 	part := regexp.MustCompile(`(?s)(<!-- generated: ([\w -]+) -->\n)(.*?)(<!-- end -->)`)
 	found := map[string]bool{}
 	made := part.ReplaceAllStringFunc(text, func(s string) string {
 		m := part.FindStringSubmatch(s)
 		found[m[2]] = true
-		require.Contains(t, want, m[2], "%s: nothing is generated under the mark", reference)
+		require.Contains(t, want, m[2], "%s: nothing is generated under the mark", page)
 		return m[1] + "\n" + strings.TrimSpace(want[m[2]]) + "\n\n" + m[4]
 	})
 	for name := range want {
-		assert.True(t, found[name], "%s: no mark %q", reference, name)
+		assert.True(t, found[name], "%s: no mark %q", page, name)
 	}
 	if *update {
-		require.NoError(t, os.WriteFile(filepath.Join(root(t), reference), []byte(made), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(root(t), page), []byte(made), 0o644)) //nolint:gosec // a source file
 		return
 	}
 	for i, line := range strings.Split(made, "\n") {
 		if lines := strings.Split(text, "\n"); i >= len(lines) || line != lines[i] {
-			require.Fail(t, "the reference is not what --help says; write it anew: go test ./internal/doctest -run Reference -update",
-				"%s:%d should be: %s", reference, i+1, line)
+			require.Fail(t, "a table is not what the code says; write it anew: go test ./internal/doctest -run 'Reference|StatusCodes' -update",
+				"%s:%d should be: %s", page, i+1, line)
 		}
 	}
 	require.Len(t, text, len(made))
