@@ -63,6 +63,9 @@ func (r Row) Remedy() string {
 	return strings.Join(all, ". ") + "."
 }
 
+// URL is the address of the page.
+func (r Row) URL() string { return "https://github.com/meshcni/meshcni/blob/main/docs/" + r.Page }
+
 // Lookup returns the row of a code of the kind; false: this version has none.
 func Lookup(k Kind, c Code) (Row, bool) {
 	if i := slices.IndexFunc(table, func(r Row) bool { return r.Kind == k && r.Code == c }); i >= 0 {

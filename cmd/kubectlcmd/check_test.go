@@ -45,7 +45,7 @@ func TestCheck(t *testing.T) {
 	require.Len(t, r.Findings, 1)
 	assert.Equal(t, codeAgentSilent, r.Findings[0].Code)
 	assert.Equal(t, []string{"node/b"}, r.Findings[0].Where)
-	assert.Equal(t, docs+"check.md#agent-silent", r.Findings[0].Page)
+	assert.Equal(t, urlOf(codeAgentSilent), r.Findings[0].Page)
 
 	w.node(t, "c", nil)
 	w.node(t, "d", sound("d", func(n *agentapi.Node) {
@@ -112,7 +112,7 @@ func TestCheck(t *testing.T) {
 	assert.Equal(t, ExitWrong, code)
 	assert.Contains(t, out, "unknown: agent-rights: whether the agents' account has its rights cannot be asked: ")
 	assert.Contains(t, out, "unknown: pods-not-known: list namespaces: ")
-	assert.Contains(t, out, "error: pod-bypasses: not-called\n  pod/shop/late, pod/shop/later\n  what to do: "+remedy(codePodBypasses)+"\n  "+docs+"check.md#pod-bypasses\n")
+	assert.Contains(t, out, "error: pod-bypasses: not-called\n  pod/shop/late, pod/shop/later\n  what to do: "+remedy(codePodBypasses)+"\n  "+urlOf(codePodBypasses)+"\n")
 }
 
 // TestCheckWithoutNamespace: a pod whose Namespace is not known is neither refused nor sound.
@@ -125,7 +125,7 @@ func TestCheckWithoutNamespace(t *testing.T) {
 		f.pod(t.Context(), &judged{pod: pod, d: d})
 		require.Len(t, f.all, 1, meshes)
 		assert.Equal(t, finding{
-			Code: codePodsNotKnown, Level: levelUnknown, Where: []string{"pod/new/cart"}, Count: 1, Text: f.all[0].Text, Remedy: remedy(codePodsNotKnown), Page: docs + "check.md#pods-not-known",
+			Code: codePodsNotKnown, Level: levelUnknown, Where: []string{"pod/new/cart"}, Count: 1, Text: f.all[0].Text, Remedy: remedy(codePodsNotKnown), Page: urlOf(codePodsNotKnown),
 		}, *f.all[0])
 		f = &findings{known: map[[2]string]*finding{}}
 		known := &judged{pod: pod, namespace: &corev1.Namespace{}, d: d}
@@ -144,6 +144,11 @@ func TestCodes(t *testing.T) {
 		codes = append(codes, status.Code(m[1]))
 	}
 	assert.ElementsMatch(t, status.Codes(status.KindFinding), codes)
+}
+
+func urlOf(c status.Code) string {
+	row, _ := status.Lookup(status.KindFinding, c)
+	return row.URL()
 }
 
 func remedy(c status.Code) string {

@@ -44,9 +44,6 @@ const (
 	codeInjectorUnknown  status.Code = "injector-unknown"
 )
 
-// docs is where the pages are that rows name.
-const docs = "https://github.com/meshcni/meshcni/blob/main/docs/"
-
 // The levels of a finding.
 const (
 	levelError   = "error"   // pods bypass the mesh, or do not start
@@ -81,7 +78,7 @@ func (f *findings) add(code status.Code, level, where, text string) {
 	x := f.known[key]
 	if x == nil {
 		row, _ := status.Lookup(status.KindFinding, code)
-		x = &finding{Code: code, Level: level, Text: text, Remedy: row.Remedy(), Page: docs + row.Page}
+		x = &finding{Code: code, Level: level, Text: text, Remedy: row.Remedy(), Page: row.URL()}
 		f.known[key] = x
 		f.all = append(f.all, x)
 	}

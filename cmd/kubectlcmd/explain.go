@@ -62,6 +62,7 @@ type explainFlags struct {
 	enterFlags
 	output string
 	brief  bool
+	code   string
 }
 
 // explainCommand prints what should be, and beside it what is.
@@ -73,6 +74,12 @@ func (c *cluster) explainCommand() *cobra.Command {
 		Long:  "Exits 1 if something is wrong with the pod; 3 if that cannot be told. Of several pods\nit says in one line each how they are, and exits as the worst of them says.",
 		Args:  cobra.ArbitraryArgs, ValidArgsFunction: c.completePods,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.code != "" {
+				if len(args) > 0 {
+					return cli.Usagef("--code: of no pod")
+				}
+				return printers.Code(c.Stdout, o.code, o.output == "json")
+			}
 			if err := o.enterFlags.check(); err != nil {
 				return err
 			}
@@ -88,6 +95,7 @@ func (c *cluster) explainCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.VarP(cli.Choice(&o.output, "text", "json"), "output", "o", "text or json")
 	fs.BoolVar(&o.brief, "brief", false, "only whether the pod is captured, why, and what to do")
+	fs.StringVar(&o.code, "code", "", "say what this code means, instead of a pod")
 	o.enterFlags.register(cmd)
 	o.sources.flags(cmd)
 	o.several.flags(cmd)

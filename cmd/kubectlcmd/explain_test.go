@@ -1,6 +1,7 @@
 package kubectlcmd
 
 import (
+	"bytes"
 	"errors"
 	"net/http"
 	"os"
@@ -21,6 +22,17 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
+
+// TestExplainCode: what a code means is known without a cluster.
+func TestExplainCode(t *testing.T) {
+	var out, errs bytes.Buffer
+	p := Program{Stdout: &out, Stderr: &errs}
+	assert.Equal(t, ExitOK, p.Main(t.Context(), []string{"explain", "--code", "not-last"}), errs.String())
+	assert.Contains(t, out.String(), "not-last (finding): plugins come after ours in the list")
+	assert.Equal(t, ExitUsage, p.Main(t.Context(), []string{"explain", "--code", "not-last", "cart"}))
+	assert.Equal(t, ExitUsage, p.Main(t.Context(), []string{"explain", "--code", "no-such-code"}))
+	assert.Contains(t, errs.String(), "not a code of this version")
+}
 
 // TestExplain: what should be comes from the cluster and the node's agent, without a flag, and what is stands beside it.
 // gone is one of the mesh's rules that is not there.

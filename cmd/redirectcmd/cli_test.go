@@ -75,7 +75,7 @@ func TestProgram(t *testing.T) {
 		"no command":      {code: 2, errOut: []string{"name a command: apply, check,"}, silent: true},
 		"unknown command": {args: []string{"frobnicate"}, code: 2, errOut: []string{`unknown command "frobnicate"`}, silent: true},
 		"unknown flag":    {args: []string{"explain", "--frob"}, code: 2, errOut: []string{"unknown flag: --frob"}, silent: true},
-		"stray argument":  {args: []string{"explain", "pod.yaml"}, code: 2, errOut: []string{`unexpected argument "pod.yaml"`}, silent: true},
+		"stray argument":  {args: []string{"explain", "pod.yaml"}, code: 2, errOut: []string{`"pod.yaml": not a code`}, silent: true},
 		"all bad common flags at once": {
 			args: []string{"explain", "--dialect", "x", "--backend", "y", "--ip", "z", "--uncaptured-family", "w"}, code: 2, silent: true,
 			errOut: []string{`unknown dialect "x"`, `backend "y"`, `--ip "z"`, `--uncaptured-family: "w"`, "-f is required"},

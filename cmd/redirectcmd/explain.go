@@ -2,6 +2,7 @@ package redirectcmd
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,9 +13,20 @@ import (
 func (p Program) explainCommand() *cobra.Command {
 	var output string
 	var brief bool
-	cmd, c := p.newCommand("explain -f pod.yaml", "Say whether the pod is captured, why, and what to do; then where each setting comes from, and what the rules are",
+	cmd, c := p.newCommand("explain (-f pod.yaml | CODE)", "Say whether the pod is captured, why, and what to do; then where each setting comes from, and what the rules are",
 		func(c *common, _ *cobra.Command) error { return runExplain(c, output, brief) })
 	c.templates = true
+	ofPod := cmd.RunE
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return ofPod(cmd, args)
+		case len(args) > 1 || c.file != "":
+			return cli.Usagef("%s: one code, or the pod of -f", strings.Join(args, " "))
+		}
+		return printers.Code(c.Stdout, args[0], output == "json")
+	}
 	cmd.Flags().BoolVar(&brief, "brief", false, "only whether the pod is captured, why, and what to do")
 	cmd.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
 	return cmd
