@@ -37,41 +37,53 @@ func TestStatusCodes(t *testing.T) {
 	generated(t, "docs/check.md", map[string]string{"findings": statusSections(rowsOf()[status.KindFinding])})
 }
 
-// statusTable has a row for each code. What most rows would say is said once.
+// statusTable has a row for each code, in a table for each combination of states. What many rows would say is said once.
 func statusTable(rows []status.Row) string {
-	stated := slices.ContainsFunc(rows, func(r status.Row) bool { return len(r.States) > 0 })
-	helped := slices.ContainsFunc(rows, func(r status.Row) bool { return len(r.Do) > 0 })
-	usual := usualRemedy(rows)
 	var b strings.Builder
+	usual := usualRemedy(rows)
 	if usual != "" {
 		fmt.Fprintf(&b, "\\*: %s.\n\n", usual)
 	}
-	line := func(cells ...string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
-	head := []string{"code", "what it means"}
-	if stated {
-		head = slices.Insert(head, 0, "state")
-	}
-	if helped {
-		head = append(head, "what to do")
-	}
-	line(head...)
-	b.WriteString(strings.Repeat("|---", len(head)) + "|\n")
+	var order []string
+	byStates := map[string][]status.Row{}
 	for _, r := range rows {
-		cells := []string{"`" + string(r.Code) + "`", cell(r.Sentence)}
-		if stated {
-			var states []string
-			for _, s := range r.States {
-				states = append(states, "`"+string(s)+"`")
-			}
-			cells = slices.Insert(cells, 0, strings.Join(states, ", "))
+		var states []string
+		for _, s := range r.States {
+			states = append(states, "`"+string(s)+"`")
 		}
+		key := strings.Join(states, ", ")
+		if byStates[key] == nil {
+			order = append(order, key)
+		}
+		byStates[key] = append(byStates[key], r)
+	}
+	line := func(cells ...string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
+	for _, states := range order {
+		rows := byStates[states]
+		switch {
+		case states != "":
+			fmt.Fprintf(&b, "%s:\n\n", states)
+		case len(order) > 1:
+			b.WriteString("Of what the agent answers and finds, beside these:\n\n")
+		}
+		head := []string{"code", "what it means"}
+		helped := slices.ContainsFunc(rows, func(r status.Row) bool { return len(r.Do) > 0 })
 		if helped {
-			if i := slices.Index(r.Do, status.Remedy(usual)); i >= 0 {
-				r.Do[i] = `\*`
-			}
-			cells = append(cells, cell(strings.TrimSuffix(r.Remedy(), ".")))
+			head = append(head, "what to do")
 		}
-		line(cells...)
+		line(head...)
+		b.WriteString(strings.Repeat("|---", len(head)) + "|\n")
+		for _, r := range rows {
+			cells := []string{"`" + string(r.Code) + "`", cell(r.Sentence)}
+			if helped {
+				if i := slices.Index(r.Do, status.Remedy(usual)); i >= 0 {
+					r.Do[i] = `\*`
+				}
+				cells = append(cells, cell(strings.TrimSuffix(r.Remedy(), ".")))
+			}
+			line(cells...)
+		}
+		b.WriteString("\n")
 	}
 	return b.String()
 }
