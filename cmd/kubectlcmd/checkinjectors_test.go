@@ -2,7 +2,6 @@ package kubectlcmd
 
 import (
 	"encoding/json"
-	"github.com/meshcni/meshcni/status"
 	"net/http"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/status"
 )
 
 // webhook is a configuration of one webhook, with a service in the namespace mesh.

@@ -2,7 +2,6 @@ package kubectlcmd
 
 import (
 	"encoding/json"
-	"github.com/meshcni/meshcni/status"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestMounts: the deepest mount over a path counts, and what is no directory of the node has none behind it.

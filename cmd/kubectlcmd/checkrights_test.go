@@ -2,7 +2,6 @@ package kubectlcmd
 
 import (
 	"encoding/json"
-	"github.com/meshcni/meshcni/status"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/rights"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestCheckRights: each right that an agent says it needs is asked about, once for all nodes, and those of the plugin and of the

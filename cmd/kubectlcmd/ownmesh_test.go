@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // fabric is a mesh that no code of ours knows, and its facts.
@@ -59,7 +60,7 @@ func TestOwnMesh(t *testing.T) {
 	}), nil)
 	w.meshPod(t, "shop", "bare", "a", func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] })
 	_, out, errs := w.run(t, "check", "-o", "json")
-	found := map[findingCode][]string{}
+	found := map[status.Code][]string{}
 	for _, f := range decode[report](t, out).Findings {
 		found[f.Code] = append(found[f.Code], f.Where...)
 	}
