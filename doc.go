@@ -23,6 +23,7 @@
 //	mesh                    a mesh's facts for people and commands: its injector, init container and own plugin
 //	mesh/builtin            those beside our dialects: dialect/istio/istiofacts, dialect/ambient/ambientfacts,
 //	                        dialect/linkerd/linkerdfacts, dialect/kuma/kumafacts, dialect/consul/consulfacts
+//	dialect/builtin         the list of these five
 //	conflist                CNI conflists, edited in one insertion
 //	plugin/netconf          the plugin's configuration: keys, defaults, Parse, Marshal
 //

@@ -62,7 +62,7 @@ func TestContainersThatRunAsTheProxy(t *testing.T) {
 	proxy := redirect.Default().Proxy
 	proxy.GIDs = []uint32{1337}
 	for _, tt := range tests {
-		plan, err := meshOf(proxy, "proxy").Plan(t.Context(), dialect.Subject{Pod: &corev1.Pod{Spec: tt.spec}}, dialect.Options{})
+		plan, err := meshOf(proxy, "proxy").Plan(dialect.Subject{Pod: &corev1.Pod{Spec: tt.spec}}, dialect.Options{})
 		require.NoError(t, err, tt.name)
 		assert.Equal(t, tt.want, plan.Bypasses, tt.name)
 	}
@@ -126,9 +126,9 @@ func TestContainersThatMaySetTheMark(t *testing.T) {
 			} {
 				spec.SecurityContext = tt.pod
 				s := dialect.Subject{Pod: &corev1.Pod{Spec: spec}}
-				plan, err := meshOf(byMark).Plan(t.Context(), s, dialect.Options{})
+				plan, err := meshOf(byMark).Plan(s, dialect.Options{})
 				require.NoError(t, err)
-				_, refused := meshOf(byMark).Plan(t.Context(), s, dialect.Options{RefuseProxyUID: true})
+				_, refused := meshOf(byMark).Plan(s, dialect.Options{RefuseProxyUID: true})
 				if tt.field == "" {
 					assert.Empty(t, plan.Bypasses)
 					assert.NoError(t, refused)
@@ -140,15 +140,15 @@ func TestContainersThatMaySetTheMark(t *testing.T) {
 				// A proxy on the node: what every container has refuses none, unless that is asked for.
 				onNode := meshOf(byMark)
 				onNode.NodeProxy = &dialect.NodeProxy{}
-				there, refused := onNode.Plan(t.Context(), s, dialect.Options{RefuseProxyUID: true})
+				there, refused := onNode.Plan(s, dialect.Options{RefuseProxyUID: true})
 				assert.Equal(t, plan.Bypasses, there.Bypasses, "it is reported all the same")
 				assert.Equal(t, !tt.dflt, refused != nil, "%v", refused)
 				for _, d := range []dialect.Dialect{onNode, meshOf(byMark)} {
-					_, refused = d.Plan(t.Context(), s, dialect.Options{RefuseNetRaw: true})
+					_, refused = d.Plan(s, dialect.Options{RefuseNetRaw: true})
 					assert.ErrorContains(t, refused, plan.Bypasses[0].String())
 				}
 
-				plan, err = meshOf(redirect.Default().Proxy).Plan(t.Context(), s, dialect.Options{RefuseProxyUID: true, RefuseNetRaw: true})
+				plan, err = meshOf(redirect.Default().Proxy).Plan(s, dialect.Options{RefuseProxyUID: true, RefuseNetRaw: true})
 				assert.NoError(t, err)
 				assert.Empty(t, plan.Bypasses, "rules that know the proxy by its user do not look at marks")
 			}
@@ -165,7 +165,7 @@ func TestBypassIsRefused(t *testing.T) {
 	pod.Namespace, pod.Name = "shop", "cart"
 	proxy := redirect.Default().Proxy
 	proxy.UIDs = []uint32{2000}
-	plan, err := meshOf(proxy, "proxy").Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{RefuseProxyUID: true})
+	plan, err := meshOf(proxy, "proxy").Plan(dialect.Subject{Pod: pod}, dialect.Options{RefuseProxyUID: true})
 	var bypass *dialect.BypassError
 	require.True(t, errors.As(err, &bypass))
 	assert.Equal(t, dialect.Bypass{Code: dialect.BypassProxyID, Container: "app", Field: "runAsUser", ID: 2000}, bypass.Bypass)
@@ -189,7 +189,7 @@ func TestContainersTimesNames(t *testing.T) {
 		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: fmt.Sprintf("proxy-%06d", i+many/2), SecurityContext: asProxy})
 	}
 	mesh := meshOf(redirect.Proxy{UIDs: []uint32{1337}, InboundPort: 15006, OutboundPort: 15001}, names...)
-	plan, err := mesh.Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+	plan, err := mesh.Plan(dialect.Subject{Pod: pod}, dialect.Options{})
 	require.NoError(t, err)
 	assert.Len(t, plan.Bypasses, many/2)
 }

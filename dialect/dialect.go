@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -28,11 +29,14 @@ type Dialect struct {
 	// Names tell the mesh's rules from others, for clean-up without a pod.
 	Names redirect.Names
 	// NeedsNamespace: Build itself reads Input.Namespace. What the Policy and the schemas of Build read of it need not be said;
-	// see [Dialect.MayReadNamespace].
+	// see [Dialect.ReadsNamespace].
 	NeedsNamespace bool
 	// Applied are annotations that say that a pod's rules are in place. They are written only where configured, since
 	// that takes one more request per pod and the right to patch pods.
 	Applied map[string]string
+	// Configure returns the dialect with the settings that the plugin's configuration has for it; nil: there are none. See the
+	// function [Configure].
+	Configure func(Dialect, netconf.Config) (Dialect, error)
 	// Sandboxes configures the mesh without Kubernetes; nil: it cannot be. See [Dialect.ForSandbox].
 	Sandboxes *Sandboxes
 	// Validation is the mesh's proof, in the pod, that redirection works.
@@ -41,7 +45,7 @@ type Dialect struct {
 	NodeProxy *NodeProxy
 	// Domains are those of the annotations that Build and Policy.Decline read besides the keys that the Policy names:
 	// "istio.io" stands for istio.io/… and for traffic.sidecar.istio.io/…. They make an agent able to keep large pods: see
-	// [List.Keep]. Of containers, Build then reads only the names, security contexts and restart policies, but for the proxy's.
+	// [Keep]. Of containers, Build then reads only the names, security contexts and restart policies, but for the proxy's.
 	// Empty: nothing is known of what it reads.
 	Domains []string
 }
@@ -63,7 +67,7 @@ type Validation struct {
 
 // Input is the source of a Redirect.
 type Input struct {
-	// Pod has at least what [List.Keep] leaves. A dialect must not read more: a node's agent keeps no more of its pods.
+	// Pod has at least what [Keep] leaves. A dialect must not read more: a node's agent keeps no more of its pods.
 	Pod *corev1.Pod
 	// Namespace is the pod's, with at least its labels and annotations; nil unless NeedsNamespace is set or a schema of Build
 	// reads it.

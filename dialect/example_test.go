@@ -1,15 +1,14 @@
 package dialect_test
 
 import (
-	"context"
 	"fmt"
+	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/dialect/ambient"
-	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -48,13 +47,18 @@ func ExampleDialect() {
 }
 
 // Of several meshes on a node, the first that selects a pod has it.
-func ExampleList() {
-	node := dialect.List{ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}}), istio.New("kube-system")}
+func ExampleSet() {
+	node, err := dialect.Configure(builtin.All(), netconf.Config{
+		Dialects: []string{"ambient", "istio"}, Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}},
+	})
+	if err != nil {
+		panic(err)
+	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: map[string]string{"sidecar.istio.io/status": "{}"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}, {Name: "istio-proxy"}}},
 	}
-	plan, err := node.Plan(context.Background(), dialect.Subject{Pod: pod}, dialect.Options{})
+	plan, err := node.Plan(dialect.Subject{Pod: pod})
 	if err != nil {
 		panic(err)
 	}

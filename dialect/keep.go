@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// MaxPodBytes bounds what a node's agent keeps of one pod ([List.Keep]): the pod in protobuf, and what its lists take in memory.
+	// MaxPodBytes bounds what a node's agent keeps of one pod ([Keep]): the pod in protobuf, and what its lists take in memory.
 	MaxPodBytes = 64 << 10
 	// MaxFailedBytes bounds it for a pod that has failed in an init container.
 	MaxFailedBytes = 4 << 10
@@ -27,7 +27,7 @@ var ErrTooLarge = errors.New("larger than the agent keeps")
 // tooLarge marks a pod, in a field that [Trim] drops, so that no author of a pod can.
 const tooLarge = "TooLarge"
 
-// Whole returns nil, or [ErrTooLarge] for a pod that [List.Keep] has left nothing of but its names and state.
+// Whole returns nil, or [ErrTooLarge] for a pod that [Keep] has left nothing of but its names and state.
 func Whole(pod *corev1.Pod) error {
 	if pod.Status.Reason == tooLarge && len(pod.Spec.Containers) == 0 { // each pod of an API server has one
 		return fmt.Errorf("pod %s/%s: its labels, annotations and containers are %w: %s", pod.Namespace, pod.Name, ErrTooLarge, pod.Status.Message)
@@ -39,24 +39,24 @@ func Whole(pod *corev1.Pod) error {
 //
 //   - of a pod whose containers have ended, the names, UID, resource version, phase and addresses, and what the agent itself wrote;
 //   - of any other, what [Trim] leaves, if that takes no more than [MaxPodBytes];
-//   - of a larger one, what these meshes read: the annotations that their Policies name or that are of their Domains, all labels,
+//   - of a larger one, what the known meshes read: the annotations that their Policies name or that are of their Domains, all labels,
 //     since selectors are the operator's, and of containers that are no proxy, and do not check or set the rules, the names,
 //     security contexts and restart policies;
 //   - if that is larger too, or a mesh does not say what it reads, as of a pod that has ended; [Whole] then returns an error.
 //
 // A pod that has failed in an init container, by which a mesh's check may say that rules are missing, counts as one that
 // runs, with [MaxFailedBytes], and as one that has ended if it is larger.
-func (l List) Keep(pod *corev1.Pod) *corev1.Pod {
+func Keep(known []Dialect, pod *corev1.Pod) *corev1.Pod {
 	if Whole(pod) != nil {
 		return pod // it was kept already
 	}
 	most := MaxPodBytes
 	switch pod.Status.Phase {
 	case corev1.PodSucceeded:
-		return l.bare(pod)
+		return bare(known, pod)
 	case corev1.PodFailed:
 		if !slices.ContainsFunc(pod.Status.InitContainerStatuses, failed) {
-			return l.bare(pod)
+			return bare(known, pod)
 		}
 		most = MaxFailedBytes
 	}
@@ -64,19 +64,19 @@ func (l List) Keep(pod *corev1.Pod) *corev1.Pod {
 	if Weight(kept) <= most {
 		return kept
 	}
-	if reads := l.reads(); reads != nil {
+	if reads := readsOf(known); reads != nil {
 		kept = reads.only(kept)
 	}
 	size := Weight(kept)
 	if size <= most {
 		return kept
 	}
-	return l.TooLarge(pod, fmt.Sprintf("%d bytes, and at most %d are kept", size, most))
+	return TooLarge(known, pod, fmt.Sprintf("%d bytes, and at most %d are kept", size, most))
 }
 
-// TooLarge returns what [List.Keep] does of a pod that is too large, for a reason of the caller's own.
-func (l List) TooLarge(pod *corev1.Pod, why string) *corev1.Pod {
-	kept := l.bare(pod)
+// TooLarge returns what [Keep] does of a pod that is too large, for a reason of the caller's own.
+func TooLarge(known []Dialect, pod *corev1.Pod, why string) *corev1.Pod {
+	kept := bare(known, pod)
 	if pod.Status.Phase != corev1.PodFailed {
 		kept.Spec.HostNetwork, kept.DeletionTimestamp = pod.Spec.HostNetwork, pod.DeletionTimestamp
 		kept.Status.Reason, kept.Status.Message = tooLarge, why
@@ -90,7 +90,7 @@ func failed(s corev1.ContainerStatus) bool {
 }
 
 // bare is a pod without all that only matters while it runs.
-func (l List) bare(pod *corev1.Pod) *corev1.Pod {
+func bare(known []Dialect, pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs},
@@ -101,7 +101,7 @@ func (l List) bare(pod *corev1.Pod) *corev1.Pod {
 		}
 		out.Annotations[key] = value
 	}
-	for _, d := range l {
+	for _, d := range known {
 		key := d.StatusAnnotation()
 		switch v, has := pod.Annotations[key]; {
 		case !has || key == "":
@@ -131,8 +131,8 @@ func Weight(pod *corev1.Pod) int {
 }
 
 // KeepNamespace returns what a node's agent keeps of a namespace that has pods there: its name, UID, labels and annotations; of one
-// larger than [MaxPodBytes] those annotations that these meshes read. The error is [ErrTooLarge].
-func (l List) KeepNamespace(namespace *corev1.Namespace) (*corev1.Namespace, error) {
+// larger than [MaxPodBytes] those annotations that the known meshes read. The error is [ErrTooLarge].
+func KeepNamespace(known []Dialect, namespace *corev1.Namespace) (*corev1.Namespace, error) {
 	weight := func(n *corev1.Namespace) int { return n.Size() + 64*(len(n.Labels)+len(n.Annotations)) }
 	kept := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: namespace.Name, UID: namespace.UID, Labels: namespace.Labels, Annotations: namespace.Annotations, DeletionTimestamp: namespace.DeletionTimestamp,
@@ -140,7 +140,7 @@ func (l List) KeepNamespace(namespace *corev1.Namespace) (*corev1.Namespace, err
 	if weight(kept) <= MaxPodBytes {
 		return kept, nil
 	}
-	if r := l.reads(); r != nil {
+	if r := readsOf(known); r != nil {
 		kept.Annotations = r.some(namespace.Annotations)
 	}
 	if size := weight(kept); size > MaxPodBytes {
@@ -155,10 +155,10 @@ type reads struct {
 	domains          []string
 }
 
-// reads returns what the meshes read; nil if one of them does not say.
-func (l List) reads() *reads {
+// readsOf returns what the meshes read; nil if one of them does not say.
+func readsOf(known []Dialect) *reads {
 	r := &reads{keys: map[string]bool{corev1.MirrorPodAnnotationKey: true}, containers: map[string]bool{}}
-	for _, d := range l {
+	for _, d := range known {
 		if len(d.Domains) == 0 {
 			return nil
 		}
@@ -178,7 +178,7 @@ func (l List) reads() *reads {
 			}
 		}
 	}
-	if len(l) == 0 {
+	if len(known) == 0 {
 		return nil
 	}
 	return r

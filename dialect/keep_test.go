@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -32,44 +32,44 @@ func largest(phase corev1.PodPhase) *corev1.Pod {
 // TestKeepOfEnded: names, UID, version, phase and addresses are all that is kept of a pod whose containers have ended.
 func TestKeepOfEnded(t *testing.T) {
 	t.Parallel()
-	all := dialect.List(dialects.All())
+	all := builtin.All()
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		assert.Equal(t, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "u", ResourceVersion: "7"},
 			Status:     corev1.PodStatus{Phase: phase, PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}},
-		}, all.Keep(largest(phase)))
+		}, dialect.Keep(all, largest(phase)))
 	}
 	// What an agent wrote itself has to be taken back; what somebody else wrote there is cut.
 	p := largest(corev1.PodFailed)
 	p.Annotations["ambient.istio.io/redirection"], p.Annotations[corev1.MirrorPodAnnotationKey] = "enabled", strings.Repeat("a", 32)
-	kept := all.Keep(p)
+	kept := dialect.Keep(all, p)
 	assert.Equal(t, map[string]string{"ambient.istio.io/redirection": "enabled", corev1.MirrorPodAnnotationKey: strings.Repeat("a", 32)}, kept.Annotations)
 	p.Annotations["ambient.istio.io/redirection"], p.Annotations[corev1.MirrorPodAnnotationKey] = strings.Repeat("e", 200<<10), strings.Repeat("a", 200<<10)
-	assert.Equal(t, map[string]string{"ambient.istio.io/redirection": "?"}, all.Keep(p).Annotations)
+	assert.Equal(t, map[string]string{"ambient.istio.io/redirection": "?"}, dialect.Keep(all, p).Annotations)
 }
 
 // TestKeepOfFailedCheck: a pod that failed in an init container may be repair's to report, as long as it is small.
 func TestKeepOfFailedCheck(t *testing.T) {
 	t.Parallel()
-	all := dialect.List(dialects.All())
+	all := builtin.All()
 	p := largest(corev1.PodFailed)
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "istio-validation", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 126}}}}
-	kept := all.Keep(p)
+	kept := dialect.Keep(all, p)
 	assert.Equal(t, "{}", kept.Annotations["sidecar.istio.io/status"])
 	assert.Len(t, kept.Status.InitContainerStatuses, 1)
 	assert.LessOrEqual(t, dialect.Weight(kept), dialect.MaxFailedBytes)
 
 	p.Annotations["traffic.sidecar.istio.io/excludeInboundPorts"] = strings.Repeat("1,", 100<<10)
-	assert.Empty(t, all.Keep(p).Annotations)
-	require.NoError(t, dialect.Whole(all.Keep(p)))
+	assert.Empty(t, dialect.Keep(all, p).Annotations)
+	require.NoError(t, dialect.Whole(dialect.Keep(all, p)))
 }
 
 // TestKeepOfLarge: of a large pod what a mesh reads remains; if that is large too, it is said that the rest is missing, and
 // nobody can say that of a pod but Keep.
 func TestKeepOfLarge(t *testing.T) {
 	t.Parallel()
-	all := dialect.List(dialects.All())
-	kept := all.Keep(largest(corev1.PodRunning))
+	all := builtin.All()
+	kept := dialect.Keep(all, largest(corev1.PodRunning))
 	require.NoError(t, dialect.Whole(kept))
 	assert.Equal(t, map[string]string{"sidecar.istio.io/status": "{}"}, kept.Annotations)
 	assert.Equal(t, map[string]string{"app": "cart"}, kept.Labels)
@@ -90,18 +90,18 @@ func TestKeepOfLarge(t *testing.T) {
 	} {
 		p := largest(corev1.PodPending)
 		enlarge(p)
-		kept := all.Keep(p)
+		kept := dialect.Keep(all, p)
 		require.ErrorIs(t, dialect.Whole(kept), dialect.ErrTooLarge, what)
 		assert.Less(t, dialect.Weight(kept), 1<<10, what)
 		assert.Equal(t, "cart", kept.Name)
-		assert.Equal(t, kept, all.Keep(kept), "to keep it again makes no difference")
+		assert.Equal(t, kept, dialect.Keep(all, kept), "to keep it again makes no difference")
 	}
 
-	quiet := dialect.List{{Name: "own"}} // it does not say what it reads
-	require.ErrorIs(t, dialect.Whole(quiet.Keep(largest(corev1.PodRunning))), dialect.ErrTooLarge)
+	quiet := []dialect.Dialect{{Name: "own"}} // it does not say what it reads
+	require.ErrorIs(t, dialect.Whole(dialect.Keep(quiet, largest(corev1.PodRunning))), dialect.ErrTooLarge)
 	forged := largest(corev1.PodRunning)
 	forged.Status.Reason = "TooLarge"
-	require.NoError(t, dialect.Whole(all.Keep(forged)))
+	require.NoError(t, dialect.Whole(dialect.Keep(all, forged)))
 }
 
 func many(p *corev1.Pod, format string) {
@@ -111,7 +111,7 @@ func many(p *corev1.Pod, format string) {
 }
 
 // TestKeepKnowsPolicies: a key that a Policy names is kept without a domain. A field of a Policy or a Dialect that is new has
-// to be thought of here, and in List.Keep.
+// to be thought of here, and in Keep.
 func TestKeepKnowsPolicies(t *testing.T) {
 	t.Parallel()
 	d := dialect.Dialect{
@@ -134,7 +134,7 @@ func TestKeepKnowsPolicies(t *testing.T) {
 	for _, name := range containers {
 		p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: name, Image: "i"})
 	}
-	kept := dialect.List{d}.Keep(p)
+	kept := dialect.Keep([]dialect.Dialect{d}, p)
 	require.NoError(t, dialect.Whole(kept))
 	for _, key := range keys {
 		assert.Equal(t, "v", kept.Annotations[key], key)
@@ -148,7 +148,7 @@ func TestKeepKnowsPolicies(t *testing.T) {
 		"ProxyTypes", "InjectKey", "InjectOn", "InjectOff", "InjectSelects", "ForeignAnnotation", "Selectors", "StatusAnnotation", "Required", "Decline", "Traces",
 	}, fields(reflect.TypeFor[selection.Policy]()))
 	assert.ElementsMatch(t, []string{
-		"Name", "Policy", "Build", "Names", "NeedsNamespace", "Applied", "Sandboxes", "Validation", "NodeProxy", "Domains",
+		"Name", "Policy", "Build", "Names", "NeedsNamespace", "Applied", "Configure", "Sandboxes", "Validation", "NodeProxy", "Domains",
 	}, fields(reflect.TypeFor[dialect.Dialect]()))
 }
 

@@ -1,7 +1,6 @@
 package dialect
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -47,7 +46,7 @@ type Plan struct {
 	Decision selection.Decision
 	// Dialect is the name of the mesh that has the pod.
 	Dialect string
-	// Answers are the decisions of the meshes of a [List], in order. nil: there is only one.
+	// Answers are the decisions of the meshes of a [Set], in order. nil: there is only one.
 	Answers []Answer
 	// Redirect is the pod's configuration with the Options applied, and Ruleset its rules.
 	Redirect redirect.Redirect
@@ -69,15 +68,15 @@ type Plan struct {
 //
 // An error refuses the pod. The Plan then has the decision, and those warnings and bypasses that are known. errors.As
 // finds a [*redirect.SettingError] for each setting that is wrong, a [*BlamedError] for settings that are wrong
-// together, and a [*BypassError] for each container that the options refuse. When ctx ends, the error is its cause.
+// together, and a [*BypassError] for each container that the options refuse.
 // Without a Namespace that the dialect needs, errors.Is(err, dialect.ErrNamespaceUnknown); Decision.Selected is then true, and
 // Decision.Undecided, if it is not the settings alone that are unknown. An [*InvalidError] is about the dialect, not the pod.
-func (d Dialect) Plan(ctx context.Context, s Subject, o Options) (Plan, error) {
-	return d.plan(ctx, s, o, d.Decide(s.Pod, s.Namespace))
+func (d Dialect) Plan(s Subject, o Options) (Plan, error) {
+	return d.plan(s, o, d.Decide(s.Pod, s.Namespace))
 }
 
 // plan is Plan after the decision.
-func (d *Dialect) plan(ctx context.Context, s Subject, o Options, decision selection.Decision) (Plan, error) {
+func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan, error) {
 	if decision.Undecided {
 		return Plan{Decision: maybe(decision), Dialect: d.Name}, d.unknown(s.Pod, decision)
 	}
@@ -86,9 +85,6 @@ func (d *Dialect) plan(ctx context.Context, s Subject, o Options, decision selec
 		return p, nil
 	}
 	p.Dialect = d.Name
-	if ctx.Err() != nil {
-		return p, context.Cause(ctx)
-	}
 	b, err := d.build(s.Pod, s.Namespace, s.Addrs)
 	p.Warnings = b.Warnings
 	if err != nil {
@@ -102,9 +98,6 @@ func (d *Dialect) plan(ctx context.Context, s Subject, o Options, decision selec
 	}
 	p.Redirect, p.Origins = b.Redirect, b.Origins
 	p.families(s, o)
-	if ctx.Err() != nil {
-		return p, context.Cause(ctx)
-	}
 	if p.Ruleset, err = p.Redirect.Ruleset(); err != nil {
 		return p, d.blame(s.Pod, b, err)
 	}

@@ -1,7 +1,6 @@
 package dialect_test
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"testing"
@@ -70,7 +69,7 @@ func TestUncapturedFamily(t *testing.T) {
 		if tt.drop {
 			o.UncapturedFamily = redirect.UncapturedDrop
 		}
-		plan, err := tt.mesh.Plan(t.Context(), s, o)
+		plan, err := tt.mesh.Plan(s, o)
 		require.NoError(t, err)
 		assert.Equal(t, tt.ipv6, plan.Redirect.IPv6, "%+v", s)
 		assert.Equal(t, tt.codes, plan.Codes(), "%+v", s)
@@ -86,13 +85,13 @@ func TestUncapturedFamily(t *testing.T) {
 // TestCapturedAndAddressed are told apart: rules may be there for a family without addresses, and the other way round.
 func TestCapturedAndAddressed(t *testing.T) {
 	six := []netip.Addr{netip.MustParseAddr("fd00::5")}
-	plan, err := families(redirect.FamilyCapture, redirect.FamilyCapture).Plan(t.Context(), dialect.Subject{Pod: toyPod(nil), Addrs: six}, dialect.Options{})
+	plan, err := families(redirect.FamilyCapture, redirect.FamilyCapture).Plan(dialect.Subject{Pod: toyPod(nil), Addrs: six}, dialect.Options{})
 	require.NoError(t, err)
 	assert.Equal(t, ruleset.Families[:], plan.Captured)
 	assert.Equal(t, []ruleset.Family{ruleset.IPv6}, plan.Addressed)
 
 	absent := redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceAbsent}
-	plan, err = families(redirect.FamilyCapture, redirect.FamilyCapture).Plan(t.Context(), dialect.Subject{Pod: toyPod(nil), Kernel: absent}, dialect.Options{})
+	plan, err = families(redirect.FamilyCapture, redirect.FamilyCapture).Plan(dialect.Subject{Pod: toyPod(nil), Kernel: absent}, dialect.Options{})
 	require.NoError(t, err)
 	assert.Equal(t, []ruleset.Family{ruleset.IPv4}, plan.Captured)
 	assert.Empty(t, plan.Addressed)
@@ -104,12 +103,12 @@ func TestPlanOfWhoIsNoneOfTheMeshs(t *testing.T) {
 	mesh := toy()
 	pod := toyPod(map[string]string{"toy/ports": "x"})
 	pod.Spec.HostNetwork = true
-	plan, err := mesh.Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+	plan, err := mesh.Plan(dialect.Subject{Pod: pod}, dialect.Options{})
 	require.NoError(t, err)
 	assert.Equal(t, dialect.Plan{Decision: mesh.Decide(pod, nil)}, plan)
 
 	pod.Spec.HostNetwork = false
-	plan, err = mesh.Plan(t.Context(), dialect.Subject{Pod: pod, Namespace: plain}, dialect.Options{})
+	plan, err = mesh.Plan(dialect.Subject{Pod: pod, Namespace: plain}, dialect.Options{})
 	require.ErrorContains(t, err, `toy configuration of pod shop/cart: annotation toy/ports="x"`)
 	assert.True(t, plan.Decision.Selected)
 }
@@ -118,18 +117,18 @@ func TestPlanOfWhoIsNoneOfTheMeshs(t *testing.T) {
 func TestPlanDoesNotGuessAtLabels(t *testing.T) {
 	mesh := toy()
 	mesh.NeedsNamespace = false
-	assert.False(t, mesh.MayReadNamespace())
+	assert.False(t, mesh.ReadsNamespace(nil))
 	mesh.Policy.ExcludedNamespaceLabels = []labels.Selector{labels.SelectorFromSet(labels.Set{"mesh": "off"})}
-	assert.True(t, mesh.MayReadNamespace())
+	assert.True(t, mesh.ReadsNamespace(nil))
 	assert.True(t, mesh.ReadsNamespace(toyPod(nil)))
-	plan, err := mesh.Plan(t.Context(), dialect.Subject{Pod: toyPod(nil)}, dialect.Options{})
+	plan, err := mesh.Plan(dialect.Subject{Pod: toyPod(nil)}, dialect.Options{})
 	require.ErrorIs(t, err, dialect.ErrNamespaceUnknown)
 	require.ErrorContains(t, err, "pod shop/cart")
 	assert.Nil(t, plan.Ruleset.IPv4)
 
 	for value, reason := range map[string]selection.Reason{"off": selection.NamespaceExcludedByLabel, "on": selection.Selected} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"mesh": value}}}
-		plan, err = mesh.Plan(t.Context(), dialect.Subject{Pod: toyPod(nil), Namespace: ns}, dialect.Options{})
+		plan, err = mesh.Plan(dialect.Subject{Pod: toyPod(nil), Namespace: ns}, dialect.Options{})
 		require.NoError(t, err)
 		assert.Equal(t, reason, plan.Decision.Reason)
 		assert.Equal(t, value == "on", plan.Ruleset.IPv4 != nil)
@@ -137,28 +136,9 @@ func TestPlanDoesNotGuessAtLabels(t *testing.T) {
 	out := toyPod(nil)
 	out.Spec.HostNetwork = true
 	assert.False(t, mesh.ReadsNamespace(out))
-	plan, err = mesh.Plan(t.Context(), dialect.Subject{Pod: out}, dialect.Options{})
+	plan, err = mesh.Plan(dialect.Subject{Pod: out}, dialect.Options{})
 	require.NoError(t, err)
 	assert.Equal(t, selection.HostNetwork, plan.Decision.Reason)
-}
-
-// TestPlanHeedsItsContext: its end is the error, before anything is built and before it is rendered.
-func TestPlanHeedsItsContext(t *testing.T) {
-	late := errors.New("too late")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	mesh, built := toy(), 0
-	build := mesh.Build
-	mesh.Build = func(in dialect.Input) (dialect.Result, error) { built++; cancel(late); return build(in) }
-	plan, err := mesh.Plan(ctx, dialect.Subject{Pod: toyPod(nil), Namespace: plain}, dialect.Options{})
-	require.ErrorIs(t, err, late)
-	assert.Nil(t, plan.Ruleset.IPv4)
-	_, err = mesh.Plan(ctx, dialect.Subject{Pod: toyPod(nil), Namespace: plain}, dialect.Options{})
-	require.ErrorIs(t, err, late)
-	assert.Equal(t, 1, built)
-
-	pod := &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true}}
-	_, err = mesh.Plan(ctx, dialect.Subject{Pod: pod}, dialect.Options{})
-	assert.NoError(t, err, "who is outside is told so even then")
 }
 
 // TestPlanSaysAllThatIsWrong: a container that the options refuse does not hide that the settings are wrong too.
@@ -174,7 +154,7 @@ func TestPlanSaysAllThatIsWrong(t *testing.T) {
 	proxy := int64(1337)
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", SecurityContext: &corev1.SecurityContext{RunAsUser: &proxy}}}}}
 	for _, refuse := range []bool{false, true} {
-		plan, err := mesh.Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{RefuseProxyUID: refuse})
+		plan, err := mesh.Plan(dialect.Subject{Pod: pod}, dialect.Options{RefuseProxyUID: refuse})
 		var blamed *dialect.BlamedError
 		require.ErrorAs(t, err, &blamed)
 		assert.Equal(t, "annotation toy/interfaces", blamed.Setting())

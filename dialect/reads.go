@@ -18,13 +18,13 @@ import (
 // settings are. Check with errors.Is(err, dialect.ErrNamespaceUnknown).
 var ErrNamespaceUnknown = errors.New("its namespace is not known")
 
-// MayReadNamespace reports whether the Namespace of any pod is needed: by the Policy, by a schema whose settings are inherited
-// from it, or by a Build that says so ([Dialect.NeedsNamespace]). Whoever captures pods then has to be able to read namespaces.
-func (d Dialect) MayReadNamespace() bool { return d.Policy.ReadsNamespace() || d.inherits() }
-
 // ReadsNamespace reports whether the pod's Namespace is needed. It is not if the pod alone rules itself out, or if it could not
-// help.
+// help. With nil it reports whether that of any pod is: by the Policy, by a schema whose settings are inherited from it, or by a
+// Build that says so ([Dialect.NeedsNamespace]). Whoever captures pods then has to be able to read namespaces.
 func (d Dialect) ReadsNamespace(pod *corev1.Pod) bool {
+	if pod == nil {
+		return d.Policy.ReadsNamespace() || d.inherits()
+	}
 	alone := d.Policy.Decide(pod, nil)
 	return alone.Err == nil && (alone.Undecided || alone.Selected && d.inherits())
 }

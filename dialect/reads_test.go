@@ -68,7 +68,7 @@ func bySaying(d *dialect.Dialect) {
 // reads says of each field of a dialect how it makes the dialect read a pod's namespace; none: it does not.
 var reads = map[reflect.Type]map[string][]reader{
 	reflect.TypeFor[dialect.Dialect](): {
-		"Name": nil, "Policy": {byLabel}, "Build": {bySchema, inside}, "Names": nil, "NeedsNamespace": {bySaying}, "Applied": nil,
+		"Name": nil, "Policy": {byLabel}, "Build": {bySchema, inside}, "Names": nil, "NeedsNamespace": {bySaying}, "Applied": nil, "Configure": nil,
 		"Sandboxes": nil, "Validation": nil, "NodeProxy": nil, "Domains": nil,
 	},
 	reflect.TypeFor[selection.Policy](): {
@@ -106,21 +106,21 @@ func TestNeededNamespace(t *testing.T) {
 			for i, reads := range readers {
 				d := dialect.Dialect{Name: "mine", Policy: selection.Policy{ProxyContainers: []string{"toy-proxy"}}, Names: redirect.Default().Names}
 				d.Build = dialect.FromSchema(redirect.Schema{Defaults: redirect.Default()})
-				require.False(t, d.MayReadNamespace())
+				require.False(t, d.ReadsNamespace(nil))
 				reads(&d)
 				other := dialect.Dialect{Name: "other", Policy: selection.Policy{ProxyContainers: []string{"none"}}, Build: d.Build}
-				for _, l := range []dialect.List{{d}, {other, d}} {
+				for _, l := range []dialect.Set{dialect.SetOf(d), dialect.SetOf(other, d)} {
 					name := of.String() + "." + field + " " + l.String()
-					assert.True(t, l.MayReadNamespace(), "%s %d", name, i)
+					assert.True(t, l.ReadsNamespace(nil), "%s %d", name, i)
 					assert.True(t, l.ReadsNamespace(pod), name)
-					p, err := l.Plan(t.Context(), dialect.Subject{Pod: pod, Addrs: v4}, dialect.Options{})
+					p, err := l.Plan(dialect.Subject{Pod: pod, Addrs: v4})
 					require.ErrorIs(t, err, dialect.ErrNamespaceUnknown, name)
 					assert.True(t, p.Decision.Selected, "nobody may take it for a pod outside")
 					assert.Equal(t, "mine", p.Dialect)
 					assert.Nil(t, p.Ruleset.IPv4)
 
 					with := func(ns corev1.Namespace) dialect.Plan {
-						p, err := l.Plan(t.Context(), dialect.Subject{Pod: pod, Namespace: &ns, Addrs: v4}, dialect.Options{})
+						p, err := l.Plan(dialect.Subject{Pod: pod, Namespace: &ns, Addrs: v4})
 						require.NoError(t, err, name)
 						return p
 					}
@@ -131,7 +131,7 @@ func TestNeededNamespace(t *testing.T) {
 				out := pod.DeepCopy()
 				out.Spec.HostNetwork = true
 				assert.False(t, d.ReadsNamespace(out), "a pod that is out anyhow")
-				_, err := d.Plan(t.Context(), dialect.Subject{Pod: out}, dialect.Options{})
+				_, err := d.Plan(dialect.Subject{Pod: out}, dialect.Options{})
 				require.NoError(t, err)
 			}
 		}
@@ -150,7 +150,7 @@ func TestUnsaidNamespace(t *testing.T) {
 		r.Redirect = redirect.Default()
 		return r, nil
 	}
-	_, err := d.Plan(t.Context(), dialect.Subject{Pod: toyPod(nil), Namespace: ns}, dialect.Options{})
+	_, err := d.Plan(dialect.Subject{Pod: toyPod(nil), Namespace: ns}, dialect.Options{})
 	require.NoError(t, err)
 	assert.Nil(t, got)
 
@@ -167,12 +167,12 @@ func TestUnsaidNamespace(t *testing.T) {
 		},
 	} {
 		d.Build = build
-		_, err := d.Plan(t.Context(), dialect.Subject{Pod: toyPod(map[string]string{"v2": "yes"}), Namespace: ns}, dialect.Options{})
+		_, err := d.Plan(dialect.Subject{Pod: toyPod(map[string]string{"v2": "yes"}), Namespace: ns}, dialect.Options{})
 		require.ErrorIs(t, err, dialect.ErrNamespaceUnknown, name)
 		require.ErrorIs(t, err, redirect.ErrNamespaceUnknown, name)
 		assert.ErrorContains(t, err, "NeedsNamespace")
 		d.NeedsNamespace = true
-		p, err := d.Plan(t.Context(), dialect.Subject{Pod: toyPod(map[string]string{"v2": "yes"}), Namespace: ns}, dialect.Options{})
+		p, err := d.Plan(dialect.Subject{Pod: toyPod(map[string]string{"v2": "yes"}), Namespace: ns}, dialect.Options{})
 		require.NoError(t, err, name)
 		assert.Equal(t, "9090", p.Redirect.Inbound.ExcludePorts.String())
 		d.NeedsNamespace = false

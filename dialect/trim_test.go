@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
-	"github.com/meshcni/meshcni/internal/dialects"
 )
 
 // recordedPods are those of all meshes, with their namespaces.
@@ -77,17 +77,17 @@ func TestTrim(t *testing.T) {
 			}
 			vary(pod)
 			trimmed := dialect.Trim(burdened(pod))
-			kept := dialect.List(dialects.All()).Keep(overloaded(pod))
+			kept := dialect.Keep(builtin.All(), overloaded(pod))
 			require.NoError(t, dialect.Whole(kept), "%s, %s", name, what)
 			require.LessOrEqual(t, dialect.Weight(kept), dialect.MaxPodBytes)
 			kept.Spec.Containers = kept.Spec.Containers[:len(pod.Spec.Containers)] // without the author's, which may bypass the mesh
-			for _, d := range dialects.All() {
+			for _, d := range builtin.All() {
 				subject := dialect.Subject{Pod: pod, Namespace: c.Namespace, Addrs: dialecttest.Addrs()}
 				for _, o := range []dialect.Options{{}, {RefuseProxyUID: true}, {RefuseNetRaw: true}} {
-					want, wantErr := d.Plan(t.Context(), subject, o)
+					want, wantErr := d.Plan(subject, o)
 					for _, less := range []*corev1.Pod{trimmed, kept} {
 						subject.Pod = less
-						got, err := d.Plan(t.Context(), subject, o)
+						got, err := d.Plan(subject, o)
 						subject.Pod = pod
 						assert.Equal(t, want, got, "%s, %s, %s", name, what, d.Name)
 						assert.Equal(t, wantErr, err, "%s, %s, %s", name, what, d.Name)
@@ -99,7 +99,7 @@ func TestTrim(t *testing.T) {
 			}
 		}
 	}
-	for _, d := range dialects.All() {
+	for _, d := range builtin.All() {
 		assert.NotZero(t, selected[d.Name], d.Name)
 	}
 }

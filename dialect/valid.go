@@ -118,7 +118,7 @@ func (d Dialect) validateDecline() []error {
 
 // validateKeys finds settings of a schema that no pod can have, and those that an agent would not keep of a large pod.
 func (d Dialect) validateKeys(s redirect.Schema) (errs []error) {
-	kept := List{d}.reads() // nil: nothing is said, so all is kept
+	kept := readsOf([]Dialect{d}) // nil: nothing is said, so all is kept
 	for _, setting := range s.Settings {
 		for _, key := range setting.Keys {
 			switch {
@@ -220,15 +220,15 @@ func (v Validation) validate() (errs []error) {
 }
 
 // Validate reports all that is wrong with each of the dialects, joined, and names that two have. errors.As finds an
-// [*InvalidError] for each dialect. A List without any is an error too: it would select no pod.
-func (l List) Validate() error {
-	if len(l) == 0 {
+// [*InvalidError] for each dialect. To know none is an error too: no pod would be selected.
+func Validate(known []Dialect) error {
+	if len(known) == 0 {
 		return errNoMesh
 	}
 	var errs []error
-	for i, d := range l {
+	for i, d := range known {
 		errs = append(errs, d.Validate())
-		if slices.ContainsFunc(l[:i], func(other Dialect) bool { return other.Name == d.Name }) {
+		if slices.ContainsFunc(known[:i], func(other Dialect) bool { return other.Name == d.Name }) {
 			errs = append(errs, d.invalid(errors.New("two dialects have this name, so a configuration can name one of them only")))
 		}
 	}

@@ -160,7 +160,7 @@ func TestValidate(t *testing.T) {
 		var invalid *dialect.InvalidError
 		require.ErrorAs(t, err, &invalid)
 		assert.Equal(t, d.Name, invalid.Dialect)
-		assert.ErrorContains(t, dialect.List{toy(), d}.Validate(), want)
+		assert.ErrorContains(t, dialect.Validate([]dialect.Dialect{toy(), d}), want)
 
 		// With two more, all three are named.
 		if d.Build != nil {
@@ -171,10 +171,10 @@ func TestValidate(t *testing.T) {
 			}
 		}
 	}
-	err := dialect.List{mine(), toy(), mine()}.Validate()
+	err := dialect.Validate([]dialect.Dialect{mine(), toy(), mine()})
 	require.ErrorContains(t, err, "dialect mine-2: two dialects have this name")
-	require.NoError(t, dialect.List{mine(), toy()}.Validate())
-	require.EqualError(t, dialect.List{}.Validate(), "no mesh is configured")
+	require.NoError(t, dialect.Validate([]dialect.Dialect{mine(), toy()}))
+	require.EqualError(t, dialect.Validate(nil), "no mesh is configured")
 }
 
 // TestOwnPodsOnly: a Build that relies on what its Policy demands of a pod, or demands it itself, is no mistake.
@@ -205,8 +205,8 @@ func TestDeclinePanics(t *testing.T) {
 		return "none", pod.Annotations["mine/port"][:1]
 	}
 	require.ErrorContains(t, d.Validate(), "its Policy.Decline panics: ")
-	for _, l := range []dialect.List{{d}, {d, toy()}} {
-		p, err := l.Plan(t.Context(), dialect.Subject{Pod: toyPod(nil), Namespace: plain}, dialect.Options{})
+	for _, l := range []dialect.Set{dialect.SetOf(d), dialect.SetOf(d, toy())} {
+		p, err := l.Plan(dialect.Subject{Pod: toyPod(nil), Namespace: plain})
 		var invalid *dialect.InvalidError
 		require.ErrorAs(t, err, &invalid)
 		assert.Equal(t, "mine-2", invalid.Dialect)
@@ -214,7 +214,7 @@ func TestDeclinePanics(t *testing.T) {
 		assert.True(t, p.Decision.Selected && p.Decision.Undecided)
 	}
 	assert.False(t, d.ReadsNamespace(toyPod(nil)), "it would not help")
-	p, err := dialect.List{toy(), d}.Plan(t.Context(), dialect.Subject{Pod: toyPod(nil), Namespace: plain}, dialect.Options{})
+	p, err := dialect.SetOf(toy(), d).Plan(dialect.Subject{Pod: toyPod(nil), Namespace: plain})
 	require.NoError(t, err)
 	assert.Equal(t, "toy", p.Dialect)
 	assert.Empty(t, p.Warnings, "nobody contests it")
@@ -250,10 +250,10 @@ func TestWrongDialectIsNotThePodsFault(t *testing.T) {
 		d.NeedsNamespace, d.Build = false, build
 		for _, plan := range []func() (dialect.Plan, error){
 			func() (dialect.Plan, error) {
-				return d.Plan(t.Context(), dialect.Subject{Pod: toyPod(map[string]string{"mine/skip": "80"})}, dialect.Options{})
+				return d.Plan(dialect.Subject{Pod: toyPod(map[string]string{"mine/skip": "80"})}, dialect.Options{})
 			},
 			func() (dialect.Plan, error) {
-				return dialect.List{d, toy()}.Plan(t.Context(), dialect.Subject{Pod: toyPod(map[string]string{"mine/skip": "80"}), Namespace: plain}, dialect.Options{})
+				return dialect.SetOf(d, toy()).Plan(dialect.Subject{Pod: toyPod(map[string]string{"mine/skip": "80"}), Namespace: plain})
 			},
 		} {
 			p, err := plan()

@@ -20,7 +20,7 @@ spec: {containers: [{name: app}, {name: istio-proxy}]}`))
 		fmt.Println(err)
 		return
 	}
-	x, err := explain.Pod(dialect.List{istio.New()}, explain.Input{Subject: dialect.Subject{Pod: m.Pod}, Facts: mesh.List{istiofacts.New()}, Template: m.Template})
+	x, err := explain.Pod(dialect.SetOf(istio.New()), explain.Input{Subject: dialect.Subject{Pod: m.Pod}, Facts: mesh.List{istiofacts.New()}, Template: m.Template})
 	if err != nil {
 		fmt.Println(err)
 		return

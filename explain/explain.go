@@ -5,7 +5,6 @@ package explain
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -23,33 +22,30 @@ import (
 type Input struct {
 	// Subject is what the meshes decide on; its Pod is required. [Addrs] are the addresses in the pod's status.
 	Subject dialect.Subject
-	Options dialect.Options
-	// Known are the meshes that the program has: if the pod is of one that is not configured, the verdict says so.
-	Known dialect.List
 	// Facts are what is known of the meshes beside their dialects. Of one without, its Policy says how pods get into it.
 	Facts mesh.List
 	// Template: the pod is what a workload's template says, before any injector has seen it.
 	Template bool
 	// Warnings are those of how the input was found. The Explanation has them first.
 	Warnings []string
-	// Configuration is the origin of the meshes and the Options.
+	// Configuration is the origin of the meshes and their options.
 	Configuration Configuration
 }
 
 // TemplateOnly is the warning of an [Input.Template].
 const TemplateOnly = "this is a workload's template: what a mesh's injector adds to each pod is not in it"
 
-// Pod says what becomes of a pod, as the plugin with these meshes decides. A refused pod is an Explanation; see [Explanation.Err]. An
-// error means that no decision was reached.
-func Pod(meshes dialect.List, in Input) (Explanation, error) {
-	plan, err := meshes.Plan(context.Background(), in.Subject, in.Options)
+// Pod says what becomes of a pod, as the plugin with these meshes decides, and whether it is of a known one that is not configured. A refused
+// pod is an Explanation; see [Explanation.Err]. An error means that no decision was reached.
+func Pod(meshes dialect.Set, in Input) (Explanation, error) {
+	plan, err := meshes.Plan(in.Subject)
 	if err != nil && plan.Decision.Reason == "" {
 		return Explanation{}, err
 	}
 	x := Explanation{
 		Pod: Name(in.Subject.Pod), Dialect: cmp.Or(plan.Dialect, meshes.String()), Answers: plan.Answers, Configuration: in.Configuration, Decision: plan.Decision,
 		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, plan.Codes()...), Warnings: append([]string{}, in.Warnings...),
-		Plan: plan, err: err, Subject: in.Subject, known: in.Known, facts: in.Facts, template: in.Template,
+		Plan: plan, err: err, Subject: in.Subject, meshes: meshes, facts: in.Facts, template: in.Template,
 	}
 	if in.Template {
 		x.Warnings = append(x.Warnings, TemplateOnly)
@@ -58,10 +54,7 @@ func Pod(meshes dialect.List, in Input) (Explanation, error) {
 	for _, b := range plan.Bypasses {
 		x.Bypasses = append(x.Bypasses, b.String())
 	}
-	d := meshes.Named(plan.Dialect)
-	if d == nil {
-		d = &meshes[0]
-	}
+	d := meshes.Lookup(cmp.Or(plan.Dialect, meshes.Names()[0]))
 	if proxy := d.Policy.Proxy(in.Subject.Pod); proxy != nil {
 		x.proxy = proxy.Name
 	}
@@ -73,7 +66,7 @@ func Pod(meshes dialect.List, in Input) (Explanation, error) {
 		x.Settings = settings(plan.Redirect, plan.Origins)
 		x.Packets = x.typical()
 	}
-	x.Verdict = x.verdict(meshes)
+	x.Verdict = x.verdict()
 	return x, nil
 }
 
@@ -107,13 +100,13 @@ type Explanation struct {
 	Plan    dialect.Plan    `json:"-"`
 
 	err      error // of a refused pod
-	known    dialect.List
+	meshes   dialect.Set
 	facts    mesh.List
 	template bool
 	proxy    string // the name of its proxy container
 }
 
-// Err is the error with which the plugin refuses the pod; nil: it does not. It is that of [dialect.List.Plan].
+// Err is the error with which the plugin refuses the pod; nil: it does not. It is that of [dialect.Set.Plan].
 func (x Explanation) Err() error { return x.err }
 
 // Name returns the pod's name.

@@ -28,7 +28,7 @@ func TestAdviceInTheMeshsOwnWords(t *testing.T) {
 		`"net.example/join":"ja"`: {"net.example/join": "nein"},
 		`leave the pod out`:       {"net.example/own-proxy": ""},
 	} {
-		l := dialect.List{{Name: "fabric", Policy: policy, Names: redirect.Default().Names, Build: dialect.FromSchema(redirect.Schema{Defaults: redirect.Default()})}}
+		l := dialect.SetOf(dialect.Dialect{Name: "fabric", Policy: policy, Names: redirect.Default().Names, Build: dialect.FromSchema(redirect.Schema{Defaults: redirect.Default()})})
 		pod, err := json.Marshal(corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{
 			Name: "cart-0", Namespace: "shop", Annotations: annotations,
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "cart", Controller: &yes}},

@@ -2,19 +2,19 @@ package explain_test
 
 import (
 	"fmt"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/playground"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -107,27 +107,25 @@ var declines = map[string]selection.Reason{"istio": selection.InterceptionNone, 
 // TestEveryReason: each reason that a mesh can give for leaving a pod alone has a sentence, and something to do about it or an
 // explicit nothing.
 func TestEveryReason(t *testing.T) {
-	off, err := labels.Parse("mesh=off")
-	require.NoError(t, err)
 	byLabel := map[string]string{
 		"istio": pod(injected, noSidecar), "ambient": pod(`"labels": {"istio.io/dataplane-mode": "ambient"}`, app), "linkerd": pod(none, `"containers": [{"name": "linkerd-proxy"}]`),
 		"kuma":   pod(`"annotations": {"kuma.io/sidecar-injected": "true"}`, `"containers": [{"name": "kuma-sidecar"}]`),
 		"consul": pod(`"annotations": {"consul.hashicorp.com/connect-inject-status": "injected", "consul.hashicorp.com/transparent-proxy-status": "waiting"}`, app),
 	}
 	cases := slices.Clone(reasonCases)
-	for _, name := range dialects.Names() {
+	for _, name := range builtin.Names() {
 		cases = append(cases, everywhere(name)...)
 		cases = append(cases, reasonCase{name, selection.NamespaceExcludedByLabel, byLabel[name], shop(`"labels": {"mesh": "off"}`), `its labels match "mesh=off"`, "exclude_namespace_selector"})
 	}
 	seen := map[string]bool{}
 	for _, c := range cases {
 		name := fmt.Sprintf("%s, %s: %s", c.mesh, c.reason, c.pod)
-		l, err := dialects.Choose(dialects.All(), []string{c.mesh}, []string{"kube-system", "quiet"}, off)
-		require.NoError(t, err)
-		if c.namespace == "" || strings.Contains(c.pod, `"kube-system"`) && c.reason != selection.ExcludedNamespace {
-			l, err = dialects.Choose(dialects.All(), []string{c.mesh}, nil, nil)
-			require.NoError(t, err)
+		config := netconf.Config{Dialects: []string{c.mesh}}
+		if c.namespace != "" && (!strings.Contains(c.pod, `"kube-system"`) || c.reason == selection.ExcludedNamespace) {
+			config.Kubernetes = netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system", "quiet"}, ExcludeNamespaceSelector: "mesh=off"}
 		}
+		l, err := dialect.Configure(builtin.All(), config)
+		require.NoError(t, err)
 		x := ask(t, l, c.pod, c.namespace)
 		assert.Equal(t, c.reason, x.Decision.Reason, name)
 		assert.Equal(t, explain.Code(c.reason), x.Verdict.Code, name)
@@ -142,7 +140,7 @@ func TestEveryReason(t *testing.T) {
 		}
 		seen[c.mesh+" "+string(c.reason)] = true
 	}
-	for _, d := range dialects.All() {
+	for _, d := range builtin.All() {
 		want := possible(d.Policy)
 		if reason, ok := declines[d.Name]; assert.Equal(t, d.Policy.Decline != nil, ok, d.Name) && ok {
 			want = append(want, reason)
@@ -150,9 +148,9 @@ func TestEveryReason(t *testing.T) {
 		for _, reason := range want {
 			assert.True(t, seen[d.Name+" "+string(reason)], "%s can say %s, and no case has it", d.Name, reason)
 		}
-		assert.NotEqual(t, d.Name, builtin.Facts().Title(d.Name))
+		assert.NotEqual(t, d.Name, facts.Facts().Title(d.Name))
 	}
-	assert.Equal(t, "acme", builtin.Facts().Title("acme"))
+	assert.Equal(t, "acme", facts.Facts().Title("acme"))
 }
 
 // TestEveryNotice: each way past the mesh, each field that excludes and each warning comes with what helps.
@@ -169,7 +167,7 @@ func TestEveryNotice(t *testing.T) {
 		if !strings.Contains(strings.ToLower(e.Key), "exclude") && !strings.Contains(e.Key, "skip") {
 			continue
 		}
-		v := verdict(t, e.Pod, e.Namespace, dialects.Names()...)
+		v := verdict(t, e.Pod, e.Namespace, builtin.Names()...)
 		if assert.Len(t, v.Excluded, 1, e.Key) {
 			assert.Contains(t, v.Excluded[0].What, "not captured", e.Key)
 			assert.NotEmpty(t, v.Excluded[0].Do)
@@ -191,7 +189,7 @@ func TestEveryRefusal(t *testing.T) {
 		require.Positive(t, i, e.Key)
 		end := i + strings.Index(e.Pod[i:], "\n")
 		bad := e.Pod[:i] + "    " + e.Key + ": \"no %!\"" + e.Pod[end:]
-		v := verdict(t, bad, e.Namespace, dialects.Names()...)
+		v := verdict(t, bad, e.Namespace, builtin.Names()...)
 		if v.State != explain.Refused {
 			assert.NotEmpty(t, append(v.Warnings, v.Excluded...), "%s is neither refused nor a warning", e.Key)
 			continue
@@ -205,9 +203,7 @@ func TestEveryRefusal(t *testing.T) {
 
 	// What an operator may refuse, and what the injector has to write.
 	strict := func(pod string, names ...string) explain.Verdict {
-		l, err := dialects.All().Find(names...)
-		require.NoError(t, err)
-		return askWith(t, l, pod, shop(none), dialect.Options{RefuseProxyUID: true, RefuseNetRaw: true}).Verdict
+		return ask(t, known(t, names...).WithOptions(dialect.Options{RefuseProxyUID: true, RefuseNetRaw: true}), pod, shop(none)).Verdict
 	}
 	v := strict(pod(injected, `"containers": [{"name": "istio-proxy"}, {"name": "app", "securityContext": {"runAsUser": 1337}}]`), "istio")
 	assert.Contains(t, v.Sentence, "the plugin is told to refuse such pods")
@@ -240,15 +236,15 @@ func TestEveryRefusal(t *testing.T) {
 
 // TestSeveralMeshes: of several meshes those explain that the pod has to do with, and one that was not asked is named.
 func TestSeveralMeshes(t *testing.T) {
-	v := verdict(t, pod(none, app), shop(none), dialects.Names()...)
+	v := verdict(t, pod(none, app), shop(none), builtin.Names()...)
 	assert.Equal(t, explain.CodeNoMesh, v.Code)
 	for _, want := range []string{"istio-injection=enabled", "istio.io/dataplane-mode=ambient", "linkerd.io/inject=enabled", "kuma.io/sidecar-injection=enabled", "connect-inject"} {
 		assert.Contains(t, strings.Join(v.Do, "\n"), want)
 	}
-	v = verdict(t, pod(none, app), shop(`"labels": {"istio-injection": "enabled"}`), dialects.Names()...)
+	v = verdict(t, pod(none, app), shop(`"labels": {"istio-injection": "enabled"}`), builtin.Names()...)
 	assert.Equal(t, explain.Code(selection.NoProxy), v.Code, "only Istio was asked for it")
 	assert.NotContains(t, strings.Join(v.Do, "\n"), "kuma")
-	v = verdict(t, pod(none, `"hostNetwork": true, `+app), shop(none), dialects.Names()...)
+	v = verdict(t, pod(none, `"hostNetwork": true, `+app), shop(none), builtin.Names()...)
 	assert.Empty(t, v.Because, "the same is not said for each")
 
 	v = verdict(t, pod(none, `"containers": [{"name": "linkerd-proxy"}]`), shop(none), "istio", "ambient")

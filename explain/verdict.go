@@ -77,7 +77,7 @@ type Notice struct {
 var untouched = []selection.Reason{selection.NoProxy, selection.NotInjected, selection.NotEnabled}
 
 // verdict sums up the plan.
-func (x Explanation) verdict(l dialect.List) Verdict {
+func (x Explanation) verdict() Verdict {
 	v := Verdict{Because: []string{}, Do: []string{}, Past: []Notice{}, Excluded: []Notice{}, Warnings: x.warned()}
 	switch {
 	case x.err != nil:
@@ -98,27 +98,27 @@ func (x Explanation) verdict(l dialect.List) Verdict {
 		v.Sentence += "."
 	default:
 		v.State = Outside
-		x.outside(&v, l)
+		x.outside(&v)
 	}
 	return v
 }
 
 // outside explains by the meshes that the pod has to do with; by all of them if it has to do with none.
-func (x Explanation) outside(v *Verdict, l dialect.List) {
+func (x Explanation) outside(v *Verdict) {
 	answers := x.Plan.Answers
 	if len(answers) == 0 {
-		answers = []dialect.Answer{{Dialect: l.String(), Decision: x.Plan.Decision}}
+		answers = []dialect.Answer{{Dialect: x.meshes.String(), Decision: x.Plan.Decision}}
 	}
 	all := make([]about, len(answers))
 	for i, a := range answers {
-		all[i] = x.about(l.Named(a.Dialect), a)
+		all[i] = x.about(x.meshes.Lookup(a.Dialect), a)
 	}
 	concerned := slices.DeleteFunc(slices.Clone(all), func(a about) bool {
 		found := a.Injection.Asks(a.pod, a.namespace)
 		return slices.Contains(untouched, a.Reason) && found.Answer == mesh.Unknown
 	})
 	switch {
-	case !slices.ContainsFunc(concerned, func(a about) bool { return !slices.Contains(untouched, a.Reason) }) && x.otherDialect(v, l):
+	case !slices.ContainsFunc(concerned, func(a about) bool { return !slices.Contains(untouched, a.Reason) }) && x.otherDialect(v):
 		return // whatever its namespace asks for, another mesh's proxy is there
 	case len(concerned) > 0:
 		all = concerned
@@ -154,22 +154,22 @@ func (x Explanation) about(d *dialect.Dialect, a dialect.Answer) about {
 }
 
 // otherDialect looks whether the pod is of a mesh that was not asked.
-func (x Explanation) otherDialect(v *Verdict, l dialect.List) bool {
-	for _, d := range x.known {
-		if decision := d.Decide(x.Subject.Pod, x.Subject.Namespace); l.Named(d.Name) != nil || !decision.Selected || decision.Err != nil {
+func (x Explanation) otherDialect(v *Verdict) bool {
+	for _, d := range x.meshes.Known() {
+		if decision := d.Decide(x.Subject.Pod, x.Subject.Namespace); x.meshes.Lookup(d.Name) != nil || !decision.Selected || decision.Err != nil {
 			continue
 		}
 		v.Code = CodeOtherDialect
-		v.Sentence = fmt.Sprintf("This pod is not captured, because it is of the mesh %s, and the plugin is configured for %s only.", x.facts.Title(d.Name), x.titles(l))
-		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(l.Names(), d.Name), ", ")), Then(inForce, x.Subject.Pod))
+		v.Sentence = fmt.Sprintf("This pod is not captured, because it is of the mesh %s, and the plugin is configured for %s only.", x.facts.Title(d.Name), x.titles(x.meshes.Names()))
+		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(x.meshes.Names(), d.Name), ", ")), Then(inForce, x.Subject.Pod))
 		return true
 	}
 	return false
 }
 
-func (x Explanation) titles(l dialect.List) string {
+func (x Explanation) titles(names []string) string {
 	var all []string
-	for _, name := range l.Names() {
+	for _, name := range names {
 		all = append(all, x.facts.Title(name))
 	}
 	return strings.Join(all, " and ")

@@ -1,6 +1,7 @@
 package explain_test
 
 import (
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"strings"
 	"testing"
 
@@ -10,26 +11,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/playground"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 )
 
 // verdict asks the named meshes about a pod. An empty namespace is not known.
 func verdict(t *testing.T, pod, namespace string, names ...string) explain.Verdict {
 	t.Helper()
-	l, err := dialects.All().Find(names...)
-	require.NoError(t, err)
-	return ask(t, l, pod, namespace).Verdict
+	return ask(t, known(t, names...), pod, namespace).Verdict
 }
 
-func ask(t *testing.T, l dialect.List, pod, namespace string) explain.Explanation {
+func known(t *testing.T, names ...string) dialect.Set {
 	t.Helper()
-	return askWith(t, l, pod, namespace, dialect.Options{})
+	set, err := dialect.Configure(builtin.All(), netconf.Config{Dialects: names})
+	require.NoError(t, err)
+	return set
 }
 
-func askWith(t *testing.T, l dialect.List, pod, namespace string, o dialect.Options) explain.Explanation {
+func ask(t *testing.T, set dialect.Set, pod, namespace string) explain.Explanation {
 	t.Helper()
 	m, err := explain.ParseManifest([]byte(pod))
 	require.NoError(t, err)
@@ -39,7 +40,7 @@ func askWith(t *testing.T, l dialect.List, pod, namespace string, o dialect.Opti
 		require.NoError(t, err)
 	}
 	subject := dialect.Subject{Pod: m.Pod, Namespace: n, Addrs: explain.Addrs(m.Pod)}
-	x, err := explain.Pod(l, explain.Input{Subject: subject, Options: o, Known: dialects.All(), Facts: builtin.Facts(), Template: m.Template})
+	x, err := explain.Pod(set, explain.Input{Subject: subject, Facts: facts.Facts(), Template: m.Template})
 	require.NoError(t, err)
 	return x
 }
@@ -57,7 +58,7 @@ func TestVerdict(t *testing.T) {
 			continue
 		}
 		seen++
-		v := verdict(t, e.Pod, e.Namespace, dialects.Names()...)
+		v := verdict(t, e.Pod, e.Namespace, builtin.Names()...)
 		assert.Equal(t, state, v.State, e.Title)
 		assert.Regexp(t, `^(The|This) .*\.$`, v.Sentence, e.Title)
 		assert.Equal(t, state != explain.Captured, len(v.Do) > 0, e.Title)
@@ -72,7 +73,7 @@ func TestVerdict(t *testing.T) {
 	plain := `{"metadata": {"name": "a"}, "spec": {"containers": [{"name": "linkerd-proxy"}, {"name": "linkerd-init"}]}}`
 	v := verdict(t, plain, playground.Namespace, "istio")
 	assert.Contains(t, v.Sentence, "no container is named istio-proxy")
-	v = verdict(t, plain, playground.Namespace, dialects.Names()...)
+	v = verdict(t, plain, playground.Namespace, builtin.Names()...)
 	assert.Equal(t, `The plugin leaves this pod alone, because container "linkerd-init" sets the rules itself: it is the mesh's own, and captures the pod in the plugin's place.`, v.Sentence)
 	assert.Empty(t, v.Because)
 

@@ -25,17 +25,16 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/versionmetric"
 	"github.com/meshcni/meshcni/mesh"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/status"
 )
@@ -72,9 +71,9 @@ type Options struct {
 	open    func(repair.Options) (controller, error)
 }
 
-func builtIn(known []dialect.Dialect) dialect.List {
+func builtIn(known []dialect.Dialect) []dialect.Dialect {
 	if known == nil {
-		return dialects.All()
+		return builtin.All()
 	}
 	return known
 }
@@ -84,10 +83,10 @@ func (o Options) withDefaults() Options {
 	o.Version = cmp.Or(o.Version, version.Long())
 	o.Dialects = builtIn(o.Dialects)
 	if !o.asked { // once, since it takes milliseconds
-		o.asked, o.invalid = true, dialect.List(o.Dialects).Validate()
+		o.asked, o.invalid = true, dialect.Validate(o.Dialects)
 	}
 	if o.Facts == nil {
-		o.Facts = builtin.Facts()
+		o.Facts = facts.Facts()
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -99,14 +98,17 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// configured returns the meshes of a plugin's configuration.
-func (o Options) configured(plugin netconf.Config) (dialects.Configured, error) {
+// meshes are those that the plugin decides by.
+func (o Options) meshes(s Config) (dialect.Set, error) {
 	if o.invalid != nil {
-		return dialects.Configured{}, o.invalid
+		return dialect.Set{}, o.invalid
 	}
-	m, err := dialects.OfValid(o.Dialects, plugin)
-	return m, dialects.ByFlag(err, dialects.Flag)
+	set, err := dialect.Configure(o.Dialects, s.Effective())
+	return set, dialect.ByFlag(err, byFlag)
 }
+
+// byFlag puts a flag's name before its fault.
+func byFlag(flag string, err error) error { return fmt.Errorf("%s: %w", flag, err) }
 
 // Agent is the agent of a node. Make one with [New]. Its methods are safe for concurrent use.
 type Agent struct {

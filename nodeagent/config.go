@@ -12,7 +12,6 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
@@ -153,15 +152,20 @@ func (c Config) acts() bool {
 	return c.Repair.Action != "" && c.Repair.Action != repair.ActionNone || c.Repair.VerifyInterval > 0
 }
 
-// Effective returns the plugin's configuration as far as the agent decides by it, as it will be on the node: a template may
-// say otherwise than Plugin.
-func (c Config) Effective() netconf.Config {
-	p := c.Plugin
+// entry returns the plugin's configuration as it will be on the node: a template may say otherwise than Plugin.
+func (c Config) entry() netconf.Config {
 	if entry, err := c.Entry(); err == nil && c.PluginConfig != "" {
-		if p, _, err = netconf.Parse(entry); err != nil {
-			p = c.Plugin
+		if p, _, err := netconf.Parse(entry); err == nil {
+			return p
 		}
 	}
+	return c.Plugin
+}
+
+// Effective returns the plugin's configuration as far as the agent decides on pods by it, as it will be on the node: a template may
+// say otherwise than Plugin.
+func (c Config) Effective() netconf.Config {
+	p := c.entry()
 	return netconf.Config{
 		Type: p.Type, Dialects: p.Dialects, Backend: p.Backend, UncapturedFamily: p.UncapturedFamily, RefuseProxyUID: p.RefuseProxyUID, RefuseNetRaw: p.RefuseNetRaw,
 		PodNamespace: p.PodNamespace, RunDir: c.RunDir, Ambient: p.Ambient, Kubernetes: netconf.Kubernetes{
@@ -174,14 +178,14 @@ func (c Config) Effective() netconf.Config {
 // detection alone are not among them, since what is wrong with that is no reason not to capture pods. Nil dialects are the built-in ones.
 func (c Config) Validate(known []dialect.Dialect) error {
 	known = builtIn(known)
-	return c.validate(dialect.List(known).Validate() == nil, known)
+	return c.validate(dialect.Validate(known) == nil, known)
 }
 
-func (c Config) validate(work bool, known dialect.List) error {
+func (c Config) validate(work bool, known []dialect.Dialect) error {
 	errs := []error{c.Config.Validate(), validateLifetime(c.TokenLifetime), c.Ambient.validate(c.Node)}
 	if work { // an agent of dialects that cannot work is never ready, and says why
-		_, err := dialects.OfValid(known, c.Plugin)
-		errs = append(errs, dialects.ByFlag(err, dialects.Flag))
+		_, err := dialect.Configure(known, c.Plugin)
+		errs = append(errs, dialect.ByFlag(err, byFlag))
 	}
 	if err := c.validateDialects(known); err != nil {
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
@@ -212,9 +216,10 @@ func (c Config) validate(work bool, known dialect.List) error {
 }
 
 // validateDialects returns an error for each dialect that this agent does not serve.
-func (c Config) validateDialects(known dialect.List) error {
+func (c Config) validateDialects(known []dialect.Dialect) error {
 	var errs []error
-	_, err := known.Find(c.Plugin.Dialects...)
+	names := dialect.SetOf(known...).Names()
+	unknown := slices.ContainsFunc(c.Plugin.Dialects, func(name string) bool { return !slices.Contains(names, name) })
 	installed, served := c.Effective().Dialects, false // a template may name others
 	for _, name := range installed {
 		if !onNode(known, name) {
@@ -224,16 +229,15 @@ func (c Config) validateDialects(known dialect.List) error {
 			errs = append(errs, fmt.Errorf("%q: its pods need an agent that hands their network namespaces to the node's proxy: set ambient", name))
 		}
 	}
-	if c.Ambient.Enabled && !served && err == nil {
+	if c.Ambient.Enabled && !served && !unknown {
 		errs = append(errs, fmt.Errorf("ambient is set, and none of %s has its proxy on the node: name one that has, as %s does", installed, WithNodeProxies(known)))
 	}
 	return errors.Join(errs...)
 }
 
 // onNode reports whether the name is that of a mesh whose proxy is on the node.
-func onNode(known dialect.List, name string) bool {
-	d := known.Named(name)
-	return d != nil && d.NodeProxy != nil
+func onNode(known []dialect.Dialect, name string) bool {
+	return slices.ContainsFunc(known, func(d dialect.Dialect) bool { return d.Name == name && d.NodeProxy != nil })
 }
 
 // WithNodeProxies names the meshes whose proxy is on the node, and then the first of all: what an agent with Ambient serves unless told

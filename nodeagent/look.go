@@ -47,7 +47,7 @@ func recorded(runDir, uid string) agentapi.Pod {
 }
 
 // enter reads the rules in the pod's network namespace.
-func enter(ctx context.Context, known dialect.List, pod *agentapi.Pod, uid, hostRoot string) {
+func enter(ctx context.Context, known []dialect.Dialect, pod *agentapi.Pod, uid, hostRoot string) {
 	last := attachment.Record{Pod: status.ID{UID: uid}}
 	if len(pod.Records) > 0 {
 		last = pod.Records[len(pod.Records)-1]

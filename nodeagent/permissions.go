@@ -3,7 +3,6 @@
 package nodeagent
 
 import (
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/rights"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -16,10 +15,11 @@ func (o Options) Permissions() ([]agentapi.Right, error) {
 }
 
 func (o Options) permissions(s Config, ownToken bool) ([]agentapi.Right, error) {
+	entry := s.entry()
 	n := rights.Needs{
 		OwnToken:  ownToken,
-		Namespace: s.Plugin.PodNamespace, Node: s.Node, PluginAccount: s.PluginServiceAccount, WriteStatus: s.Plugin.WriteStatus, Ambient: s.Ambient.Enabled,
-		Serves: s.Plugin.Agent != netconf.AgentOff && s.Node != "", OnlyServes: s.Plugin.Agent == netconf.AgentRequire,
+		Namespace: s.Plugin.PodNamespace, Node: s.Node, PluginAccount: s.PluginServiceAccount, WriteStatus: entry.WriteStatus, Ambient: s.Ambient.Enabled,
+		Serves: entry.Agent != netconf.AgentOff && s.Node != "", OnlyServes: entry.Agent == netconf.AgentRequire,
 	}
 	if s.UninstallOnExit == OnExitAuto {
 		n.DaemonSet = s.DaemonSetName
@@ -28,7 +28,7 @@ func (o Options) permissions(s Config, ownToken bool) ([]agentapi.Right, error) 
 	if err != nil {
 		return nil, err
 	}
-	n.Namespaces = meshes.MayReadNamespace()
+	n.Namespaces = meshes.ReadsNamespace(nil)
 	if (s.acts() || s.Repair.Detect != nil || s.AutoEvict) && s.Node != "" {
 		repairs, err := o.permissible(s)
 		if err != nil {
@@ -37,12 +37,4 @@ func (o Options) permissions(s Config, ownToken bool) ([]agentapi.Right, error) 
 		n.Repair = repairs.Permissions()
 	}
 	return rights.Agent(n), nil
-}
-
-// meshes are those that the plugin decides by, without the namespaces that it excludes by name.
-func (o Options) meshes(s Config) (dialect.List, error) {
-	installed := s.Effective()
-	installed.Kubernetes.ExcludeNamespaces = nil
-	m, err := o.configured(installed)
-	return m.Meshes, err
 }

@@ -110,7 +110,7 @@ func (e ending) Warnings() []string {
 func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) {
 	s := a.settings
 	plugin := s.Effective()
-	meshes, err := a.options.configured(plugin)
+	meshes, err := a.options.meshes(s)
 	if err != nil {
 		return nil, err
 	}
@@ -119,9 +119,9 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 		return nil, err
 	}
 	o := nodeproxy.Options{
-		Dialects: meshes.Meshes, Plan: meshes.Options,
-		Apply: apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.HostRoot},
-		Pods:  a.pods, Proxy: a.options.Proxy, Events: a.events, Records: attachment.In(s.RunDir), Log: a.log,
+		Meshes: meshes,
+		Apply:  apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.HostRoot},
+		Pods:   a.pods, Proxy: a.options.Proxy, Events: a.events, Records: attachment.In(s.RunDir), Log: a.log,
 		VerifyInterval: time.Duration(s.Ambient.VerifyInterval), DrainTimeout: s.Ambient.drainTimeout(),
 	}
 	if o.Status, err = nodeproxy.NewAPIStatus(config); err != nil {
@@ -131,7 +131,7 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 		RunDir: s.RunDir, CacheDir: s.CNICacheDir, HostRoot: s.HostRoot, ProcRoot: s.ProcRoot, Log: a.log,
 	})
 	o.Namespaces = namespaces{a.store}
-	if err := a.exempt(ctx, meshes.Meshes); err != nil {
+	if err := a.exempt(ctx, meshes); err != nil {
 		return nil, err
 	}
 	if a.probes != nil {
@@ -158,9 +158,9 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 }
 
 // exempt sets up the exemption of the host's probes, if a mesh knows them by an address, and takes over what another agent has.
-func (a *ambientParts) exempt(ctx context.Context, meshes dialect.List) error {
+func (a *ambientParts) exempt(ctx context.Context, meshes dialect.Set) error {
 	var err error
-	if a.probes, a.host, err = a.settings.probeSet(meshes); err != nil || a.probes == nil {
+	if a.probes, a.host, err = a.settings.probeSet(slices.Collect(meshes.All())); err != nil || a.probes == nil {
 		return err
 	}
 	took, err := a.probes.TakeOver(ctx, probes.IstioCNI())
@@ -172,7 +172,7 @@ func (a *ambientParts) exempt(ctx context.Context, meshes dialect.List) error {
 
 // probeSet returns the exemption of the host's probes, and the host's namespace, which the caller closes. It is nil if no mesh knows
 // probes by an address.
-func (s Config) probeSet(meshes dialect.List) (*probes.Set, *netnsexec.NetNS, error) {
+func (s Config) probeSet(meshes []dialect.Dialect) (*probes.Set, *netnsexec.NetNS, error) {
 	o := probes.Options{Root: s.HostRoot, Backend: ruleset.Backend(s.Effective().Backend)}
 	for _, d := range meshes {
 		if d.NodeProxy != nil {

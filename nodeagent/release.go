@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
@@ -137,9 +136,9 @@ func (o Options) forgetProxied(ctx context.Context, s Config) error {
 		netnsstore.RemoveJournal(netnsstore.Options{RunDir: s.RunDir, HostRoot: s.HostRoot}),
 		removeIfThere(filepath.Join(s.RunDir, lockFile)), removeIfThere(filepath.Join(s.RunDir, handedOverFile)),
 	}
-	meshes, err := dialects.Of(o.Dialects, s.Effective())
+	meshes, err := o.meshes(s)
 	errs = append(errs, err)
-	set, host, err := s.probeSet(meshes.Known)
+	set, host, err := s.probeSet(meshes.Known())
 	if set != nil {
 		err = set.Remove(ctx)
 	}

@@ -223,12 +223,12 @@ func (o Options) repairOptions(s Config) (repair.Options, error) {
 // permissible is the same without the API server.
 func (o Options) permissible(s Config) (repair.Options, error) {
 	all, plugin := s.Repair, s.Effective()
-	meshes, err := o.configured(plugin)
+	meshes, err := o.meshes(s)
 	if err != nil {
 		return all, err
 	}
 	all.Node, all.HostRoot, all.ProcRoot, all.Records = s.Node, s.HostRoot, s.ProcRoot, attachment.In(plugin.RunDir)
-	all.Dialects, all.Others, all.Plan = meshes.Meshes, meshes.Others(), meshes.Options
+	all.Meshes = meshes
 	if all.Backend, err = ruleset.ParseBackend(string(plugin.Backend)); err != nil {
 		return all, err
 	}
@@ -237,7 +237,7 @@ func (o Options) permissible(s Config) (repair.Options, error) {
 	}
 	all.Criteria = maps.Clone(all.Criteria)
 	for name, c := range all.Criteria {
-		if d := all.Dialects.Named(name); d != nil {
+		if d := meshes.Lookup(name); d != nil {
 			c.Policy = &d.Policy
 			all.Criteria[name] = c
 		} else {

@@ -51,7 +51,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 		}
 		return repair.Options{}
 	}
-	assert.Equal(t, "istio", next().Dialects.String())
+	assert.Equal(t, "istio", next().Meshes.String())
 	c := o.Config
 	c.Plugin.LogLevel, c.Plugin.AddDeadline = "debug", netconf.Duration(5*time.Second)
 	require.NoError(t, agent.Reload(c))
@@ -63,9 +63,9 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 	c.Plugin.Kubernetes.ExcludeNamespaces, c.Plugin.Kubernetes.ExcludeNamespaceSelector = []string{"a"}, "mesh=off,!on"
 	require.NoError(t, agent.Reload(c))
 	r := next() // not the one with another log level
-	assert.Equal(t, []any{"linkerd", redirect.UncapturedDrop}, []any{r.Dialects.String(), r.Plan.UncapturedFamily})
-	assert.Contains(t, r.Dialects[0].Policy.ExcludedNamespaces, "a")
-	assert.Len(t, r.Dialects[0].Policy.ExcludedNamespaceLabels, 1)
+	assert.Equal(t, []any{"linkerd", redirect.UncapturedDrop}, []any{r.Meshes.String(), r.Meshes.Options().UncapturedFamily})
+	assert.Contains(t, r.Meshes.Lookup("linkerd").Policy.ExcludedNamespaces, "a")
+	assert.Len(t, r.Meshes.Lookup("linkerd").Policy.ExcludedNamespaceLabels, 1)
 	c.Plugin.Backend = netconf.Backend(ruleset.BackendNftables)
 	require.NoError(t, agent.Reload(c))
 	assert.Equal(t, ruleset.BackendNftables, next().Backend)
@@ -84,7 +84,7 @@ func TestRepairFollowsTheConfiguration(t *testing.T) {
 	require.NoError(t, agent.Reload(c))
 	c.Plugin.RefuseProxyUID = true
 	require.NoError(t, agent.Reload(c))
-	assert.True(t, next().Plan.RefuseProxyUID, "nothing else was begun meanwhile")
+	assert.True(t, next().Meshes.Options().RefuseProxyUID, "nothing else was begun meanwhile")
 	require.NoError(t, agent.end())
 }
 

@@ -53,7 +53,7 @@ func (o Options) nodePods(s Config) (*nodepods.Watch, error) {
 		return nil, err
 	}
 	return nodepods.New(nodepods.Options{
-		Config: config, Node: s.Node, Namespaces: meshes.MayReadNamespace(), Dialects: o.Dialects,
+		Config: config, Node: s.Node, Namespaces: meshes.ReadsNamespace(nil), Dialects: o.Dialects,
 		Attached: nodepods.Attachments(s.RunDir, s.CNICacheDir), Log: o.Log,
 	})
 }

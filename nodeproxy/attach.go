@@ -147,7 +147,7 @@ func (c *Controller) awaitPod(ctx context.Context, id status.ID) (*corev1.Pod, e
 
 // knowsNamespace reports whether the pod's namespace can be had, or no mesh asks for it.
 func (c *Controller) knowsNamespace(pod *corev1.Pod) bool {
-	for _, d := range c.opts.Dialects {
+	for d := range c.opts.Meshes.All() {
 		if d.ReadsNamespace(pod) {
 			_, err := c.opts.Pods.Namespace(pod.Namespace)
 			return err == nil

@@ -108,7 +108,7 @@ func BenchmarkEndedPods(b *testing.B) {
 		}
 	}))
 	b.Cleanup(func() { server.CloseClientConnections(); server.Close() })
-	watch, err := nodepods.New(nodepods.Options{Config: &rest.Config{Host: server.URL, QPS: -1}, Node: "n1", Dialects: dialect.List{ambient.New(ambient.Options{})}})
+	watch, err := nodepods.New(nodepods.Options{Config: &rest.Config{Host: server.URL, QPS: -1}, Node: "n1", Dialects: []dialect.Dialect{ambient.New(ambient.Options{})}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func (n *node) sandbox(uid types.UID) *netnsexec.NetNS {
 // start starts a controller without memory.
 func (n *node) start() {
 	o := nodeproxy.Options{
-		Dialects: []dialect.Dialect{ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})}, Apply: apply.Options{Backend: n.backend},
+		Meshes: dialect.SetOf(ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})), Apply: apply.Options{Backend: n.backend},
 		Pods: n.pods, Namespaces: n.namespaces, Proxy: n.proxy, Probes: n.probes, Status: n.pods, Records: n.records,
 		VerifyInterval: 50 * time.Millisecond, ListenTimeout: 300 * time.Millisecond, DrainTimeout: -1, Budget: nodeproxy.Unlimited, MaxDriftShare: 1,
 		Events: n.events,

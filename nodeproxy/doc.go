@@ -1,7 +1,7 @@
 // Package nodeproxy hands pods to a mesh proxy that runs once on the node, takes them back, and sees to it that no pod
 // silently falls out of its care.
 //
-//	controller, err := nodeproxy.New(nodeproxy.Options{Dialects: meshes, Pods: pods, Namespaces: store, Proxy: server, …})
+//	controller, err := nodeproxy.New(nodeproxy.Options{Meshes: meshes, Pods: pods, Namespaces: store, Proxy: server, …})
 //	err = controller.Run(ctx)
 //
 // A proxy of one's own is served by implementing [Proxy], which has three methods. Package zds serves Istio's. [Pods],

@@ -51,7 +51,7 @@ func (n *node) metric(series string) float64 {
 func TestBypassesAreReported(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, ruleset.BackendNftables)
-	n.options = func(o *nodeproxy.Options) { o.Plan.RefuseProxyUID = true }
+	n.options = func(o *nodeproxy.Options) { o.Meshes = o.Meshes.WithOptions(dialect.Options{RefuseProxyUID: true}) }
 	capabilities := map[types.UID]*corev1.Capabilities{
 		n.pod(1): nil, n.pod(2): {Drop: []corev1.Capability{"ALL"}}, n.pod(3): {Add: []corev1.Capability{"NET_ADMIN"}},
 	}
@@ -303,7 +303,9 @@ func TestDeclinePanics(t *testing.T) {
 		}
 		return "is-ambient", "it is"
 	}
-	n.options = func(o *nodeproxy.Options) { o.Dialects = append([]dialect.Dialect{sidecar}, o.Dialects...) }
+	n.options = func(o *nodeproxy.Options) {
+		o.Meshes = dialect.SetOf(append([]dialect.Dialect{sidecar}, o.Meshes.Known()...)...)
+	}
 	uid, other := n.pod(1), n.pod(2)
 	n.pods.label("shop", "ambient")
 	n.start()
@@ -343,7 +345,9 @@ func TestSeveralMeshes(t *testing.T) {
 	n := newNode(t, ruleset.BackendNftables)
 	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Policy: ambient.New(ambient.Options{}).Policy, Names: ambient.Defaults().Names}
 	sidecar.NeedsNamespace = true
-	n.options = func(o *nodeproxy.Options) { o.Dialects = append([]dialect.Dialect{sidecar}, o.Dialects...) }
+	n.options = func(o *nodeproxy.Options) {
+		o.Meshes = dialect.SetOf(append([]dialect.Dialect{sidecar}, o.Meshes.Known()...)...)
+	}
 	uid := n.pod(1)
 	n.pods.label("shop", "ambient")
 	n.start()
@@ -352,7 +356,7 @@ func TestSeveralMeshes(t *testing.T) {
 
 	// The other way round it is ours, and that the other would have it too is said.
 	n.kill()
-	n.options = func(o *nodeproxy.Options) { o.Dialects = append(o.Dialects, sidecar) }
+	n.options = func(o *nodeproxy.Options) { o.Meshes = dialect.SetOf(append(o.Meshes.Known(), sidecar)...) }
 	n.start()
 	n.captured(uid)
 	assert.Contains(t, n.state(uid).Detail, "sidecar would select the pod too")
@@ -376,7 +380,7 @@ func TestSeveralMeshes(t *testing.T) {
 // TestNew: all that is wrong with the options at once.
 func TestNew(t *testing.T) {
 	t.Parallel()
-	_, err := nodeproxy.New(nodeproxy.Options{Budget: nodeproxy.Budget{Burst: 1}, Dialects: []dialect.Dialect{{Name: "x"}}})
+	_, err := nodeproxy.New(nodeproxy.Options{Budget: nodeproxy.Budget{Burst: 1}, Meshes: dialect.SetOf(dialect.Dialect{Name: "x"})})
 	for _, part := range []string{
 		"make controller of the node's proxy: ", "budget of 0 a minute", "dialect x: its Build is nil", "no dialect with a proxy on the node",
 		"no pods", "no network namespaces", "no proxy",

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/brief"
 )
 
@@ -37,10 +36,12 @@ func (c *Controller) nothingLeft(uid types.UID, pod *corev1.Pod) bool {
 
 // told reports whether a pod's annotations say that it is in a mesh.
 func (c *Controller) told(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool {
-		_, told := pod.Annotations[d.StatusAnnotation()]
-		return told
-	})
+	for d := range c.opts.Meshes.All() {
+		if _, told := pod.Annotations[d.StatusAnnotation()]; told {
+			return true
+		}
+	}
+	return false
 }
 
 // forgetEnded drops the entries of pods that ended long ago.

@@ -49,7 +49,7 @@ func (noNamespaces) Forget(types.UID) error { return nil }
 // A controller for a proxy of one's own. Packages nodepods and netnsstore have the pods and namespaces of a real node.
 func ExampleNew() {
 	c, err := nodeproxy.New(nodeproxy.Options{
-		Dialects: []dialect.Dialect{ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})}, Pods: noPods{}, Namespaces: noNamespaces{}, Proxy: myProxy{},
+		Meshes: dialect.SetOf(ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})), Pods: noPods{}, Namespaces: noNamespaces{}, Proxy: myProxy{},
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/tools/record"
@@ -21,13 +22,12 @@ type Budget = budget.Budget
 // Unlimited is the Budget without limits.
 var Unlimited = budget.Unlimited
 
-// Options configures a [Controller]. Dialects, Pods, Namespaces and Proxy are required.
+// Options configures a [Controller]. Meshes, Pods, Namespaces and Proxy are required.
 type Options struct {
-	// Dialects are the meshes of the node in the order in which they are asked. The first that selects a pod has it; those
-	// without a NodeProxy are asked too, and their pods are left alone. At least one has a NodeProxy.
-	Dialects dialect.List
-	// Plan and Apply are the plugin's own options, so that both decide and program alike.
-	Plan  dialect.Options
+	// Meshes are the node's, as the plugin is configured. Those without a NodeProxy are asked too, and their pods are left alone. At
+	// least one has a NodeProxy.
+	Meshes dialect.Set
+	// Apply are the plugin's own options, so that both program alike.
 	Apply apply.Options
 
 	// Pods are this node's.
@@ -119,9 +119,9 @@ func (o Options) withDefaults() Options {
 }
 
 func (o Options) validate() error {
-	errs := []error{o.Budget.Validate(), o.Dialects.Validate()}
+	errs := []error{o.Budget.Validate(), dialect.Validate(slices.Collect(o.Meshes.All()))}
 	served := false
-	for _, d := range o.Dialects {
+	for d := range o.Meshes.All() {
 		served = served || d.NodeProxy != nil
 	}
 	for _, missing := range []struct {

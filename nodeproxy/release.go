@@ -137,8 +137,8 @@ func (c *Controller) lookedAt(e *entry, releasing bool) {
 
 // agent returns the agent of the name that a mesh with a proxy on the node knows, or nil.
 func (c *Controller) agent(name string) *dialect.Agent {
-	for i := range c.opts.Dialects {
-		if p := c.opts.Dialects[i].NodeProxy; p != nil {
+	for d := range c.opts.Meshes.All() {
+		if p := d.NodeProxy; p != nil {
 			if a, ok := p.Agents[name]; ok {
 				return &a
 			}
@@ -158,7 +158,7 @@ func (c *Controller) give(ctx context.Context, w *work, m mode) (given bool, err
 		return true, nil
 	}
 	p, namespace, err := c.planOf(ctx, w.pod, w.addrs)
-	mesh := c.opts.Dialects.Named(p.Dialect)
+	mesh := c.opts.Meshes.Lookup(p.Dialect)
 	switch {
 	case p.Decision.Undecided, errors.Is(err, dialect.ErrNamespaceUnknown):
 		return true, err

@@ -112,10 +112,11 @@ func TestGivenToNobody(t *testing.T) {
 	n, uid := oneCaptured(t)
 	n.kill()
 	n.options = func(o *nodeproxy.Options) {
-		mesh, proxy := o.Dialects[0], *o.Dialects[0].NodeProxy
+		mesh := o.Meshes.Known()[0]
+		proxy := *mesh.NodeProxy
 		proxy.Agents = map[string]dialect.Agent{"other": {Rules: func(redirect.Redirect) ruleset.Ruleset { panic("boom") }}}
 		mesh.NodeProxy = &proxy
-		o.Dialects = dialect.List{mesh}
+		o.Meshes = dialect.SetOf(mesh)
 	}
 	n.start()
 	n.captured(uid)

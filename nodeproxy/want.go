@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,7 @@ func (c *Controller) decide(ctx context.Context, w *want) {
 	}
 	p, namespace, err := c.planOf(ctx, w.pod, w.addrs)
 	w.plan, w.namespace, w.Why, w.detail = p, namespace, status.Code(p.Decision.Reason), p.Decision.Detail
-	mesh := c.opts.Dialects.Named(p.Dialect)
+	mesh := c.opts.Meshes.Lookup(p.Dialect)
 	switch {
 	case errors.Is(err, dialect.ErrNamespaceUnknown):
 		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeNamespaceUnknown, err.Error()
@@ -111,13 +112,13 @@ func (w *want) selected(ctx context.Context, err error) {
 func (c *Controller) planOf(ctx context.Context, pod *corev1.Pod, addrs []netip.Addr) (dialect.Plan, *corev1.Namespace, error) {
 	var namespace *corev1.Namespace
 	var unknown error
-	if c.opts.Dialects.ReadsNamespace(pod) {
+	if c.opts.Meshes.ReadsNamespace(pod) {
 		if namespace, unknown = c.opts.Pods.Namespace(pod.Namespace); unknown != nil {
 			namespace = nil
 		}
 	}
 	s := dialect.Subject{Pod: pod, Namespace: namespace, Addrs: addrs}
-	p, err := c.opts.Dialects.Plan(ctx, s, c.opts.Plan)
+	p, err := c.opts.Meshes.Plan(s)
 	if errors.Is(err, dialect.ErrNamespaceUnknown) && unknown != nil {
 		err = fmt.Errorf("%w: %w", err, unknown)
 	}
@@ -125,7 +126,7 @@ func (c *Controller) planOf(ctx context.Context, pod *corev1.Pod, addrs []netip.
 }
 
 // Plan returns what the meshes plan for the pod with the UID, from what is known of it now. Errors are those of
-// [dialect.List.Plan], and that there is no such pod.
+// [dialect.Set.Plan], and that there is no such pod.
 func (c *Controller) Plan(ctx context.Context, uid types.UID) (dialect.Plan, error) {
 	pod := c.pod(uid)
 	if pod == nil {
@@ -157,24 +158,21 @@ func (w *want) othersProxy() bool {
 
 // formerMesh returns the mesh whose annotation the pod has, else the first with a proxy on the node.
 func (c *Controller) formerMesh(pod *corev1.Pod) (mesh *dialect.Dialect) {
-	for i := range c.opts.Dialects {
-		d := &c.opts.Dialects[i]
+	for d := range c.opts.Meshes.All() {
 		if d.NodeProxy == nil {
 			continue
 		}
 		if _, has := pod.Annotations[d.NodeProxy.StatusAnnotation]; has {
-			return d
+			return &d
 		}
-		if mesh == nil {
-			mesh = d
-		}
+		mesh = cmp.Or(mesh, &d)
 	}
 	return mesh
 }
 
 // meshNamed returns the mesh of that name, if its proxy is on the node.
 func (c *Controller) meshNamed(name string) *dialect.Dialect {
-	if d := c.opts.Dialects.Named(name); d != nil && d.NodeProxy != nil {
+	if d := c.opts.Meshes.Lookup(name); d != nil && d.NodeProxy != nil {
 		return d
 	}
 	return nil

@@ -58,8 +58,8 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	if failure != nil {
 		return done, failure
 	}
-	if len(t.meshes) == 1 {
-		done.mesh = t.meshes[0].Name
+	if names := t.meshes.Names(); len(names) == 1 {
+		done.mesh = names[0]
 	}
 	if decision, out := r.outByName(t); out {
 		return r.passUnopened(done, decision)
@@ -91,9 +91,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 		return done, failure
 	}
 
-	plan, refused := t.meshes.Plan(ctx,
-		dialect.Subject{Pod: done.answer.pod, Namespace: done.answer.namespace, Addrs: seen.addrs, Kernel: seen.kernel},
-		dialect.Options{UncapturedFamily: r.config.UncapturedFamily, RefuseProxyUID: r.config.RefuseProxyUID, RefuseNetRaw: r.config.RefuseNetRaw})
+	plan, refused := t.meshes.Plan(dialect.Subject{Pod: done.answer.pod, Namespace: done.answer.namespace, Addrs: seen.addrs, Kernel: seen.kernel})
 	done.decision, done.plan.Answers = t.explain(plan.Decision), plan.Answers
 	switch {
 	case refused == nil && !plan.Decision.Selected:
@@ -111,7 +109,8 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	if refused != nil {
 		return done, r.inTime(ctx, t.refusal(r.config, refused))
 	}
-	if t.meshes.Named(plan.Dialect).NodeProxy != nil {
+	mesh := t.meshes.Lookup(plan.Dialect)
+	if mesh.NodeProxy != nil {
 		failure = r.attach(ctx, &done, plan.Dialect, ns, seen.addrs)
 		return done, failure
 	}
@@ -126,7 +125,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	if !done.result.Changed {
 		done.outcome = Same
 	}
-	if done.patched, err = r.writeStatus(ctx, done.answer.pod, t.meshes.Named(plan.Dialect).Applied); err != nil {
+	if done.patched, err = r.writeStatus(ctx, done.answer.pod, mesh.Applied); err != nil {
 		// The pod is captured, which is what counts. Whoever waits for the annotation can be told why it is missing.
 		done.warnings = append(done.warnings, redirect.Warningf(WarningNotWritten, "", "status annotation: %v", err))
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"net/netip"
-	"slices"
 	"syscall"
 	"time"
 
@@ -45,15 +44,17 @@ const (
 )
 
 // onNode returns the first mesh whose proxy is on the node, or nil.
-func onNode(meshes dialect.List) *dialect.Dialect {
-	if i := slices.IndexFunc(meshes, func(d dialect.Dialect) bool { return d.NodeProxy != nil }); i >= 0 {
-		return &meshes[i]
+func onNode(meshes dialect.Set) *dialect.Dialect {
+	for d := range meshes.All() {
+		if d.NodeProxy != nil {
+			return &d
+		}
 	}
 	return nil
 }
 
 // mayAttach refuses a configuration that forbids what one of its meshes cannot do without.
-func mayAttach(c netconf.Config, meshes dialect.List) error {
+func mayAttach(c netconf.Config, meshes dialect.Set) error {
 	if mesh := onNode(meshes); mesh != nil && c.Agent == netconf.AgentOff {
 		return fmt.Errorf("agent: off does not go with dialect %s, whose pods only the node's agent can capture", mesh.Name)
 	}
@@ -62,7 +63,7 @@ func mayAttach(c netconf.Config, meshes dialect.List) error {
 
 // askAgent gets the pod, and its namespace if a mesh needs it, from the agent. final is false if the API server is to be
 // asked.
-func (r *run) askAgent(ctx context.Context, meshes dialect.List) (a answer, final bool) {
+func (r *run) askAgent(ctx context.Context, meshes dialect.Set) (a answer, final bool) {
 	required := r.config.Agent == netconf.AgentRequire
 	if r.config.Agent == netconf.AgentOff {
 		return a, false
@@ -101,7 +102,7 @@ func (r *run) askAgent(ctx context.Context, meshes dialect.List) (a answer, fina
 }
 
 // trust checks that the answer is about the pod that the runtime means, and has all that the meshes read.
-func (r *run) trust(p agentsock.Pod, meshes dialect.List) error {
+func (r *run) trust(p agentsock.Pod, meshes dialect.Set) error {
 	switch {
 	case p.Pod == nil || p.Pod.Namespace != r.pod.namespace || p.Pod.Name != r.pod.name:
 		return fmt.Errorf("the agent's answer is about another pod than %s", r.pod)
@@ -212,7 +213,7 @@ func (r *run) detach(ctx context.Context) {
 
 // agentReady is the part of STATUS for what cannot do without the agent: a mesh whose proxy is on the node, and
 // "agent": "require".
-func (r *run) agentReady(ctx context.Context, meshes dialect.List) *types.Error {
+func (r *run) agentReady(ctx context.Context, meshes dialect.Set) *types.Error {
 	mesh := onNode(meshes)
 	required := r.config.Agent == netconf.AgentRequire
 	if mesh == nil && !required {

@@ -4,6 +4,7 @@ package plugin_test
 
 import (
 	"context"
+	"github.com/meshcni/meshcni/dialect/istio"
 	"io"
 	"net/netip"
 	"os"
@@ -19,7 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
@@ -165,8 +165,7 @@ func report(b *testing.B, ours, floor []time.Duration, name string) {
 }
 
 func restoreTexts(b *testing.B) (texts [2]string) {
-	d, err := dialects.ByName("", nil, nil)
-	require.NoError(b, err)
+	d := istio.New()
 	built, err := d.Redirect(caseOf(b, "fam-dual"), nil, []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00::5")})
 	require.NoError(b, err)
 	rs, err := built.Redirect.Ruleset()

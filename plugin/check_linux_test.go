@@ -19,8 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/consul"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin"
@@ -337,12 +337,11 @@ func TestCheckOfOtherRules(t *testing.T) {
 // TestCheckOfEachDialect: what each mesh's rules need, addresses of lo among it, is in the record.
 func TestCheckOfEachDialect(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00::5")}
-	for _, name := range dialects.Names() {
+	for _, name := range builtin.Names() {
 		for _, backend := range allBackends {
 			t.Run(name+"/"+backend, func(t *testing.T) {
 				netnstest.Require(t, netnstest.Root, netnstest.IPv6)
-				mesh, err := dialects.ByName(name, nil, nil)
-				require.NoError(t, err)
+				mesh := dialect.SetOf(builtin.All()...).Lookup(name)
 				pod := caseOf(t, "fam-dual")
 				pod.Annotations[consul.DualStack], pod.Annotations[consul.RedirectTrafficConfig] = "true", `{"ProxyUserID": "5995", "ProxyInboundPort": 20000}`
 				built, err := mesh.Build(dialect.Input{Pod: pod, Namespace: &corev1.Namespace{}, Addrs: addrs})

@@ -257,10 +257,10 @@ func TestDeclinePanics(t *testing.T) {
 	}
 	after.Name = "after"
 	for _, passed := range []any{nil, object{"io.kubernetes.cri.pod-annotations": object{"boom": "x"}}} {
-		for _, list := range []dialect.List{{boom}, {boom, after}} {
+		for _, list := range [][]dialect.Dialect{{boom}, {boom, after}} {
 			c := newCall()
 			c.plugin.Dialects = list
-			c.config["dialect"] = list.Names()
+			c.config["dialect"] = dialect.SetOf(list...).Names()
 			if passed != nil {
 				c.config["runtimeConfig"] = passed
 			}

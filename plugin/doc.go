@@ -1,7 +1,7 @@
 // Package plugin is a CNI plugin that redirects a pod's traffic to its mesh proxy. [Plugin.Run] is the whole program, from
 // environment and stdin to stdout and exit code, so it can be tested without a process and built into another one:
 //
-//	p := plugin.Plugin{OpenPods: plugin.PodsFrom(kubepod.Open)}
+//	p := plugin.Plugin{Dialects: builtin.All(), OpenPods: plugin.PodsFrom(kubepod.Open)}
 //	code := p.Run(ctx, plugin.IO{Args: os.Args, Getenv: os.Getenv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
 //
 // It is a chained plugin of CNI specification 0.3.0 to 1.1.0 (ADD, CHECK, DEL, GC, STATUS, VERSION). It assigns no
@@ -25,7 +25,7 @@
 //	                                                     the node, the agent applies them and hands the pod over
 //
 // With several dialects, what passes a pod early must hold for each of them, and the first that selects the pod has it; see
-// dialect.List.
+// dialect.Set.
 //
 // The pod's addresses are those of prevResult, except for interfaces outside the pod. If it has none, because the runtime
 // calls the plugin unchained, they are those of the interfaces in the namespace. The pod's status is not used: at ADD it is

@@ -3,6 +3,7 @@ package plugin_test
 import (
 	"context"
 	"fmt"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"os"
 	"strings"
 
@@ -20,7 +21,7 @@ func ExamplePlugin_Run() {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}, {Name: "istio-proxy"}}},
 	})
 	netns := &plugintest.NetNS{}
-	p := plugin.Plugin{OpenPods: pods.Open, OpenNetNS: netns.Open}
+	p := plugin.Plugin{Dialects: builtin.All(), OpenPods: pods.Open, OpenNetNS: netns.Open}
 	env := map[string]string{
 		"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/a", "CNI_IFNAME": "eth0",
 		"CNI_ARGS": "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0",

@@ -40,8 +40,8 @@ func (r *run) openPods() (Pods, *types.Error) {
 }
 
 // readsNamespaces refuses a source of pods that cannot read what the meshes need.
-func readsNamespaces(pods Pods, meshes dialect.List) *types.Error {
-	if _, ok := pods.(Namespaces); meshes.MayReadNamespace() && !ok {
+func readsNamespaces(pods Pods, meshes dialect.Set) *types.Error {
+	if _, ok := pods.(Namespaces); meshes.ReadsNamespace(nil) && !ok {
 		return fail(types.ErrInternal, "the pod's namespace decides too, and the source of pods cannot read it")
 	}
 	return nil

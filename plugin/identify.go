@@ -1,7 +1,9 @@
 package plugin
 
 import (
+	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 
@@ -10,14 +12,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/selection"
 )
 
+// consulKey is that of CNI_ARGS by which Nomad asks for Consul's mesh, see [dialect.Sandboxes]. A plugin without that dialect must refuse
+// a sandbox that has it, which would otherwise start outside its mesh.
+const consulKey = "CONSUL_IPTABLES_CONFIG"
+
 // target is the pod or sandbox of an ADD.
 type target struct {
-	meshes dialect.List
+	meshes dialect.Set
 	name   string      // for messages
 	pod    *corev1.Pod // stands for a sandbox that CNI_ARGS configure; nil: a pod that has to be read
 	asked  string      // the key of CNI_ARGS that configures the sandbox
@@ -32,8 +37,8 @@ func (r *run) identify() (t target, failure *types.Error) {
 	if t.meshes, err = r.meshes(r.config); err != nil {
 		return t, codeOf(err, types.ErrInvalidNetworkConfig, "network configuration")
 	}
-	keys := dialects.SandboxKeys()
-	for _, d := range t.meshes {
+	keys := []string{consulKey}
+	for d := range t.meshes.All() {
 		if d.Sandboxes != nil {
 			keys = append(keys, d.Sandboxes.Key)
 		}
@@ -56,22 +61,18 @@ func (r *run) identify() (t target, failure *types.Error) {
 	if len(asked) == 0 {
 		return t, nil
 	}
-	var sandboxed dialect.List
-	unread := asked
-	for _, d := range t.meshes {
-		if d.Sandboxes == nil || !slices.Contains(asked, d.Sandboxes.Key) {
-			continue
-		}
-		mesh, _ := d.ForSandbox(args)
-		sandboxed = append(sandboxed, mesh)
-		unread = slices.DeleteFunc(slices.Clone(unread), func(key string) bool { return key == d.Sandboxes.Key })
+	maps.DeleteFunc(args, func(key, _ string) bool { return slices.Contains(keys, key) && !slices.Contains(asked, key) })
+	sandboxed, unread := t.meshes.ForSandbox(args), slices.Clone(asked)
+	for d := range sandboxed.All() {
+		t.asked = cmp.Or(t.asked, d.Sandboxes.Key)
+		unread = slices.DeleteFunc(unread, func(key string) bool { return key == d.Sandboxes.Key })
 	}
 	if len(unread) > 0 {
 		return t, hint(fail(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: %s asks for redirection, which dialect %s does not read",
 			strings.Join(unread, " and "), strings.Join(t.meshes.Names(), " or ")),
 			"a sandbox of another mesh does not start outside it; give its network a configuration with that mesh's dialect")
 	}
-	t.meshes, t.asked = sandboxed, sandboxed[0].Sandboxes.Key
+	t.meshes = sandboxed
 	t.pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "sandbox", Name: r.attachment.ContainerID}}
 	t.name = t.pod.Namespace + "/" + t.pod.Name
 	return t, nil

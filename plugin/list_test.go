@@ -3,6 +3,7 @@ package plugin_test
 import (
 	"context"
 	"errors"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -212,7 +213,7 @@ func TestSandboxesAmongSeveral(t *testing.T) {
 	}}
 	run := func(args string, names ...string) (*call, outcome) {
 		c := listed(sandboxCall(args), names...)
-		c.plugin.Dialects = dialect.List{istio.New(), boxed, consul.New()}
+		c.plugin.Dialects = []dialect.Dialect{istio.New(), boxed, consul.New()}
 		return c, c.run(t)
 	}
 	has := func(c *call, prefix string) {
@@ -239,4 +240,17 @@ func TestSandboxesAmongSeveral(t *testing.T) {
 	assert.Equal(t, ruleset.Ruleset{}, c.netns.Live)
 	_, out = run(nomad(nomadConfig), "istio")
 	out.fails(t, 4, "CONSUL_IPTABLES_CONFIG asks for redirection, which dialect istio does not read")
+}
+
+// TestSandboxOfAnUnknownMesh: a plugin that does not have the mesh knows the key by which a sandbox asks for it all the same.
+func TestSandboxOfAnUnknownMesh(t *testing.T) {
+	t.Parallel()
+	for _, d := range builtin.All() {
+		if d.Sandboxes == nil {
+			continue
+		}
+		c := sandboxCall("IgnoreUnknown=true;" + d.Sandboxes.Key + "=1")
+		c.plugin.Dialects = []dialect.Dialect{istio.New()}
+		c.run(t).fails(t, 4, d.Sandboxes.Key)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -84,6 +85,7 @@ func newCall() *call {
 		netns: &plugintest.NetNS{},
 	}
 	c.plugin = plugin.Plugin{
+		Dialects:  builtin.All(),
 		OpenPods:  c.pods.Open,
 		OpenAgent: c.agent.Open,
 		OpenNetNS: c.netns.Open,

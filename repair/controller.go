@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/repair/internal/kube"
@@ -103,7 +104,7 @@ func newController(o Options) (*Controller, error) {
 	}
 	c.breaker.limits = c.limits
 	inPlace := &InPlace{
-		Dialects: o.Dialects, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Plan: o.Plan, Records: o.Records, Log: o.Log,
+		Meshes: o.Meshes, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Records: o.Records, Log: o.Log,
 	}
 	if c.cluster == nil {
 		api, err := kube.New(o.Config, o.Node)
@@ -119,7 +120,7 @@ func newController(o Options) (*Controller, error) {
 	inPlace.Namespace = o.namespaces(c.cluster)
 	c.namespaceOfOther = func(context.Context, *corev1.Pod) (*corev1.Namespace, error) { return nil, errNotAsked }
 	if o.uses().Namespaces {
-		c.namespaceOfOther = (&InPlace{Dialects: slices.Concat(o.Dialects, o.Others), Namespace: inPlace.Namespace}).namespace
+		c.namespaceOfOther = (&InPlace{Meshes: dialect.SetOf(slices.Concat(slices.Collect(o.Meshes.All()), slices.Collect(o.Meshes.Others().All()))...), Namespace: inPlace.Namespace}).namespace
 	}
 	c.namespace = inPlace.namespace
 	if c.redirector == nil {
@@ -133,7 +134,7 @@ func newController(o Options) (*Controller, error) {
 		return nil, fmt.Errorf("select pods: %w", err)
 	}
 	if c.source = o.Pods; c.source == nil {
-		c.own, err = watch(c.cluster.Pods(o.Node, o.labelSelector()), o.Dialects, c.watchFailed)
+		c.own, err = watch(c.cluster.Pods(o.Node, o.labelSelector()), o.Meshes.Known(), c.watchFailed)
 		c.source = c.own
 	}
 	var ok bool
@@ -154,7 +155,8 @@ func newQueue() *lanes.Queue[types.NamespacedName] {
 // useAPI makes the controller work with an API server.
 func (c *Controller) useAPI(api *kube.Client) {
 	o := c.opts
-	c.cluster, api.Keep = api, o.Dialects.Keep
+	known := o.Meshes.Known()
+	c.cluster, api.Keep = api, func(pod *corev1.Pod) *corev1.Pod { return dialect.Keep(known, pod) }
 	wanted := o.uses().Permissions()
 	c.permissions = func(ctx context.Context) ([]kube.Permission, error) { return api.Missing(ctx, wanted) }
 	if o.Events == nil {

@@ -133,7 +133,9 @@ func excludingOff(a repair.Action) func(*bench, *repair.Options) {
 		if err != nil {
 			panic(err)
 		}
-		o.Dialects[0].Policy.ExcludedNamespaceLabels = []labels.Selector{off}
+		mesh := o.Meshes.Known()[0]
+		mesh.Policy.ExcludedNamespaceLabels = []labels.Selector{off}
+		o.Meshes = dialect.SetOf(mesh)
 		b.cluster.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"mesh": "off"}}})
 		b.cluster.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	}
@@ -212,15 +214,15 @@ func TestBreaksBetweenReadingAndActing(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	good := repair.Options{Node: "n", Dialects: dialect.List{istio.New()}, Cluster: repairtest.New()}
+	good := repair.Options{Node: "n", Meshes: dialect.SetOf(istio.New()), Cluster: repairtest.New()}
 	_, err := repair.New(good)
 	require.NoError(t, err)
 	for want, change := range map[string]func(*repair.Options){
 		"no node name": func(o *repair.Options) { o.Node = "" },
 		"no dialect": func(o *repair.Options) {
-			o.Dialects = nil
+			o.Meshes = dialect.Set{}
 		},
-		"no init container": func(o *repair.Options) { o.Dialects = dialect.List{consul.New()} },
+		"no init container": func(o *repair.Options) { o.Meshes = dialect.SetOf(consul.New()) },
 		"no exit codes":     func(o *repair.Options) { o.Criteria = map[string]repair.Criteria{"istio": {Containers: []string{"x"}}} },
 		"no API server":     func(o *repair.Options) { o.Cluster = nil },
 		"not one of":        func(o *repair.Options) { o.Action = "destroy" },
@@ -238,7 +240,7 @@ func TestNewRefuses(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 	verifies := good
-	verifies.Dialects, verifies.VerifyInterval = dialect.List{consul.New()}, time.Hour
+	verifies.Meshes, verifies.VerifyInterval = dialect.SetOf(consul.New()), time.Hour
 	_, err = repair.New(verifies)
 	require.NoError(t, err, "rules can be verified although the mesh's pods have no check")
 }

@@ -155,7 +155,7 @@ func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, e
 	if subject.Namespace, err = c.namespace(ctx, pod); err != nil {
 		return dialect.Plan{}, nil //nolint:nilerr // mine reports it; it says nothing about the pod's settings
 	}
-	return c.opts.Dialects.Plan(ctx, subject, c.opts.Plan)
+	return c.opts.Meshes.Plan(subject)
 }
 
 // capture returns what is known of the pod, and the mesh that has it, or may have it. The mesh is nil for a pod that has no
@@ -336,7 +336,7 @@ func (c *Controller) stateOf(pod *corev1.Pod) string {
 	return countOutside
 }
 
-// Pods returns the node's pods with a network that are in the mesh, or in one of Options.Others, by namespace and name. Without
+// Pods returns the node's pods with a network that are in the mesh, or in one of the meshes that the node is not configured for, by namespace and name. Without
 // Options.Detect there are none.
 func (c *Controller) Pods() (all []status.Pod) {
 	for _, pod := range c.pods() {

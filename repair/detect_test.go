@@ -3,6 +3,7 @@ package repair_test
 import (
 	"encoding/json"
 	"fmt"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"os"
 	"path/filepath"
 	"strings"
@@ -197,11 +198,12 @@ func TestOtherDialects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newTraces(t)
 		var served atomic.Bool
-		all := dialect.List{istio.New("kube-system"), kuma.New("kube-system")}
+		others, err := dialect.Configure([]dialect.Dialect{linkerd.New(), istio.New(), kuma.New()}, netconf.Config{Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}}})
+		require.NoError(t, err)
 		before := bare(t, "before")
 		b := start(t, func(b *bench, o *repair.Options) {
 			n.detecting(repair.ActionDelete)(b, o)
-			o.Dialects, o.Others, o.Elsewhere = dialect.List{linkerd.New()}, all, func(d string) bool { return served.Load() && d == "istio" }
+			o.Meshes, o.Elsewhere = others, func(d string) bool { return served.Load() && d == "istio" }
 			o.Criteria = map[string]repair.Criteria{"linkerd": {Containers: []string{"check"}, ExitCodes: []int32{7}}}
 			n.attach(b.pod("a"), "c1", "ptp", "meshcni")
 			n.record(b.pod("a"), "c1", false)
@@ -343,8 +345,9 @@ func TestActionsOnWhatIsDetected(t *testing.T) {
 		"repair": {repair.ActionRepair, nil, map[string]int{"repaired not-captured": 1}},
 		"not":    {repair.ActionDelete, func(_ *bench, o *repair.Options) { o.Detect.Act = false }, map[string]int{}},
 		"a mesh without a check": {repair.ActionLabel, func(_ *bench, o *repair.Options) {
-			o.Dialects = dialect.List{consul.New()}
-			o.Dialects[0].Policy = selection.Policy{ProxyContainers: []string{"istio-proxy"}}
+			mesh := consul.New()
+			mesh.Policy = selection.Policy{ProxyContainers: []string{"istio-proxy"}}
+			o.Meshes = dialect.SetOf(mesh)
 		}, map[string]int{"labelled not-captured": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {

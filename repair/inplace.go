@@ -45,13 +45,11 @@ var (
 )
 
 // InPlace is a [Redirector] that programs pods in their running network namespaces, with the plan and the backends of the
-// plugin. Dialects are required, and so is Namespace if one of them
+// plugin. Meshes are required, and so is Namespace if one of them
 // may read it. It is safe for concurrent use.
 type InPlace struct {
-	// Dialects are the node's meshes, in the plugin's order.
-	Dialects dialect.List
-	// Plan holds the plugin's options: pods that the plugin refuses are refused here too.
-	Plan dialect.Options
+	// Meshes are the node's, as the plugin is configured: pods that it refuses are refused here too.
+	Meshes dialect.Set
 	// Backend is the firewall backend. Zero means auto.
 	Backend ruleset.Backend
 	// Path lists the directories in which iptables is looked for. Empty means [apply.DefaultPath].
@@ -116,7 +114,7 @@ func (o Options) namespaces(cluster Cluster) func(context.Context, string) (*cor
 
 // namespace returns the pod's namespace if a mesh reads it, and otherwise nil.
 func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
-	if !m.Dialects.ReadsNamespace(pod) {
+	if !m.Meshes.ReadsNamespace(pod) {
 		return nil, nil
 	}
 	if m.Namespace == nil {
@@ -309,7 +307,7 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (w wanted, err er
 		orders = append(orders, reversed)
 	}
 	for _, order := range orders {
-		plan, err := m.Dialects.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespace, Addrs: order}, m.Plan)
+		plan, err := m.Meshes.Plan(dialect.Subject{Pod: pod, Namespace: namespace, Addrs: order})
 		switch {
 		case err == nil && !plan.Decision.Selected:
 			return wanted{}, fmt.Errorf("%w: %s", ErrNotSelected, plan.Decision.Detail)
@@ -320,7 +318,7 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (w wanted, err er
 		case err != nil:
 			return wanted{}, fmt.Errorf("%w: %w", ErrRefused, err)
 		}
-		w.rules, w.mesh = append(w.rules, plan.Ruleset), m.Dialects.Named(plan.Dialect)
+		w.rules, w.mesh = append(w.rules, plan.Ruleset), m.Meshes.Lookup(plan.Dialect)
 	}
 	w.addrs = addrs
 	return w, nil

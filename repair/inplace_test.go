@@ -24,7 +24,7 @@ func TestWhoThePluginRefusesIsNotProgrammed(t *testing.T) {
 	pod.Namespace, pod.Name, pod.UID = "shop", "cart", "7f3c0a52-0000-4000-8000-000000000001"
 	pod.Annotations = map[string]string{istio.StatusAnnotation: "{}"}
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}}
-	m := &repair.InPlace{Dialects: dialect.List{istio.New()}, ProcRoot: t.TempDir(), Plan: dialect.Options{RefuseProxyUID: true}}
+	m := &repair.InPlace{Meshes: dialect.SetOf(istio.New()).WithOptions(dialect.Options{RefuseProxyUID: true}), ProcRoot: t.TempDir()}
 
 	_, err := m.Apply(t.Context(), pod)
 	require.ErrorIs(t, err, repair.ErrRefused)
@@ -35,7 +35,7 @@ func TestWhoThePluginRefusesIsNotProgrammed(t *testing.T) {
 	_, err = m.Check(t.Context(), pod)
 	require.ErrorIs(t, err, repair.ErrRefused)
 
-	m.Plan.RefuseProxyUID = false
+	m = &repair.InPlace{Meshes: dialect.SetOf(istio.New()), ProcRoot: t.TempDir()}
 	_, err = m.Apply(t.Context(), pod)
 	require.NotErrorIs(t, err, repair.ErrRefused)
 	require.ErrorContains(t, err, "find network namespace", "now it is looked for")

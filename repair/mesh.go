@@ -3,7 +3,6 @@ package repair
 import (
 	"cmp"
 	"context"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -14,22 +13,22 @@ import (
 // mesh returns the mesh that has a pod, whose check is then looked at. Where the pod's namespace decides, and has not been read, it is
 // the first that has the pod or may have it; else the first of all.
 func (c *Controller) mesh(pod *corev1.Pod) *dialect.Dialect {
-	l := c.opts.Dialects
-	var maybe, has *dialect.Dialect
-	for i := range l {
-		switch alone := l[i].Decide(pod, nil); {
+	var first, maybe, has *dialect.Dialect
+	for d := range c.opts.Meshes.All() {
+		first = cmp.Or(first, &d)
+		switch alone := d.Decide(pod, nil); {
 		case alone.Undecided && maybe == nil:
-			maybe = &l[i]
+			maybe = &d
 		case alone.Selected && !alone.Undecided && has == nil:
-			has = &l[i]
+			has = &d
 		}
 	}
 	if maybe != nil {
-		if chosen := l.Named(c.tracks.get(pod.UID).chosen); chosen != nil {
+		if chosen := c.opts.Meshes.Lookup(c.tracks.get(pod.UID).chosen); chosen != nil {
 			return chosen
 		}
 	}
-	return cmp.Or(has, maybe, &l[0])
+	return cmp.Or(has, maybe, first)
 }
 
 // criteria returns those of the pod's [Controller.mesh].
@@ -37,9 +36,18 @@ func (c *Controller) criteria(pod *corev1.Pod) Criteria {
 	return c.opts.Criteria[c.mesh(pod).Name]
 }
 
+func (c *Controller) anyMesh(is func(dialect.Dialect) bool) bool {
+	for d := range c.opts.Meshes.All() {
+		if is(d) {
+			return true
+		}
+	}
+	return false
+}
+
 // ours reports whether a mesh whose pods are repaired has the pod, or may have it by its namespace.
 func (c *Controller) ours(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool {
+	return c.anyMesh(func(d dialect.Dialect) bool {
 		alone := d.Decide(pod, nil)
 		return d.NodeProxy == nil && (alone.Selected || alone.Undecided)
 	})
@@ -48,7 +56,7 @@ func (c *Controller) ours(pod *corev1.Pod) bool {
 // undecided reports whether the pod alone does not tell which mesh has it, or whether one has: the labels of its namespace decide,
 // or a mesh's Decline panics.
 func (c *Controller) undecided(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool { return d.Decide(pod, nil).Undecided })
+	return c.anyMesh(func(d dialect.Dialect) bool { return d.Decide(pod, nil).Undecided })
 }
 
 // byNamespace reports whether a decision made without the namespace needs it.
@@ -58,13 +66,13 @@ func byNamespace(alone selection.Decision) bool { return alone.Undecided && alon
 // that this cannot be told.
 func (c *Controller) choose(ctx context.Context, pod *corev1.Pod) (dialect.Choice, error) {
 	var namespace *corev1.Namespace
-	if slices.ContainsFunc(c.opts.Dialects, func(d dialect.Dialect) bool { return byNamespace(d.Decide(pod, nil)) }) {
+	if c.anyMesh(func(d dialect.Dialect) bool { return byNamespace(d.Decide(pod, nil)) }) {
 		var err error
 		if namespace, err = c.namespace(ctx, pod); err != nil {
 			return dialect.Choice{}, err
 		}
 	}
-	return c.opts.Dialects.Choose(pod, namespace)
+	return c.opts.Meshes.Choose(pod, namespace)
 }
 
 // learn finds out which mesh has a pod whose namespace decides about that: one whose check is then looked at, or none, so that the

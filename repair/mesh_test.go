@@ -3,6 +3,7 @@ package repair_test
 import (
 	"context"
 	"errors"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -25,7 +26,7 @@ import (
 // "shop" one whose pods it has not.
 func meshes(a repair.Action, list ...dialect.Dialect) func(*bench, *repair.Options) {
 	return func(b *bench, o *repair.Options) {
-		o.Action, o.Dialects = a, list
+		o.Action, o.Meshes = a, dialect.SetOf(list...)
 		b.cluster.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{ambient.DataplaneMode: "ambient"}}})
 		b.cluster.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	}
@@ -124,7 +125,7 @@ func TestDeclinePanics(t *testing.T) {
 		return "", ""
 	}
 	boom := func(p *corev1.Pod) { p.Namespace, p.Labels = "shop", map[string]string{"boom": "yes"} }
-	require.NoError(t, dialect.List{mesh}.Validate())
+	require.NoError(t, mesh.Validate())
 	synctest.Test(t, func(t *testing.T) {
 		n := newTraces(t)
 		b := start(t, func(b *bench, o *repair.Options) {
@@ -153,7 +154,7 @@ func TestDeclinePanics(t *testing.T) {
 		b := start(t, func(b *bench, o *repair.Options) {
 			meshes(repair.ActionNone, istio.New())(b, o)
 			n.detecting(repair.ActionNone)(b, o)
-			o.Others = dialect.List{mesh}
+			o.Meshes, _ = dialect.Configure([]dialect.Dialect{istio.New(), mesh}, netconf.Config{})
 		}, with(named(t, "linkerd", "boom"), boom), with(named(t, "linkerd", "b"), inShop))
 		rows := map[string]string{}
 		for _, p := range b.ctl.Pods() {
@@ -171,7 +172,7 @@ func TestNodeProxysPodsAreNotProgrammed(t *testing.T) {
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}}
 	labels := map[string]string{ambient.DataplaneMode: "ambient"}
 	m := &repair.InPlace{
-		Dialects: dialect.List{ambient.New(ambient.Options{}), linkerd.New()}, ProcRoot: t.TempDir(),
+		Meshes: dialect.SetOf(ambient.New(ambient.Options{}), linkerd.New()), ProcRoot: t.TempDir(),
 		Namespace: func(_ context.Context, name string) (*corev1.Namespace, error) {
 			if name == "unread" {
 				return nil, errors.New("forbidden")
@@ -201,7 +202,7 @@ func TestNodeProxysPodsAreNotProgrammed(t *testing.T) {
 
 func TestCriteriaOfAnotherMesh(t *testing.T) {
 	_, err := repair.New(repair.Options{
-		Node: "n", Dialects: dialect.List{istio.New()}, Criteria: map[string]repair.Criteria{"osm": {}},
+		Node: "n", Meshes: dialect.SetOf(istio.New()), Criteria: map[string]repair.Criteria{"osm": {}},
 		Cluster: repairtest.New(), VerifyInterval: 1,
 	})
 	require.ErrorContains(t, err, `criteria of a dialect "osm", which is not there`)

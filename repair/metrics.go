@@ -85,7 +85,7 @@ func (m *metrics) begin(o Options) {
 		m.uncaptured.WithLabelValues(string(code))
 	}
 	if o.Detect != nil {
-		for _, d := range o.Others {
+		for d := range o.Meshes.Others().All() {
 			m.otherDialect.WithLabelValues(d.Name)
 		}
 	}

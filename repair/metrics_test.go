@@ -23,7 +23,7 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 		t.Run(string(action), func(t *testing.T) {
 			cluster, registry := repairtest.New(), prometheus.NewPedanticRegistry()
 			_, err := repair.New(repair.Options{
-				Node: "node-1", Action: action, Dialects: dialect.List{istio.New()}, Cluster: cluster, Metrics: registry, VerifyInterval: time.Hour,
+				Node: "node-1", Action: action, Meshes: dialect.SetOf(istio.New()), Cluster: cluster, Metrics: registry, VerifyInterval: time.Hour,
 			})
 			require.NoError(t, err)
 			scraped := httptest.NewRecorder()

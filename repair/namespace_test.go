@@ -44,7 +44,7 @@ func TestNamespaceSelects(t *testing.T) {
 					}
 				}
 				b := start(t, func(b *bench, o *repair.Options) {
-					o.Action, o.Dialects = action, dialect.List{byNamespace("first", istio.New().Validation), byNamespace("second", linkerd.New().Validation)}
+					o.Action, o.Meshes = action, dialect.SetOf(byNamespace("first", istio.New().Validation), byNamespace("second", linkerd.New().Validation))
 					namespaces(b, "first", "second", "neither")
 				},
 					in("first", named(t, "crash-loop", "a")), in("first", named(t, "passed", "healthy")), in("second", named(t, "linkerd", "b")),
@@ -102,7 +102,7 @@ func TestDiagnoseUndecided(t *testing.T) {
 // rules are written that inherit settings.
 func TestNeededNamespacesOfOthers(t *testing.T) {
 	asks := func(action repair.Action, list ...dialect.Dialect) bool {
-		for _, p := range (repair.Options{Node: "n", Action: action, Dialects: list, Cluster: repairtest.New()}).Permissions() {
+		for _, p := range (repair.Options{Node: "n", Action: action, Meshes: dialect.SetOf(list...), Cluster: repairtest.New()}).Permissions() {
 			if p.Resource == "namespaces" {
 				return true
 			}
@@ -125,7 +125,7 @@ func TestInPlaceInheritsBySchema(t *testing.T) {
 	}})
 	pod := named(t, "passed", "a")
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}}
-	m := &repair.InPlace{Dialects: dialect.List{d}}
+	m := &repair.InPlace{Meshes: dialect.SetOf(d)}
 	_, err := m.Rulesets(t.Context(), pod)
 	require.ErrorContains(t, err, "read namespace default: nothing here can")
 	m.Namespace = func(context.Context, string) (*corev1.Namespace, error) {

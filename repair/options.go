@@ -24,19 +24,17 @@ import (
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
-// Options configures a [Controller]. Only Node, Dialects and Config are required.
+// Options configures a [Controller]. Only Node, Meshes and Config are required.
 type Options struct {
 	// Node is the name of the node whose pods the controller watches. Required.
 	Node string
-	// Dialects are the node's meshes, in the plugin's order. Required. Pods of a mesh whose proxy is on the node are left to
-	// the agent that hands them to it.
-	Dialects dialect.List
+	// Meshes are the node's, as the plugin is configured. Required. Pods of a mesh whose proxy is on the node are left to the agent
+	// that hands them to it. Pods of its Others are found where Detect is set, and nothing is done to them.
+	Meshes dialect.Set
 	// Config is the client's configuration for the API server. Required unless Cluster is set.
 	Config *rest.Config
 
-	// Others are the meshes that the node is not configured for. Their pods are found where Detect is set, and nothing is done to them.
-	Others dialect.List
-	// Elsewhere reports whether another program of the node redirects the pods of one of Others, by its name. nil: none does.
+	// Elsewhere reports whether another program of the node redirects the pods of one of the Others, by its name. nil: none does.
 	Elsewhere func(dialect string) bool
 
 	// Action is the treatment of broken pods. Zero means [ActionNone]: only report them.
@@ -82,9 +80,8 @@ type Options struct {
 	// TrialInterval is the time between those deletions. Zero means [DefaultTrialInterval].
 	TrialInterval time.Duration
 
-	// Backend, Plan, ProcRoot, HostRoot and Records are those of [InPlace].
+	// Backend, ProcRoot, HostRoot and Records are those of [InPlace].
 	Backend            ruleset.Backend
-	Plan               dialect.Options
 	ProcRoot, HostRoot string
 	Records            attachment.Store
 
@@ -163,7 +160,7 @@ func (o Options) withDefaults() Options {
 	if o.Criteria == nil {
 		o.Criteria = map[string]Criteria{}
 	}
-	for _, d := range o.Dialects {
+	for d := range o.Meshes.All() {
 		criteria, ok := o.Criteria[d.Name]
 		if !ok {
 			criteria = CriteriaFor(d)
@@ -184,10 +181,7 @@ func (o Options) withDefaults() Options {
 
 func (o Options) validate() error {
 	_, errAction := ParseAction(string(o.Action))
-	err := errors.Join(o.Dialects.Validate(), errAction, o.NodeBudget.Validate())
-	if len(o.Others) > 0 {
-		err = errors.Join(err, o.Others.Validate())
-	}
+	err := errors.Join(dialect.Validate(o.Meshes.Known()), errAction, o.NodeBudget.Validate())
 	if o.limitsCluster() {
 		err = errors.Join(err, o.ClusterBudget.Validate())
 	}
@@ -195,14 +189,14 @@ func (o Options) validate() error {
 		err = errors.Join(err, o.anyCheck())
 	}
 	for name := range o.Criteria {
-		if o.Dialects.Named(name) == nil {
+		if o.Meshes.Lookup(name) == nil {
 			err = errors.Join(err, fmt.Errorf("criteria of a dialect %q, which is not there", name))
 		}
 	}
 	switch {
 	case o.Node == "":
 		err = errors.Join(err, errors.New("no node name"))
-	case len(o.Dialects) == 0:
+	case o.Meshes.Len() == 0:
 		err = errors.Join(err, errors.New("no dialect"))
 	case o.Config == nil && o.Cluster == nil:
 		err = errors.Join(err, errors.New("no API server"))
@@ -224,7 +218,7 @@ func (o Options) needsCheck() bool {
 // shares reports whether there are pods to repair that may be this mesh's: its own, or those of another that it could have
 // instead. A mesh that leaves a sidecar's pods alone by the annotation that all of these have shares none.
 func (o Options) shares(d dialect.Dialect) bool {
-	return slices.ContainsFunc(o.Dialects, func(other dialect.Dialect) bool {
+	return slices.ContainsFunc(slices.Collect(o.Meshes.All()), func(other dialect.Dialect) bool {
 		foreign := d.Policy.ForeignAnnotation
 		return other.NodeProxy == nil && (foreign == "" || other.Policy.StatusAnnotation != foreign)
 	})
@@ -238,7 +232,7 @@ func (o Options) limitsCluster() bool {
 // anyCheck returns an error if no mesh has criteria by which a pod could be found broken. One alone is enough: the pods of
 // others are found by detection. A mesh whose proxy is on the node needs none.
 func (o Options) anyCheck() (err error) {
-	for _, d := range o.Dialects {
+	for d := range o.Meshes.All() {
 		if d.NodeProxy != nil {
 			continue
 		}
@@ -257,8 +251,8 @@ func (o Options) labelSelector() string {
 		return ""
 	}
 	selector := ""
-	for i, d := range o.Dialects {
-		labels := o.Criteria[d.Name].Labels
+	for i, name := range o.Meshes.Names() {
+		labels := o.Criteria[name].Labels
 		if labels == nil || i > 0 && labels.String() != selector {
 			return ""
 		}
@@ -272,9 +266,9 @@ func (o Options) uses() kube.Uses {
 	inPlace := o.Action == ActionRepair || o.VerifyInterval > 0
 	u := kube.Uses{
 		Label: o.Action == ActionLabel, Evict: o.Action == ActionDelete, Delete: o.Action == ActionDelete && o.Force,
-		Namespaces: slices.ContainsFunc(o.Dialects, func(d dialect.Dialect) bool {
+		Namespaces: slices.ContainsFunc(slices.Collect(o.Meshes.All()), func(d dialect.Dialect) bool {
 			// That it decides matters to every finding, and what is inherited from it to the rules.
-			return o.shares(d) && (d.Policy.ReadsNamespace() || inPlace && d.NodeProxy == nil && d.MayReadNamespace()) ||
+			return o.shares(d) && (d.Policy.ReadsNamespace() || inPlace && d.NodeProxy == nil && d.ReadsNamespace(nil)) ||
 				len(d.Policy.ExcludedNamespaceLabels) > 0
 		}),
 	}

@@ -14,10 +14,11 @@ import (
 
 var errNotAsked = errors.New("namespaces are not read")
 
-// findOthers lists the pods that one of Options.Others would redirect, none of Options.Dialects does, and neither does another program of
+// findOthers lists the pods of a known mesh that is not configured, which no configured one has, and neither has another program of
 // the node. Nothing is done to such a pod: whoever writes a pod decides of which mesh it looks.
 func (c *Controller) findOthers(ctx context.Context) {
-	if len(c.opts.Others) == 0 {
+	others := c.opts.Meshes.Others()
+	if others.Len() == 0 {
 		return
 	}
 	var found []status.Pod
@@ -33,11 +34,11 @@ func (c *Controller) findOthers(ctx context.Context) {
 		n[mesh]++
 		found = append(found, status.Pod{
 			ID: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Dialect: mesh, State: status.StateOutside, Reason: status.CodeOtherDialect,
-			Detail: "the pod is of mesh " + mesh + ", which the node's plugin is not configured for (" + c.opts.Dialects.String() + "): its traffic bypasses the mesh; " +
+			Detail: "the pod is of mesh " + mesh + ", which the node's plugin is not configured for (" + c.opts.Meshes.String() + "): its traffic bypasses the mesh; " +
 				"add " + mesh + " to the plugin's dialect, then delete the pod",
 		})
 	}
-	for _, d := range c.opts.Others {
+	for d := range others.All() {
 		c.metrics.otherDialect.WithLabelValues(d.Name).Set(float64(n[d.Name]))
 	}
 	c.mu.Lock()
@@ -53,14 +54,15 @@ func (c *Controller) other(ctx context.Context, pod *corev1.Pod) string {
 		d.AgentPrefix != "" && pod.Namespace == d.AgentNamespace && strings.HasPrefix(pod.Name, d.AgentPrefix) {
 		return ""
 	}
-	at := slices.IndexFunc(c.opts.Others, func(d dialect.Dialect) bool {
+	others := slices.Collect(c.opts.Meshes.Others().All())
+	at := slices.IndexFunc(others, func(d dialect.Dialect) bool {
 		alone := d.Decide(pod, nil)
 		return alone.Selected && alone.Err == nil && (c.opts.Elsewhere == nil || !c.opts.Elsewhere(d.Name))
 	})
 	if at < 0 {
 		return ""
 	}
-	mesh := c.opts.Others[at]
+	mesh := others[at]
 	var namespace *corev1.Namespace
 	if mesh.Decide(pod, nil).Undecided || c.undecided(pod) {
 		var err error
@@ -68,7 +70,7 @@ func (c *Controller) other(ctx context.Context, pod *corev1.Pod) string {
 			return "" // it is excluded, or that cannot be told
 		}
 	}
-	if chosen, err := c.opts.Dialects.Choose(pod, namespace); err != nil || chosen.Dialect != nil {
+	if chosen, err := c.opts.Meshes.Choose(pod, namespace); err != nil || chosen.Dialect != nil {
 		return ""
 	}
 	found, ok := c.tracer.recent()

@@ -21,7 +21,7 @@ import (
 // Pods knows the pods of one node, because somebody watches them already: an agent that does more than repair needs one watch
 // for all of it. A *nodepods.Watch of nodeproxy is one. Its methods are safe for concurrent use.
 type Pods interface {
-	// Pods returns all pods of the node, with at least what [dialect.List.Keep] leaves. The controller changes neither them nor the
+	// Pods returns all pods of the node, with at least what [dialect.Keep] leaves. The controller changes neither them nor the
 	// list.
 	Pods() []*corev1.Pod
 	// Synced reports whether Pods is complete: a pod that it lacks does not exist.
@@ -60,7 +60,7 @@ type watched struct{ informer cache.SharedIndexInformer }
 // byUID is the informer's index by UID.
 const byUID = "uid"
 
-func watch(pods cache.ListerWatcher, meshes dialect.List, failed cache.WatchErrorHandlerWithContext) (*watched, error) {
+func watch(pods cache.ListerWatcher, known []dialect.Dialect, failed cache.WatchErrorHandlerWithContext) (*watched, error) {
 	w := &watched{cache.NewSharedIndexInformer(pods, &corev1.Pod{}, 0, cache.Indexers{byUID: func(obj any) (uids []string, _ error) {
 		if pod, ok := obj.(*corev1.Pod); ok {
 			uids = append(uids, string(pod.UID))
@@ -69,7 +69,7 @@ func watch(pods cache.ListerWatcher, meshes dialect.List, failed cache.WatchErro
 	}})}
 	return w, errors.Join(w.informer.SetWatchErrorHandlerWithContext(failed), w.informer.SetTransform(func(obj any) (any, error) {
 		if pod, ok := obj.(*corev1.Pod); ok {
-			return meshes.Keep(pod), nil
+			return dialect.Keep(known, pod), nil
 		}
 		return obj, nil // a bookmark or a tombstone
 	}))

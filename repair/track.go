@@ -26,7 +26,7 @@ type track struct {
 	capture    status.Pod           // zero: none of the mesh's, or nobody has looked
 	dialect    string               // the mesh that has it, when it was last looked at
 	lost       bool                 // see Detection.Lost
-	other      string               // the one of Options.Others that has it
+	other      string               // the mesh that has it and is not configured
 	told       status.Code          // that an event was sent for
 	uncaptured status.Code          // of when it was last found so
 	bypasses   []dialect.BypassCode // that events were sent for

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
 )
@@ -119,7 +119,7 @@ func TestCheck(t *testing.T) {
 func TestCheckWithoutNamespace(t *testing.T) {
 	for _, meshes := range []string{`"istio"`, `["istio","ambient"]`} {
 		d := &deciding{text: []byte(strings.Replace(entry, `"dialect":"istio"`, `"dialect":`+meshes, 1))}
-		require.NoError(t, d.parse(dialects.All()))
+		require.NoError(t, d.parse(builtin.All()))
 		f := &findings{known: map[[2]string]*finding{}}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "new", Name: "cart"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
 		f.pod(t.Context(), &judged{pod: pod, d: d})

@@ -143,7 +143,7 @@ func (f *findings) excluded(namespace *corev1.Namespace, s *settings, webhooks i
 	where := "namespace/" + namespace.Name
 	ordinary := &corev1.Pod{}
 	for _, d := range s.distinct {
-		if !d.excludes(namespace) {
+		if !d.meshes.Excludes(namespace) {
 			continue
 		}
 		for _, i := range webhooks.all {
@@ -166,11 +166,11 @@ func (f *findings) excluded(namespace *corev1.Namespace, s *settings, webhooks i
 
 // missed adds a pod that an injector would take now, and that has no proxy.
 func (f *findings) missed(pod *corev1.Pod, namespace *corev1.Namespace, d *deciding, webhooks injectors) {
-	if d.excludes(namespace) {
+	if d.meshes.Excludes(namespace) {
 		return
 	}
 	for _, i := range webhooks.all {
-		of := d.meshes.Named(i.mesh)
+		of := d.meshes.Lookup(i.mesh)
 		if of != nil && of.Decide(pod, namespace).Reason == selection.NoProxy && i.takes(pod, namespace) == mesh.Yes {
 			f.add(codeInjectorMissed, levelWarning, "pod/"+pod.Namespace+"/"+pod.Name,
 				fmt.Sprintf("has no proxy, and the injector of %s would give it one today: the pod started before the injection was switched on, or while nothing answered for the injector", i.mesh))

@@ -12,11 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -25,7 +23,7 @@ import (
 
 // settings decide on pods, by node. Nodes with the same configuration share it.
 type settings struct {
-	known    dialect.List
+	known    []dialect.Dialect
 	distinct []*deciding
 	of       map[string]*deciding // by the node's name
 	versions map[string]string    // a node of each version
@@ -38,26 +36,17 @@ type deciding struct {
 	text []byte
 	node string // the first that has it
 	from explain.Configuration
-	// meshes decide as the plugin does; unexcluded do without excluded namespaces; others are the meshes that it does not know.
-	meshes, unexcluded, others dialect.List
-	options                    dialect.Options
-
-	excludedNames  []string
-	excludedLabels labels.Selector // nil: none
-}
-
-// excludes reports whether the plugin leaves the pods of a namespace alone, whatever they are.
-func (d *deciding) excludes(namespace *corev1.Namespace) bool {
-	return slices.Contains(d.excludedNames, namespace.Name) || d.excludedLabels != nil && d.excludedLabels.Matches(labels.Set(namespace.Labels))
+	// meshes decide as the plugin does, and everywhere without its excluded namespaces.
+	meshes, everywhere dialect.Set
 }
 
 // has reports whether the plugin is configured for a mesh.
-func (d *deciding) has(mesh string) bool { return d.meshes.Named(mesh) != nil }
+func (d *deciding) has(mesh string) bool { return d.meshes.Lookup(mesh) != nil }
 
 // sidecars are the meshes with proxies in their pods that a plugin is configured for.
 func (s *settings) sidecars() (names []string) {
 	for _, d := range s.distinct {
-		for _, mesh := range d.meshes {
+		for mesh := range d.meshes.All() {
 			if mesh.NodeProxy == nil && !slices.Contains(names, mesh.Name) {
 				names = append(names, mesh.Name)
 			}
@@ -96,27 +85,18 @@ func (s *settings) add(f *findings, node string, n agentapi.Node) {
 	s.distinct, s.of[node] = append(s.distinct, d), d
 }
 
-func (d *deciding) parse(all dialect.List) error {
+func (d *deciding) parse(known []dialect.Dialect) error {
 	c, _, err := netconf.Parse(d.text)
 	if err != nil {
 		return err
 	}
-	return d.configure(all, c)
+	return d.configure(known, c)
 }
 
-func (d *deciding) configure(all dialect.List, c netconf.Config) error {
-	m, err := dialects.Of(all, c)
-	if err != nil {
-		return err
-	}
-	d.excludedNames, d.excludedLabels = c.Kubernetes.ExcludeNamespaces, m.ExcludedLabels
-	d.meshes, d.unexcluded, d.options = m.Meshes, m.Everywhere(), m.Options
-	for _, mesh := range m.Known {
-		if m.Meshes.Named(mesh.Name) == nil {
-			d.others = append(d.others, mesh)
-		}
-	}
-	return nil
+func (d *deciding) configure(known []dialect.Dialect, c netconf.Config) (err error) {
+	d.meshes, err = dialect.Configure(known, c)
+	d.everywhere = d.meshes.Everywhere()
+	return err
 }
 
 // compare adds in what the nodes differ.
@@ -157,7 +137,7 @@ func decide(ctx context.Context, some []*judged) {
 			continue
 		}
 		deciding.Go(func() error {
-			j.plan, j.err = j.d.meshes.Plan(ctx, dialect.Subject{Pod: j.pod, Namespace: j.namespace}, j.d.options)
+			j.plan, j.err = j.d.meshes.Plan(dialect.Subject{Pod: j.pod, Namespace: j.namespace})
 			return nil
 		})
 	}
@@ -242,13 +222,12 @@ func (f *findings) pod(ctx context.Context, j *judged) {
 	case reason == selection.InitContainer:
 		f.add(codeOwnInit, levelWarning, where, "an init container of the mesh writes the rules itself: the injector is not told that there is a CNI plugin")
 	case reason == selection.ExcludedNamespace || reason == selection.NamespaceExcludedByLabel:
-		if other, err := d.unexcluded.Choose(pod, namespace); err == nil && other.Decision.Selected {
+		if other, err := d.everywhere.Choose(pod, namespace); err == nil && other.Decision.Selected {
 			f.add(codeExcludedInjected, levelError, where, "has a proxy, and the plugin leaves its namespace alone: its traffic bypasses the mesh")
 		}
 	default:
-		for _, mesh := range d.others {
-			other, err := dialect.List{mesh}.Choose(pod, namespace)
-			if err == nil && other.Decision.Selected {
+		for mesh := range d.everywhere.Others().All() {
+			if other := mesh.Decide(pod, namespace); other.Selected && !other.Undecided {
 				f.add(codeOtherDialect, levelError, where, "is of the mesh "+mesh.Name+", which the plugin of its node is not configured for: its traffic bypasses the mesh")
 			}
 		}

@@ -37,5 +37,5 @@ func (s *subject) containers(onNode) *present {
 
 // checks reports whether a container is that with which the mesh checks redirection.
 func (s *subject) checks(container string) bool {
-	return s.deciding != nil && slices.ContainsFunc(s.deciding.meshes, func(d dialect.Dialect) bool { return d.Validation.Container == container && container != "" })
+	return s.deciding != nil && slices.ContainsFunc(slices.Collect(s.deciding.meshes.All()), func(d dialect.Dialect) bool { return d.Validation.Container == container && container != "" })
 }

@@ -173,7 +173,7 @@ func (e *explainer) explain(ctx context.Context, s *subject) {
 	s.selector, s.namespace = e.c.agentSelector, e.namespaces[name]
 	if d := s.deciding; d != nil {
 		s.explained, s.undecided = explain.Pod(d.meshes, explain.Input{
-			Subject: dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}, Options: d.options, Known: e.c.Dialects, Facts: e.c.Facts, Template: s.template, Configuration: d.from,
+			Subject: dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}, Facts: e.c.Facts, Template: s.template, Configuration: d.from,
 		})
 	}
 }

@@ -19,11 +19,11 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/mesh"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 )
 
 // The exit codes.
@@ -72,7 +72,7 @@ func (p Program) Exec() {
 // Main runs the program with args, which do not include the program's name, and returns its exit code.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
-	if err := dialect.List(p.Dialects).Validate(); err != nil { // of the program itself, so no flag helps
+	if err := dialect.Validate(p.Dialects); err != nil { // of the program itself, so no flag helps
 		visible.To(p.Stderr).Printf("%s: %v\n", p.Name, err)
 		return ExitWrong
 	}
@@ -103,10 +103,10 @@ func (p *Program) setDefaults() {
 	cli.Default(&p.Stdout, io.Discard)
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
-		p.Dialects = dialects.All()
+		p.Dialects = builtin.All()
 	}
 	if p.Facts == nil {
-		p.Facts = builtin.Facts()
+		p.Facts = facts.Facts()
 	}
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }

@@ -220,7 +220,7 @@ func (m *move) inits(ctx context.Context) error {
 	meshes := map[string]int{}
 	err := m.eachPage(ctx, func(pods []corev1.Pod) error {
 		for i := range pods {
-			if d, c := migration.Init(&pods[i], m.Dialects); c != nil {
+			if d, c := migration.Init(&pods[i], dialect.SetOf(m.Dialects...)); c != nil {
 				meshes[d.Name]++
 			}
 		}
@@ -235,7 +235,7 @@ func (m *move) inits(ctx context.Context) error {
 	case len(names) > 1:
 		m.progress("the pods of %s only; there are also init containers of %s, which remain as they are", names[0], strings.Join(names[1:], ", "))
 	}
-	d := dialect.List(m.Dialects).Named(names[0])
+	d := dialect.SetOf(m.Dialects...).Lookup(names[0])
 	return m.choose(migration.MakeInits(m.Facts.Of(d.Name, d), *d))
 }
 

@@ -16,11 +16,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/migration"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -234,7 +234,7 @@ func TestMigrateBySettings(t *testing.T) {
 // TestMigrateUnmodelled: settings that change the rules in a way that this program cannot follow leave nothing to be told.
 func TestMigrateUnmodelled(t *testing.T) {
 	t.Parallel()
-	peer, _ := migration.Named(builtin.Facts(), "linkerd-cni")
+	peer, _ := migration.Named(facts.Facts(), "linkerd-cni")
 	for key, want := range map[migration.Setting]migration.Verdict{
 		{Key: "linkerd.simulate", Value: "true"}:                     migration.Unknown,
 		{Key: "linkerd.shiny", Value: "1"}:                           migration.Unknown,
@@ -251,7 +251,7 @@ func TestMigrateUnmodelled(t *testing.T) {
 		pod.Spec.Containers = []corev1.Container{{Name: "app"}, {Name: "linkerd-proxy", SecurityContext: &corev1.SecurityContext{RunAsUser: &uid}}}
 		pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}, {IP: "fd00::5"}}
 		m := move{cluster: &cluster{}}
-		m.Dialects = dialects.All()
+		m.Dialects = builtin.All()
 		require.NoError(t, m.choose(migration.Make(peer, []migration.Setting{key})))
 		x, err := m.judge.Explain(pod, nil)
 		require.NoError(t, err)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -20,7 +20,7 @@ func TestDouble(t *testing.T) {
 	}
 	iptables := readChain(t, "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001", ruleset.BackendIptablesNFT, true)[0]
 	m := move{cluster: &cluster{}}
-	m.Dialects = dialects.All()
+	m.Dialects = builtin.All()
 	for name, tc := range map[string]struct {
 		pod         agentapi.Pod
 		cause, rule string

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"slices"
 
@@ -13,11 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/plugin/netconf"
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -37,18 +35,16 @@ const noAgent = "no agent of ours is on their node to read them"
 
 // choose makes the meshes decide as the plan's values would.
 func (m *move) choose(p migration.Plan) error {
-	c, _, err := netconf.Parse(p.AmbientEntry())
+	entry, err := p.Entry()
 	if err != nil {
-		return fmt.Errorf("the values for ambient mode: %w", err)
+		return err
 	}
-	c.Dialects, c.Kubernetes.ExcludeNamespaces = p.Dialects(), p.ExcludedNamespaces()
-	c.UncapturedFamily, c.RefuseProxyUID = redirect.UncapturedAllow, true // as the chart's own defaults are
-	meshes, err := dialects.Of(m.Dialects, c)
+	meshes, err := dialect.Configure(m.Dialects, entry)
 	if err != nil {
 		return fmt.Errorf("the values: %w", err)
 	}
 	m.plan = p
-	m.judge = migration.Judge{Plan: p, Meshes: meshes.Meshes, Facts: m.Facts, Options: meshes.Options}
+	m.judge = migration.Judge{Plan: p, Meshes: meshes, Facts: m.Facts}
 	return nil
 }
 

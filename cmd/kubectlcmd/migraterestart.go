@@ -65,7 +65,7 @@ func (x *crossing) older(ctx context.Context, s station) (o older, err error) {
 				return o, err
 			}
 		}
-		plan, err := d.meshes.Plan(ctx, dialect.Subject{Pod: pod, Namespace: namespaces[pod.Namespace]}, d.options)
+		plan, err := d.meshes.Plan(dialect.Subject{Pod: pod, Namespace: namespaces[pod.Namespace]})
 		if err == nil && !plan.Decision.Selected {
 			continue
 		}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
@@ -160,7 +160,7 @@ func TestErrand(t *testing.T) {
 	w.node(t, "bare", nil)
 	k := newErrandKubelet(t, w)
 	var said output
-	c := &cluster{Program: Program{Stderr: &said, Dialects: dialects.All()}, client: w.clientset(t), agents: w, agentSelector: agentSelector}
+	c := &cluster{Program: Program{Stderr: &said, Dialects: builtin.All()}, client: w.clientset(t), agents: w, agentSelector: agentSelector}
 
 	out, err := c.errand(t.Context(), errand{
 		Node: "a", What: "to see", Args: []string{"look", "$(HOME)"}, Env: map[string]string{"B": "2", "A": "$x"},

@@ -253,7 +253,7 @@ func (s *subject) disagreement(onNode) *present {
 	case s.deciding == nil || v.Code != explain.Code(selection.ExcludedNamespace) && v.Code != explain.Code(selection.NamespaceExcludedByLabel):
 		return nil
 	}
-	if c, err := s.deciding.unexcluded.Choose(s.pod, s.namespace); err != nil || !c.Decision.Selected {
+	if c, err := s.deciding.everywhere.Choose(s.pod, s.namespace); err != nil || !c.Decision.Selected {
 		return nil
 	}
 	return &present{Code: nowExcluded, Sentence: "This pod bypasses the mesh: it has been chosen for it, and the plugin leaves its namespace alone.", Because: []string{v.Sentence}, exit: ExitWrong,

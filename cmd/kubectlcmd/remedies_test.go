@@ -15,9 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -45,11 +45,11 @@ func running(change ...func(*subject)) *subject {
 	if s.namespace == nil {
 		s.deciding.text = []byte(strings.Replace(entry, `"dialect":"istio"`, `"dialect":["ambient","istio"]`, 1))
 	}
-	if err := s.deciding.parse(dialects.All()); err != nil {
+	if err := s.deciding.parse(builtin.All()); err != nil {
 		panic(err)
 	}
 	subject := dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}
-	x, err := explain.Pod(s.deciding.meshes, explain.Input{Subject: subject, Options: s.deciding.options, Known: dialects.All(), Facts: builtin.Facts()})
+	x, err := explain.Pod(s.deciding.meshes, explain.Input{Subject: subject, Facts: facts.Facts()})
 	if err != nil {
 		panic(err)
 	}

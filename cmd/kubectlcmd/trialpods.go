@@ -45,7 +45,7 @@ var errNoStandIn = errors.New("the test has no pod for this mesh")
 
 // standIn returns that of a mesh. The container, its user and its ports are those that the mesh's rules have in mind.
 func (c *cluster) standIn(name string) (s standIn, err error) {
-	d := dialect.List(c.Dialects).Named(name)
+	d := dialect.SetOf(c.Dialects...).Lookup(name)
 	if d == nil {
 		return s, errNoStandIn
 	}

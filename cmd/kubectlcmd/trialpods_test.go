@@ -12,14 +12,14 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/standin"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/dialect/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/redirect"
 )
 
 // standInOf is that of a mesh of this module's.
 func standInOf(name string) (standIn, error) {
-	return (&cluster{Program: Program{Dialects: dialects.All(), Facts: builtin.Facts()}}).standIn(name)
+	return (&cluster{Program: Program{Dialects: builtin.All(), Facts: facts.Facts()}}).standIn(name)
 }
 
 var testRun = trialRun{name: "run", namespace: "ns", lifetime: time.Minute}
@@ -30,16 +30,16 @@ func TestStandIns(t *testing.T) {
 	t.Parallel()
 	var tried []string
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
-	for _, name := range dialects.Names() {
+	for _, name := range builtin.Names() {
 		as, err := standInOf(name)
 		require.NoError(t, err)
 		if tried = append(tried, name); as.proxy == "" {
-			decision := dialects.All().Named(name).Decide(testRun.meshed("p", "n", image{}, as), namespace)
+			decision := dialect.SetOf(builtin.All()...).Lookup(name).Decide(testRun.meshed("p", "n", image{}, as), namespace)
 			assert.True(t, decision.Selected, decision)
 			continue
 		}
 		pod := testRun.meshed("p", "n", image{name: "i"}, as)
-		plan, err := dialects.All().Plan(t.Context(), dialect.Subject{Pod: pod, Namespace: namespace, Addrs: []netip.Addr{netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("fd00::3")}}, dialect.Options{RefuseProxyUID: true, RefuseNetRaw: true})
+		plan, err := dialect.SetOf(builtin.All()...).WithOptions(dialect.Options{RefuseProxyUID: true, RefuseNetRaw: true}).Plan(dialect.Subject{Pod: pod, Namespace: namespace, Addrs: []netip.Addr{netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("fd00::3")}})
 		require.NoError(t, err, name)
 		require.True(t, plan.Decision.Selected, name)
 		assert.Equal(t, name, plan.Dialect)
@@ -57,7 +57,7 @@ func TestStandIns(t *testing.T) {
 		assert.Empty(t, plan.Bypasses, name)
 	}
 	assert.Len(t, tried, 5)
-	outside, err := dialects.All().Plan(t.Context(), dialect.Subject{Pod: testRun.pod("p", "n", image{}), Namespace: namespace}, dialect.Options{})
+	outside, err := dialect.SetOf(builtin.All()...).Plan(dialect.Subject{Pod: testRun.pod("p", "n", image{}), Namespace: namespace})
 	require.NoError(t, err)
 	assert.False(t, outside.Decision.Selected)
 }

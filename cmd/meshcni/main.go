@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
 )
@@ -21,7 +22,7 @@ func run() int {
 	if verb := os.Getenv("CNI_COMMAND"); verb == "ADD" || verb == "CHECK" {
 		go interruptible(cancel)
 	}
-	p := plugin.Plugin{OpenPods: plugin.PodsFrom(kubepod.Open)}
+	p := plugin.Plugin{Dialects: builtin.All(), Validated: true, OpenPods: plugin.PodsFrom(kubepod.Open)}
 	return p.Run(ctx, plugin.IO{
 		Args: os.Args, Getenv: os.Getenv, Stdin: stdin(), Stdout: os.Stdout, Stderr: os.Stderr,
 	})

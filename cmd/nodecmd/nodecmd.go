@@ -23,11 +23,11 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/footprint"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/mesh"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -90,13 +90,13 @@ func (p *Program) setDefaults() {
 	cli.Default(&p.Stdout, io.Discard)
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
-		p.Dialects = dialects.All()
+		p.Dialects = builtin.All()
 	}
 	if p.Facts == nil {
-		p.Facts = builtin.Facts()
+		p.Facts = facts.Facts()
 	}
 	if !p.asked { // once, since the settings are read again every few seconds
-		p.asked, p.invalid = true, dialect.List(p.Dialects).Validate()
+		p.asked, p.invalid = true, dialect.Validate(p.Dialects)
 	}
 	if reflect.ValueOf(p.Config).IsZero() {
 		p.Config = installer.Default()
@@ -118,7 +118,7 @@ func (p Program) Parse(args []string) (nodeagent.Config, error) {
 	p.setDefaults()
 	var none nodeagent.Config
 	if len(p.Dialects) == 0 {
-		return none, dialect.List{}.Validate()
+		return none, dialect.Validate(nil)
 	}
 	c, rest, err := p.command().Find(args)
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -32,7 +31,7 @@ type settings struct {
 }
 
 // register declares the flags. Their defaults are the values in s.
-func (s *settings) register(fs *pflag.FlagSet, known dialect.List) {
+func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.SortFlags = false
 	text := func(fs *pflag.FlagSet, to any, name, kind, usage string) {
 		fs.Var(cli.Text(to, kind), name, usage)
@@ -60,7 +59,7 @@ func (s *settings) register(fs *pflag.FlagSet, known dialect.List) {
 	cli.Group(fs, "What the plugin does (applied live from --config)", func(fs *pflag.FlagSet) {
 		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
 		text(fs, &s.Plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "labels", "labels of namespaces whose pods are never captured, such as mesh=off (needs get on namespaces)")
-		fs.Var(cli.Required(&s.Plugin.Dialects, "a,b"), "dialect", dialects.Usage(known))
+		fs.Var(cli.Required(&s.Plugin.Dialects, "a,b"), "dialect", cli.DialectUsage(known))
 		text(fs, &s.Plugin.Agent, "agent", "prefer|off|require", "whether the plugin gets the pod from this agent (needs list and watch on pods, and --node-name): prefer, before the API server; off, never; require, only from it")
 		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
 		text(fs, &s.Plugin.LogLevel, "log-level", "level", "debug, info, warn or error, of plugin and agent")
@@ -163,8 +162,8 @@ func (p Program) read(typed *pflag.FlagSet) (settings, error) {
 	if s.detect {
 		s.Repair.Detect = &repair.Detection{Act: finer.Uncaptured}
 	}
-	if meshes, err := dialects.OfValid(p.Dialects, s.Effective()); err == nil && p.invalid == nil { // else that is the fault
-		s.Repair.Criteria, err = finer.CriteriaOf(meshes.Meshes)
+	if meshes, err := dialect.Configure(p.Dialects, s.Effective()); err == nil && p.invalid == nil { // else that is the fault
+		s.Repair.Criteria, err = finer.CriteriaOf(meshes)
 		for name, c := range s.Repair.Criteria {
 			c.Policy = nil // the agent's to say, and no two policies are equal
 			s.Repair.Criteria[name] = c

@@ -139,7 +139,7 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 
 // names returns the dialects' names in the kernel, those of each mesh once.
 func (c *common) names() (all []redirect.Names) {
-	for _, d := range c.dialects {
+	for d := range c.meshes.All() {
 		if !slices.ContainsFunc(all, func(n redirect.Names) bool { return reflect.DeepEqual(n, d.Names) }) {
 			all = append(all, d.Names)
 		}

@@ -87,9 +87,9 @@ func setBinary(b *flagBuild, value string) error {
 // asIstio declares the flags of Istio's program, and makes build read them as it does.
 func (c *common) asIstio(fs *pflag.FlagSet) {
 	c.istioFlags = istioFlags
-	c.flags, c.backend, c.uncapturedFamily = fs, ruleset.BackendAuto, redirect.UncapturedAllow
+	c.flags, c.backend = fs, ruleset.BackendAuto
 	c.config = explain.NoConfiguration
-	c.dialects = dialect.List{istio.New()}
+	c.meshes = dialect.SetOf(istio.New()).WithOptions(dialect.Options{UncapturedFamily: redirect.UncapturedAllow})
 	c.ruleFlags = addRuleFlags(fs)
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cli.Group(own, "Others that Istio's program has", func(fs *pflag.FlagSet) {

@@ -14,10 +14,10 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/mesh"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -113,10 +113,10 @@ func (p *Program) setDefaults() {
 	cli.Default(&p.Stdout, io.Discard)
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
-		p.Dialects = dialects.All()
+		p.Dialects = builtin.All()
 	}
 	if p.Facts == nil {
-		p.Facts = builtin.Facts()
+		p.Facts = facts.Facts()
 	}
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }

@@ -122,7 +122,7 @@ func (c *common) owners() (all []ruleset.Ruleset) {
 
 // usual returns the rules of a pod without settings, of each mesh. Most pods have most of these rules, so they can explain live ones.
 func (c *common) usual() (all []ruleset.Ruleset) {
-	for _, d := range slices.Backward(c.dialects) { // the last one that explains a rule does so
+	for _, d := range slices.Backward(slices.Collect(c.meshes.All())) { // the last one that explains a rule does so
 		built, err := d.Redirect(&corev1.Pod{}, nil, c.addrs)
 		if err != nil {
 			continue

@@ -16,7 +16,6 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -28,14 +27,9 @@ import (
 // common holds the flags that most commands share.
 type common struct {
 	Program
-	dialectNames               netconf.Dialects
+	plugin                     netconf.Config // what flags and the installed configuration say of the plugin's
 	backendName                string
-	uncapturedFamily           redirect.UncapturedFamily
-	refuseProxyUID             bool
-	refuseNetRaw               bool
-	excludeNamespaces, ips     []string
-	excludeNamespaceSelector   string
-	ambient                    netconf.Ambient
+	ips                        []string
 	file, namespaceFile, netns string
 	configFile, hostRoot       string
 
@@ -49,10 +43,10 @@ type common struct {
 	quiet      bool       // warnings are not said
 
 	// Set by configure and check.
-	config   explain.Configuration
-	dialects dialect.List
-	backend  ruleset.Backend
-	addrs    []netip.Addr
+	config  explain.Configuration
+	meshes  dialect.Set
+	backend ruleset.Backend
+	addrs   []netip.Addr
 }
 
 // newCommand makes a command with the common flags, which are valid when it calls run.
@@ -76,17 +70,17 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	fs.StringVar(&c.configFile, "config", "", "the network configuration with the plugin's entry, which gives the settings below: a file, a directory, or - for standard input; none: go without (default: with -f, the one installed on this node, if it is one)")
 	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; explain, rules and trace also take a workload with a template of pods, such as a Deployment; - is standard input")
 	fs.StringVar(&c.namespaceFile, "namespace-file", "", "the pod's Namespace, for dialects that look at it")
-	c.dialectNames = netconf.Dialects{p.Dialects[0].Name}
-	fs.Var(cli.Text(&c.dialectNames, "a,b"), "dialect", dialects.Usage(p.Dialects))
+	c.plugin.Dialects = netconf.Dialects{p.Dialects[0].Name}
+	fs.Var(cli.Text(&c.plugin.Dialects, "a,b"), "dialect", cli.DialectUsage(p.Dialects))
 	fs.StringVar(&c.backendName, "backend", string(ruleset.BackendAuto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
-	fs.Var(cli.List(&c.excludeNamespaces, "strings"), "exclude-namespaces", "namespaces whose pods are left alone")
-	fs.StringVar(&c.excludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces whose pods are left alone, such as mesh=off; needs --namespace-file")
-	cli.Ambient(fs, &c.ambient)
+	fs.Var(cli.List(&c.plugin.Kubernetes.ExcludeNamespaces, "strings"), "exclude-namespaces", "namespaces whose pods are left alone")
+	fs.StringVar(&c.plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces whose pods are left alone, such as mesh=off; needs --namespace-file")
+	cli.Ambient(fs, &c.plugin.Ambient)
 	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
-	c.uncapturedFamily = redirect.UncapturedAllow
-	fs.Var(cli.Required((*string)(&c.uncapturedFamily), "string"), "uncaptured-family", "what to do with a family of the pod that is not captured: allow or drop")
-	fs.BoolVar(&c.refuseProxyUID, "refuse-proxy-uid", false, "refuse a pod with a container that the rules may take for the proxy, as the plugin's refuse_proxy_uid does")
-	fs.BoolVar(&c.refuseNetRaw, "refuse-net-raw", false, "refuse a pod with a container that may set the proxy's mark, as the plugin's refuse_net_raw does")
+	c.plugin.UncapturedFamily = redirect.UncapturedAllow
+	fs.Var(cli.Required((*string)(&c.plugin.UncapturedFamily), "string"), "uncaptured-family", "what to do with a family of the pod that is not captured: allow or drop")
+	fs.BoolVar(&c.plugin.RefuseProxyUID, "refuse-proxy-uid", false, "refuse a pod with a container that the rules may take for the proxy, as the plugin's refuse_proxy_uid does")
+	fs.BoolVar(&c.plugin.RefuseNetRaw, "refuse-net-raw", false, "refuse a pod with a container that may set the proxy's mark, as the plugin's refuse_net_raw does")
 	return cmd, c
 }
 
@@ -101,16 +95,18 @@ func (c *common) withNetNS(cmd *cobra.Command) {
 // check parses the common flags. The error lists every bad one.
 func (c *common) check() error {
 	var errs []error
-	meshes, err := dialects.Of(c.Dialects, netconf.Config{
-		Dialects: c.dialectNames, Ambient: c.ambient,
-		Kubernetes: netconf.Kubernetes{ExcludeNamespaces: c.excludeNamespaces, ExcludeNamespaceSelector: c.excludeNamespaceSelector},
-	})
-	c.dialects, errs = meshes.Meshes, append(errs, dialects.ByFlag(err, func(flag string, err error) error { return fmt.Errorf("%s: %w", c.origin(flag), err) }))
+	var err error
+	if c.plugin.UncapturedFamily, err = redirect.ParseUncapturedFamily(string(c.plugin.UncapturedFamily)); err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", c.origin("uncaptured-family"), err))
+	}
+	if err := dialect.Validate(c.Dialects); err != nil {
+		errs = append(errs, err)
+	} else {
+		c.meshes, err = dialect.Configure(c.Dialects, c.plugin)
+		errs = append(errs, dialect.ByFlag(err, func(flag string, err error) error { return fmt.Errorf("%s: %w", c.origin(flag), err) }))
+	}
 	if c.backend, err = ruleset.ParseBackend(c.backendName); err != nil {
 		errs = append(errs, fmt.Errorf("%s: %w", c.origin("backend"), err))
-	}
-	if c.uncapturedFamily, err = redirect.ParseUncapturedFamily(string(c.uncapturedFamily)); err != nil {
-		errs = append(errs, fmt.Errorf("%s: %w", c.origin("uncaptured-family"), err))
 	}
 	for _, ip := range c.ips {
 		a, err := netip.ParseAddr(ip)
@@ -169,9 +165,9 @@ func (c *common) target(ns *netnsexec.NetNS) (*target, error) {
 
 // explained is [common.target], which has refused pods too.
 func (c *common) explained(ns *netnsexec.NetNS) (*target, error) {
-	t := &target{mesh: &c.dialects[0]}
-	in := explain.Input{Subject: dialect.Subject{Pod: &corev1.Pod{}, Addrs: c.addrs}, Known: c.Dialects, Facts: c.Facts, Configuration: c.config}
-	meshes, err := c.dialects, error(nil)
+	t := &target{mesh: c.meshes.Lookup(c.meshes.Names()[0])}
+	in := explain.Input{Subject: dialect.Subject{Pod: &corev1.Pod{}, Addrs: c.addrs}, Facts: c.Facts, Configuration: c.config}
+	meshes, err := c.meshes, error(nil)
 	if c.file == "" {
 		meshes, err = c.byFlags(t, &in, ns)
 	} else {
@@ -180,11 +176,10 @@ func (c *common) explained(ns *netnsexec.NetNS) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	in.Options = dialect.Options{UncapturedFamily: c.uncapturedFamily, RefuseProxyUID: c.refuseProxyUID, RefuseNetRaw: c.refuseNetRaw}
 	if t.Explanation, err = explain.Pod(meshes, in); err != nil {
 		return nil, err
 	}
-	if d := c.dialects.Named(t.Plan.Dialect); d != nil {
+	if d := c.meshes.Lookup(t.Plan.Dialect); d != nil {
 		t.mesh = d
 	}
 	return t, nil
@@ -217,29 +212,30 @@ func (c *common) byFile(t *target, in *explain.Input, ns *netnsexec.NetNS) error
 }
 
 // byFlags applies the rule flags to what the dialect makes of a pod without settings, and returns a mesh that makes nothing else.
-func (c *common) byFlags(t *target, in *explain.Input, ns *netnsexec.NetNS) (dialect.List, error) {
-	if len(c.dialects) > 1 {
-		return nil, cli.Usagef("--dialect %s: without -f nothing says which of them the rules are for", c.dialects)
+func (c *common) byFlags(t *target, in *explain.Input, ns *netnsexec.NetNS) (set dialect.Set, err error) {
+	if c.meshes.Len() > 1 {
+		return set, cli.Usagef("--dialect %s: without -f nothing says which of them the rules are for", c.meshes)
 	}
 	if err := look(&in.Subject, ns); err != nil {
-		return nil, err
+		return set, err
 	}
 	built, err := t.mesh.Redirect(in.Subject.Pod, &corev1.Namespace{}, in.Subject.Addrs)
 	if err != nil {
-		return nil, err
+		return set, err
 	}
 	base := built.Redirect
 	if c.istioFlags != nil {
 		base = istiofacts.Nothing(base)
 	}
 	if t.action, built.Origins, err = c.build(base, nil); err != nil {
-		return nil, err
+		return set, err
 	}
 	c.backend, built.Redirect, in.Warnings = t.action.backend, t.action.Redirect, t.action.warnings
 	if err := built.Redirect.Validate(); err != nil {
-		return nil, cli.Usage(err)
+		return set, cli.Usage(err)
 	}
-	return dialect.List{{Name: t.mesh.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}}, nil
+	flags := dialect.Dialect{Name: t.mesh.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}
+	return dialect.SetOf(flags).WithOptions(c.meshes.Options()), nil
 }
 
 // look reads the kernel's families, and the addresses if they are unknown, from ns.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/versionmetric"
@@ -73,7 +73,7 @@ func (p *Program) setDefaults() {
 	cli.Default(&p.Stdout, io.Discard)
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
-		p.Dialects = dialects.All()
+		p.Dialects = builtin.All()
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -148,10 +148,10 @@ func TestSettings(t *testing.T) {
 	s.Action = "delete"
 	s.Plugin = netconf.Config{Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}, ExcludeNamespaceSelector: "mesh=off"}, RefuseProxyUID: true, RefuseNetRaw: true, UncapturedFamily: redirect.UncapturedDrop}
 	s.API = repaircmd.API{Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: "/nonexistent"}
-	require.NoError(t, s.Validate(dialects.All()), "no file is read")
+	require.NoError(t, s.Validate(builtin.All()), "no file is read")
 
 	host := repaircmd.Host{
-		Dialects: dialects.All(), Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+		Dialects: builtin.All(), Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	}
 	_, err = s.New(host)
 	require.ErrorContains(t, err, "service account's token")
@@ -163,10 +163,10 @@ func TestSettings(t *testing.T) {
 	assert.Equal(t, 3, o.NodeBudget.Burst)
 	assert.Zero(t, o.ClusterBudget, "no rate, no bound")
 	assert.Equal(t, repair.ActionDelete, o.Action)
-	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true, RefuseNetRaw: true}, o.Plan, "as the plugin's")
-	assert.Equal(t, "istio", o.Dialects.String(), "the first is the default")
-	assert.True(t, o.Dialects[0].Policy.ExcludesNamespace("kube-system"))
-	assert.Equal(t, "[mesh=off]", fmt.Sprint(o.Dialects[0].Policy.ExcludedNamespaceLabels))
+	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true, RefuseNetRaw: true}, o.Meshes.Options(), "as the plugin's")
+	assert.Equal(t, "istio", o.Meshes.String(), "the first is the default")
+	assert.True(t, o.Meshes.Lookup("istio").Policy.ExcludesNamespace("kube-system"))
+	assert.Equal(t, "[mesh=off]", fmt.Sprint(o.Meshes.Lookup("istio").Policy.ExcludedNamespaceLabels))
 
 	for says, change := range map[string]func(*repaircmd.Settings){
 		"--uncaptured-family": func(s *repaircmd.Settings) { s.Plugin.UncapturedFamily = "keep" },
@@ -176,7 +176,7 @@ func TestSettings(t *testing.T) {
 	} {
 		bad := s
 		change(&bad)
-		require.ErrorContains(t, bad.Validate(dialects.All()), says)
+		require.ErrorContains(t, bad.Validate(builtin.All()), says)
 		_, err = bad.New(host)
 		assert.ErrorContains(t, err, says)
 	}
@@ -189,20 +189,20 @@ func TestSeveralDialects(t *testing.T) {
 	require.NoError(t, err)
 	s.Node, s.Action, s.Plugin.Dialects = "n", "delete", netconf.Dialects{"ambient", "istio", "consul"}
 	s.Plugin.Kubernetes.ExcludeNamespaces = []string{"dev"}
-	host := repaircmd.Host{Dialects: dialects.All()}
+	host := repaircmd.Host{Dialects: builtin.All()}
 	o, err := repaircmd.OptionsOf(s, host)
 	require.NoError(t, err)
-	assert.Equal(t, "ambient,istio,consul", o.Dialects.String())
-	assert.True(t, o.Dialects.ExcludesNamespace("dev"))
+	assert.Equal(t, "ambient,istio,consul", o.Meshes.String())
+	assert.True(t, o.Meshes.ExcludesNamespace("dev"))
 	assert.Equal(t, []string{"istio-validation"}, o.Criteria["istio"].Containers)
 	assert.Equal(t, []int32{126}, o.Criteria["istio"].ExitCodes)
 	assert.Empty(t, o.Criteria["consul"].Containers)
 	assert.NotContains(t, o.Criteria, "ambient")
 
 	s.Plugin.Dialects = netconf.Dialects{"consul"}
-	require.ErrorContains(t, s.Validate(dialects.All()), "dialect consul: repair criteria: no init container")
+	require.ErrorContains(t, s.Validate(builtin.All()), "dialect consul: repair criteria: no init container")
 	s.Plugin.Dialects = netconf.Dialects{"ambient"}
-	require.NoError(t, s.Validate(dialects.All()))
+	require.NoError(t, s.Validate(builtin.All()))
 	s.Plugin.Dialects, s.InitContainer, s.ExitCodes = netconf.Dialects{"consul", "linkerd"}, "check", "7"
 	o, err = repaircmd.OptionsOf(s, host)
 	require.NoError(t, err)
@@ -211,7 +211,7 @@ func TestSeveralDialects(t *testing.T) {
 		assert.Equal(t, []int32{7}, o.Criteria[mesh].ExitCodes)
 	}
 	s.Plugin.Dialects = netconf.Dialects{"osm", "istio", "nginx"}
-	err = s.Validate(dialects.All())
+	err = s.Validate(builtin.All())
 	require.ErrorContains(t, err, `unknown dialect "osm"`)
 	require.ErrorContains(t, err, `unknown dialect "nginx"`)
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/inpod"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -61,9 +60,9 @@ type API struct {
 }
 
 // register declares the flags with their defaults.
-func (s *Settings) register(fs *pflag.FlagSet, known dialect.List) {
+func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	s.Plugin.Dialects = netconf.Dialects{known[0].Name}
-	fs.Var(cli.Text(&s.Plugin.Dialects, "a,b"), "dialect", dialects.Usage(known))
+	fs.Var(cli.Text(&s.Plugin.Dialects, "a,b"), "dialect", cli.DialectUsage(known))
 	fs.StringVar((*string)(&s.Plugin.Backend), "backend", "auto", "firewall backend, the plugin's: auto, iptables, iptables-nft, iptables-legacy, nftables")
 	fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "string"), "exclude-namespaces", "namespaces to leave alone, with commas between")
 	fs.StringVar(&s.Plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces to leave alone, such as mesh=off (needs get on namespaces)")
@@ -161,13 +160,13 @@ func (s Settings) Acts() bool {
 }
 
 // Validate checks the settings without network or files. Errors name the flag.
-func (s Settings) Validate(known dialect.List) error {
+func (s Settings) Validate(known []dialect.Dialect) error {
 	_, err := s.options(Host{Dialects: known})
 	return err
 }
 
 // Permissions returns what the controller asks of the API server. Its errors are those of Validate.
-func (s Settings) Permissions(known dialect.List) ([]authorizationv1.ResourceAttributes, error) {
+func (s Settings) Permissions(known []dialect.Dialect) ([]authorizationv1.ResourceAttributes, error) {
 	o, err := s.options(Host{Dialects: known})
 	if err != nil {
 		return nil, err
@@ -198,16 +197,17 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	if _, err := repair.ParseAction(string(s.Action)); err != nil {
 		return o, named("repair", err)
 	}
-	meshes, err := dialects.Of(h.Dialects, s.Plugin)
-	if err != nil {
-		return o, dialects.ByFlag(err, named)
+	if err := dialect.Validate(h.Dialects); err != nil {
+		return o, err
 	}
-	o.Dialects, o.Others, o.Plan = meshes.Meshes, meshes.Others(), meshes.Options
+	if s.Plugin.UncapturedFamily, err = redirect.ParseUncapturedFamily(string(s.Plugin.UncapturedFamily)); err != nil {
+		return o, named("uncaptured-family", err)
+	}
+	if o.Meshes, err = dialect.Configure(h.Dialects, s.Plugin); err != nil {
+		return o, dialect.ByFlag(err, named)
+	}
 	if o.Backend, err = ruleset.ParseBackend(string(s.Plugin.Backend)); err != nil {
 		return o, named("backend", err)
-	}
-	if o.Plan.UncapturedFamily, err = redirect.ParseUncapturedFamily(string(s.Plugin.UncapturedFamily)); err != nil {
-		return o, named("uncaptured-family", err)
 	}
 	o.Records = attachment.In(s.Plugin.RunDir)
 	if o.Detect = nil; s.Detect {
@@ -232,17 +232,17 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	} else if err := s.ClusterBudget.Validate(); err != nil {
 		return o, fmt.Errorf("--repair-cluster-rate, --repair-cluster-burst: %w", err)
 	}
-	o.Criteria, err = s.CriteriaOf(o.Dialects)
+	o.Criteria, err = s.CriteriaOf(o.Meshes)
 	return o, err
 }
 
 // CriteriaOf returns the criteria of each mesh. One of the meshes must have a check in its pods, unless their proxies are all on
 // the node; [repair.Detection] finds the pods of the others. With that error the criteria are returned too.
-func (s Settings) CriteriaOf(l dialect.List) (map[string]repair.Criteria, error) {
+func (s Settings) CriteriaOf(meshes dialect.Set) (map[string]repair.Criteria, error) {
 	all := map[string]repair.Criteria{}
 	var unchecked error
 	checked := false
-	for _, d := range l {
+	for d := range meshes.All() {
 		if d.NodeProxy != nil {
 			continue
 		}

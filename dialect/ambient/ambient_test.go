@@ -150,11 +150,11 @@ func TestOptions(t *testing.T) {
 	assert.Contains(t, ambient.AgentRuleset(r).String(), "-A ISTIO_PRERT -s 198.18.0.1/32 -p tcp -j ACCEPT")
 
 	d = ambient.New(ambient.Options{NoIPv6: true})
-	plan, err := d.Plan(t.Context(), dialect.Subject{Pod: pod(""), Addrs: dialecttest.Addrs()}, dialect.Options{})
+	plan, err := d.Plan(dialect.Subject{Pod: pod(""), Addrs: dialecttest.Addrs()}, dialect.Options{})
 	require.NoError(t, err)
 	assert.Nil(t, plan.Ruleset.IPv6)
 	assert.Contains(t, plan.Codes(), dialect.BypassIPv6)
-	plan, err = d.Plan(t.Context(), dialect.Subject{Pod: pod(""), Addrs: dialecttest.Addrs()}, dialect.Options{UncapturedFamily: redirect.UncapturedDrop})
+	plan, err = d.Plan(dialect.Subject{Pod: pod(""), Addrs: dialecttest.Addrs()}, dialect.Options{UncapturedFamily: redirect.UncapturedDrop})
 	require.NoError(t, err)
 	assert.NotEmpty(t, plan.Ruleset.IPv6.Chains)
 	assert.Empty(t, ambient.AgentRuleset(plan.Redirect).IPv6.Chains)

@@ -64,7 +64,7 @@ func TestMarkIsNoProofOfPrivilege(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Labels: map[string]string{ambient.DataplaneMode: "ambient"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}},
 	}
-	plan, err := ambient.New(ambient.Options{}).Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+	plan, err := ambient.New(ambient.Options{}).Plan(dialect.Subject{Pod: pod}, dialect.Options{})
 	require.NoError(t, err)
 	assert.Equal(t, []dialect.BypassCode{dialect.BypassNetRaw}, plan.Codes())
 	for given, want := range map[uint32]trace.Verdict{0: trace.Redirect, ambient.ProxyMark: trace.Pass} {

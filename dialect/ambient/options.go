@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -45,6 +46,44 @@ func (o Options) probeSources() redirect.PrefixSet {
 		return netip.PrefixFrom(a, a.BitLen())
 	}
 	return redirect.Prefixes(single(o.ProbeIPv4, probeIPv4), single(o.ProbeIPv6, probeIPv6))
+}
+
+// configured returns the dialect with the settings of a node's configuration in place of those of the Options.
+func (o Options) configured(d dialect.Dialect, a netconf.Ambient) (dialect.Dialect, error) {
+	if a.IsZero() {
+		return d, nil
+	}
+	o.ExcludedNamespaces = d.Policy.ExcludedNamespaces
+	if a.DNSCapture != "" {
+		o.NoDNSCapture = a.DNSCapture == netconf.Off
+	}
+	if a.IPv6 != "" {
+		o.NoIPv6 = a.IPv6 == netconf.Off
+	}
+	if addr := a.ProbeIPv4.Netip(); addr.IsValid() {
+		o.ProbeIPv4 = addr
+	}
+	if addr := a.ProbeIPv6.Netip(); addr.IsValid() {
+		o.ProbeIPv6 = addr
+	}
+	if a.EnablementSelectors != nil {
+		o.Selectors = make([]selection.Selector, len(a.EnablementSelectors))
+		for i, s := range a.EnablementSelectors {
+			o.Selectors[i] = selection.Selector{Pod: labelSelector(s.PodSelector), Namespace: labelSelector(s.NamespaceSelector)}
+		}
+	}
+	if err := o.Validate(); err != nil {
+		return d, err
+	}
+	return New(o), nil
+}
+
+func labelSelector(s netconf.LabelSelector) metav1.LabelSelector {
+	l := metav1.LabelSelector{MatchLabels: s.MatchLabels}
+	for _, e := range s.MatchExpressions {
+		l.MatchExpressions = append(l.MatchExpressions, metav1.LabelSelectorRequirement{Key: e.Key, Operator: metav1.LabelSelectorOperator(e.Operator), Values: e.Values})
+	}
+	return l
 }
 
 // nobody are selectors that match no pod, which is what an operator asks for with an empty list.
@@ -122,6 +161,9 @@ func New(o Options) dialect.Dialect {
 			ExcludedNamespaces: o.ExcludedNamespaces,
 			ForeignAnnotation:  SidecarStatus,
 			Selectors:          o.Selectors,
+		},
+		Configure: func(d dialect.Dialect, c netconf.Config) (dialect.Dialect, error) {
+			return o.configured(d, c.Ambient)
 		},
 		Build: dialect.FromSchema(redirect.Schema{Defaults: defaults, Settings: settings}),
 		Names: defaults.Names,

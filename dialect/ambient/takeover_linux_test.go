@@ -37,7 +37,7 @@ func TestTakeOver(t *testing.T) {
 				t.Parallel()
 				s := settings{virtual: true, dns: true}
 				pod := labelled("ambient", map[string]string{ambient.VirtualInterfaces: "virt0"})
-				plan, err := ambient.New(ambient.Options{}).Plan(t.Context(), dialect.Subject{Pod: pod, Addrs: dialecttest.Addrs()}, dialect.Options{})
+				plan, err := ambient.New(ambient.Options{}).Plan(dialect.Subject{Pod: pod, Addrs: dialecttest.Addrs()}, dialect.Options{})
 				require.NoError(t, err)
 				rs := plan.Ruleset
 

@@ -237,14 +237,14 @@ func TestOwnContainers(t *testing.T) {
 				pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c, SecurityContext: &corev1.SecurityContext{RunAsUser: &uid}})
 			}
 			off := redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceAbsent}
-			plan, err := consul.New().Plan(t.Context(), dialect.Subject{Pod: pod, Kernel: off}, dialect.Options{})
+			plan, err := consul.New().Plan(dialect.Subject{Pod: pod, Kernel: off}, dialect.Options{})
 			require.NoError(t, err)
 			var got []string
 			for _, b := range plan.Bypasses {
 				got = append(got, b.Container)
 			}
 			assert.Equal(t, tt.bypass, got)
-			_, err = consul.New().Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{RefuseProxyUID: true})
+			_, err = consul.New().Plan(dialect.Subject{Pod: pod}, dialect.Options{RefuseProxyUID: true})
 			assert.Equal(t, tt.bypass != nil, err != nil)
 		})
 	}
@@ -277,7 +277,7 @@ func TestSandbox(t *testing.T) {
 	args := map[string]string{consul.IptablesConfig: complete(t, `{"ExcludeOutboundPorts":["3306"],"ExcludeHosts":["x"]}`)}
 	d, ok := mesh.ForSandbox(args)
 	require.True(t, ok)
-	assert.False(t, d.MayReadNamespace())
+	assert.False(t, d.ReadsNamespace(nil))
 	assert.Empty(t, d.Applied)
 	pod := meshed("{", "perhaps")
 	assert.Equal(t, selection.Selected, d.Decide(pod, nil).Reason)

@@ -1,7 +1,6 @@
 package dialecttest
 
 import (
-	"context"
 	"encoding/json"
 	"net/netip"
 	"os"
@@ -75,6 +74,6 @@ func (c Case) Rules(d dialect.Dialect) (ruleset.Ruleset, redirect.Redirect, erro
 	if subject.Namespace == nil {
 		subject.Namespace = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.Pod.Namespace}}
 	}
-	plan, err := d.Plan(context.Background(), subject, dialect.Options{})
+	plan, err := d.Plan(subject, dialect.Options{})
 	return plan.Ruleset, plan.Redirect, err
 }

@@ -227,7 +227,7 @@ func TestReadOnce(t *testing.T) {
 			mesh := kuma.New()
 			_, out := mesh.Policy.RuleOut(pod.Annotations)
 			require.False(t, out)
-			plan, err := mesh.Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+			plan, err := mesh.Plan(dialect.Subject{Pod: pod}, dialect.Options{})
 			require.NoError(t, err)
 			require.True(t, plan.Decision.Selected)
 		})

@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"github.com/meshcni/meshcni/dialect"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/dialect/ambient"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -54,7 +55,7 @@ func TestAmbientDefaults(t *testing.T) {
 		{"podSelector": {"matchExpressions": [{"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
 		 "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]}}`))
 	require.NoError(t, err)
-	all, err := dialects.Of(dialects.All(), c)
+	set, err := dialect.Configure(builtin.All(), c)
 	require.NoError(t, err)
-	assert.Equal(t, ambient.Selectors(), all.Known.Named(ambient.Name).Policy.Selectors)
+	assert.Equal(t, ambient.Selectors(), set.Others().Lookup(ambient.Name).Policy.Selectors)
 }

@@ -1,6 +1,8 @@
 package deploy_test
 
 import (
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -8,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 )
 
 // TestSeveralDialects: the agent is told all of them, one alone as it has always been; the rights are those that any of them
@@ -41,7 +43,7 @@ func TestSeveralDialects(t *testing.T) {
 			assert.Equal(t, c.repair, found)
 
 			pod := one[corev1.Pod](t, all, "Pod", "meshcni-test")
-			list, err := dialects.Choose(dialects.All(), namesOf(c.config), []string{"kube-system"}, nil)
+			list, err := dialect.Configure(builtin.All(), netconf.Config{Dialects: namesOf(c.config), Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}}})
 			require.NoError(t, err)
 			choice, err := list.Choose(&pod, &corev1.Namespace{})
 			require.NoError(t, err)

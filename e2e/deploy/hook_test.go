@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -9,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -27,15 +28,17 @@ func TestTheTestPodIsOfTheMesh(t *testing.T) {
 			require.NoError(t, yaml.UnmarshalStrict([]byte(one[corev1.ConfigMap](t, all, "ConfigMap", "meshcni-test-pod").Data["pod.yaml"]), &mounted))
 			assert.Equal(t, pod, mounted, "what the checks read of the pod")
 
-			mesh, err := dialects.ByName(name, []string{"kube-system"}, nil)
+			strict, err := dialect.Configure(builtin.All(), netconf.Config{
+				Dialects: []string{name}, Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}}, UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true,
+			})
 			require.NoError(t, err)
+			mesh := strict.Lookup(name)
 			decision := mesh.Decide(&pod, &corev1.Namespace{})
 			require.True(t, decision.Selected, "%s", decision)
 			built, err := mesh.Redirect(&pod, &corev1.Namespace{}, nil)
 			require.NoError(t, err)
 
-			strict := dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true}
-			_, err = mesh.Plan(t.Context(), dialect.Subject{Pod: &pod, Namespace: &corev1.Namespace{}}, strict)
+			_, err = strict.Plan(dialect.Subject{Pod: &pod, Namespace: &corev1.Namespace{}})
 			require.NoError(t, err, "where the plugin refuses what may pass for the proxy, it starts this pod")
 
 			proxy := mesh.Policy.Proxy(&pod)
@@ -65,9 +68,11 @@ func TestTheTestPodOfAmbient(t *testing.T) {
 	t.Parallel()
 	all, name := testedWith(t, "ambient")
 	pod := one[corev1.Pod](t, all, "Pod", name)
-	list, err := dialects.Choose(dialects.All(), []string{"istio", "ambient"}, []string{"kube-system"}, nil)
+	set, err := dialect.Configure(builtin.All(), netconf.Config{
+		Dialects: []string{"istio", "ambient"}, Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}}, UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true,
+	})
 	require.NoError(t, err)
-	plan, err := list.Plan(t.Context(), dialect.Subject{Pod: &pod, Namespace: &corev1.Namespace{}}, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true})
+	plan, err := set.Plan(dialect.Subject{Pod: &pod, Namespace: &corev1.Namespace{}})
 	require.NoError(t, err)
 	assert.Equal(t, "ambient", plan.Dialect)
 	assert.Empty(t, pod.Spec.InitContainers, "the plugin starts it once the proxy listens")

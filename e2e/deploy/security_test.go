@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 )
 
 // TestPrivileges: for each mode of repair and each backend, exactly the
@@ -127,12 +127,11 @@ func TestRoles(t *testing.T) {
 	var all []values
 	for _, mode := range repairModes {
 		for _, name := range dialectNames {
-			mesh, err := dialects.ByName(name, nil, nil)
-			require.NoError(t, err)
+			mesh := dialect.SetOf(builtin.All()...).Lookup(name)
 			all = append(all, mode.in(name))
 			cases = append(cases, func(rendered objects) {
 				roles := mode.roles
-				if mode.enters && mesh.MayReadNamespace() {
+				if mode.enters && mesh.ReadsNamespace(nil) {
 					roles = append(slices.Clone(roles), "namespaces")
 				}
 				want := map[string]any{}
@@ -149,7 +148,7 @@ func TestRoles(t *testing.T) {
 					}
 				}
 				assert.Equal(t, want, got, "repair %s, %s", mode.name, name)
-				others(t, rendered, mesh, len(want))
+				others(t, rendered, *mesh, len(want))
 			})
 		}
 	}
@@ -179,7 +178,7 @@ func byHandOf(o unstructured.Unstructured, mode repairMode) unstructured.Unstruc
 func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 	t.Helper()
 	want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
-	if mesh.MayReadNamespace() {
+	if mesh.ReadsNamespace(nil) {
 		want = append(want, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get"}})
 	}
 	assert.Equal(t, want, one[rbacv1.ClusterRole](t, rendered, "ClusterRole", "meshcni-plugin").Rules)

@@ -66,7 +66,7 @@ func TestAnnotations(t *testing.T) {
 // Where packets must end, without root or kernel.
 func TestPackets(t *testing.T) {
 	subject := dialect.Subject{Pod: pod(map[string]string{prefix + "ports": "8080", prefix + "egressIgnoredIPs": "169.254.169.254"}), Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}}
-	plan, err := appmesh.New().Plan(t.Context(), subject, dialect.Options{})
+	plan, err := appmesh.New().Plan(subject, dialect.Options{})
 	require.NoError(t, err)
 	rules := rulesettest.New(t, plan.Ruleset, "10.244.1.5")
 	rules.Table(`

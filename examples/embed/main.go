@@ -62,11 +62,11 @@ func add(args *skel.CmdArgs) error {
 }
 
 // meshes are those of the node, in the order in which they are asked about a pod.
-var meshes = dialect.List{linkerd.New("kube-system")}
+var meshes = dialect.SetOf(linkerd.New("kube-system")).WithOptions(dialect.Options{UncapturedFamily: redirect.UncapturedDrop})
 
 // capture redirects the pod, if it is in a mesh.
 func capture(ctx context.Context, path, cniArgs string, pod *corev1.Pod, addrs []netip.Addr) error {
-	if err := meshes.Validate(); err != nil { // else each pod would be blamed for it
+	if err := dialect.Validate(meshes.Known()); err != nil { // else each pod would be blamed for it
 		return err
 	}
 	ns, err := netnsexec.Open(path)
@@ -84,7 +84,7 @@ func capture(ctx context.Context, path, cniArgs string, pod *corev1.Pod, addrs [
 			return err
 		}
 	}
-	plan, err := meshes.Plan(ctx, known, dialect.Options{UncapturedFamily: redirect.UncapturedDrop})
+	plan, err := meshes.Plan(known)
 	fmt.Fprintf(os.Stderr, "pod %s/%s: %s: %s\n", pod.Namespace, pod.Name, plan.Decision.Reason, plan.Decision.Detail)
 	if err != nil || !plan.Decision.Selected {
 		return err

@@ -5,7 +5,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -33,7 +32,7 @@ func printRules(manifest io.Reader, out io.Writer) error {
 	if err := yaml.Unmarshal(text, &pod); err != nil {
 		return err
 	}
-	plan, err := istio.New("kube-system").Plan(context.Background(), dialect.Subject{Pod: &pod}, dialect.Options{})
+	plan, err := istio.New("kube-system").Plan(dialect.Subject{Pod: &pod}, dialect.Options{})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package doctest
 
 import (
+	"github.com/meshcni/meshcni/dialect"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -13,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 )
 
 // A key of an object's metadata has a domain; a container's variable is in capitals.
@@ -69,14 +70,13 @@ func decoded(spec *ast.TypeSpec) (names []string) {
 
 // TestDialectPages: the page of a dialect names each annotation, label, variable and field that the dialect reads.
 func TestDialectPages(t *testing.T) {
-	for _, name := range dialects.Names() {
+	for _, name := range builtin.Names() {
 		page := read(t, "docs/dialects/"+name+".md")
 		for _, setting := range settingsOf(t, name) {
 			named := regexp.MustCompile(`(^|[^\w-])` + regexp.QuoteMeta(setting) + `($|[^\w-])`).MatchString(page)
 			assert.True(t, named, "docs/dialects/%s.md does not name %s", name, setting)
 		}
-		d, err := dialects.ByName(name, nil, nil)
-		require.NoError(t, err)
+		d := dialect.SetOf(builtin.All()...).Lookup(name)
 		assert.Contains(t, read(t, "docs/how-it-works.md"), "`"+d.Names.ChainPrefix+"`", "chains of %s", name)
 		assert.Contains(t, read(t, "docs/dialects/README.md"), "`"+name+"`", "the map of dialects")
 	}

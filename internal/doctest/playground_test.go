@@ -1,7 +1,6 @@
 package doctest
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/redirect"
 )
@@ -73,7 +72,7 @@ func withExamples(t *testing.T, name, page string) (text string, keys []string) 
 //	go test ./internal/doctest -run PlaygroundExamples -update
 func TestPlaygroundExamples(t *testing.T) {
 	definition := regexp.MustCompile(`(?m)^\[try (\S+)\]: (\S+)$`)
-	for _, name := range dialects.Names() {
+	for _, name := range builtin.Names() {
 		path := "docs/dialects/" + name + ".md"
 		want, keys := withExamples(t, name, read(t, path))
 		require.NotEmpty(t, keys, path)
@@ -84,8 +83,7 @@ func TestPlaygroundExamples(t *testing.T) {
 		require.Equal(t, want, page, "the links of %s: go test ./internal/doctest -run PlaygroundExamples -update", path)
 		links := definition.FindAllStringSubmatch(page, -1)
 		require.Len(t, links, len(keys))
-		d, err := dialects.ByName(name, nil, nil)
-		require.NoError(t, err)
+		d := dialect.SetOf(builtin.All()...).Lookup(name)
 		for _, l := range links {
 			key, link := l[1], l[2]
 			assert.True(t, strings.HasPrefix(link, playground.Address), link)
@@ -102,7 +100,7 @@ func TestPlaygroundExamples(t *testing.T) {
 			} else {
 				assert.Contains(t, pod.Annotations[playground.ConsulConfig], `"`+key+`":`)
 			}
-			plan, err := d.Plan(context.Background(), dialect.Subject{Pod: pod, Namespace: namespace, Addrs: explain.Addrs(pod)}, dialect.Options{})
+			plan, err := d.Plan(dialect.Subject{Pod: pod, Namespace: namespace, Addrs: explain.Addrs(pod)}, dialect.Options{})
 			require.NoError(t, err, key)
 			assert.True(t, plan.Decision.Selected, "%s: %s", key, plan.Decision.Detail)
 			said := slices.ContainsFunc(plan.Origins, func(o redirect.Origin) bool { return strings.Contains(o.Key, key) })

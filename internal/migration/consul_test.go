@@ -29,9 +29,9 @@ func TestConsulWithPlugin(t *testing.T) {
 	}}
 	d := consul.New()
 	assert.Equal(t, selection.InitContainer, d.Policy.Decide(p, nil).Reason)
-	without := migration.WithoutInit(p, dialect.List{d})
+	without := migration.WithoutInit(p, dialect.SetOf(d))
 	assert.False(t, d.Policy.Decide(without, nil).Selected, "it has no annotations of a plugin's pod")
-	j := migration.Judge{Meshes: dialect.List{d}, Facts: builtin.Facts()}
+	j := migration.Judge{Meshes: dialect.SetOf(d), Facts: builtin.Facts()}
 	x, err := j.Explain(p, nil)
 	require.NoError(t, err)
 	require.True(t, x.Decision.Selected)

@@ -3,6 +3,7 @@ package migration_test
 import (
 	"errors"
 	"flag"
+	"github.com/meshcni/meshcni/redirect"
 	"maps"
 	"os"
 	"path/filepath"
@@ -132,7 +133,9 @@ func TestUnknown(t *testing.T) {
 		m["istio-cni-config"] = migration.ConfigMap{Err: errors.New("forbidden")}
 	})
 	assert.Equal(t, []string{"all of ConfigMap istio-system/istio-cni-config, whose value is not known: forbidden (DaemonSet istio-system/istio-cni-node)"}, unknown(p))
-	assert.Empty(t, p.ExcludedNamespaces())
+	entry, err := p.Entry()
+	require.NoError(t, err)
+	assert.Empty(t, entry.Kubernetes.ExcludeNamespaces)
 
 	p = plan(t, "istio-cni", func(_ *appsv1.DaemonSet, m map[string]migration.ConfigMap) {
 		d := m["istio-cni-config"].Data
@@ -187,4 +190,21 @@ func TestRecognise(t *testing.T) {
 	}
 	_, ok := migration.Recognise(builtin.Facts(), &appsv1.DaemonSet{})
 	assert.False(t, ok)
+}
+
+// TestEntry: pods are judged by the chart's own defaults of what no other plugin has.
+func TestEntry(t *testing.T) {
+	text, err := os.ReadFile("../../../deploy/helm/meshcni/values.yaml")
+	require.NoError(t, err)
+	var chart struct {
+		UncapturedFamily             redirect.UncapturedFamily
+		RefuseProxyUID, RefuseNetRaw bool
+	}
+	require.NoError(t, yaml.Unmarshal(text, &chart))
+	require.Equal(t, redirect.UncapturedAllow, chart.UncapturedFamily)
+	entry, err := plan(t, "istio-cni").Entry()
+	require.NoError(t, err)
+	assert.Equal(t, chart.UncapturedFamily, entry.UncapturedFamily)
+	assert.Equal(t, chart.RefuseProxyUID, entry.RefuseProxyUID)
+	assert.Equal(t, chart.RefuseNetRaw, entry.RefuseNetRaw)
 }

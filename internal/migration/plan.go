@@ -14,6 +14,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect"
 )
 
 // Plan lists the work of a move.
@@ -65,14 +67,31 @@ func (p Plan) Dialects() []string { return append(slices.Clip(p.onNode), p.mesh.
 // OnNode reports whether the other plugin serves a mesh whose proxy is on the node.
 func (p Plan) OnNode() bool { return len(p.onNode) > 0 }
 
-// ExcludedNamespaces are those of the values.
-func (p Plan) ExcludedNamespaces() []string {
+// excludedNamespaces are those of the values.
+func (p Plan) excludedNamespaces() []string {
 	names, _ := p.value("excludeNamespaces").([]string)
 	return names
 }
 
-// AmbientEntry is the plugin's entry under the values for ambient mode, as JSON.
-func (p Plan) AmbientEntry() []byte {
+// The chart's defaults of the plugin's settings that no peer has.
+const (
+	chartUncapturedFamily               = redirect.UncapturedAllow
+	chartRefuseProxyUID, chartRefuseRaw = true, false
+)
+
+// Entry is the plugin's configuration under the values.
+func (p Plan) Entry() (netconf.Config, error) {
+	c, _, err := netconf.Parse(p.ambientEntry())
+	if err != nil {
+		return c, fmt.Errorf("the values for ambient mode: %w", err)
+	}
+	c.Dialects, c.Kubernetes.ExcludeNamespaces = p.Dialects(), p.excludedNamespaces()
+	c.UncapturedFamily, c.RefuseProxyUID, c.RefuseNetRaw = chartUncapturedFamily, chartRefuseProxyUID, chartRefuseRaw
+	return c, nil
+}
+
+// ambientEntry is the plugin's entry under the values for ambient mode, as JSON.
+func (p Plan) ambientEntry() []byte {
 	said, entry := p.value("ambient"), map[string]any{}
 	values, _ := said.(map[string]any)
 	for from, to := range map[string]string{

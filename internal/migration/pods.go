@@ -93,10 +93,9 @@ type Observed struct {
 
 // Judge decides about pods, one after the other.
 type Judge struct {
-	Plan    Plan
-	Meshes  dialect.List
-	Facts   mesh.List
-	Options dialect.Options
+	Plan   Plan
+	Meshes dialect.Set
+	Facts  mesh.List
 
 	groups []*Group
 	known  map[[3]string]*Group
@@ -108,11 +107,11 @@ type Judge struct {
 // Explain says what becomes of the pod as the injector would make it with a plugin. The error means that this cannot be told.
 func (j *Judge) Explain(pod *corev1.Pod, namespace *corev1.Namespace) (explain.Explanation, error) {
 	pod = j.withPlugin(pod)
-	return explain.Pod(j.Meshes, explain.Input{Subject: dialect.Subject{Pod: pod, Namespace: namespace, Addrs: explain.Addrs(pod)}, Options: j.Options, Facts: j.Facts})
+	return explain.Pod(j.Meshes, explain.Input{Subject: dialect.Subject{Pod: pod, Namespace: namespace, Addrs: explain.Addrs(pod)}, Facts: j.Facts})
 }
 
 // WithoutInit returns the pod without the init containers by which the meshes write rules: the pod itself if it has none.
-func WithoutInit(pod *corev1.Pod, meshes dialect.List) *corev1.Pod {
+func WithoutInit(pod *corev1.Pod, meshes dialect.Set) *corev1.Pod {
 	if _, c := Init(pod, meshes); c == nil {
 		return pod
 	}
@@ -126,8 +125,8 @@ func WithoutInit(pod *corev1.Pod, meshes dialect.List) *corev1.Pod {
 	return &without
 }
 
-func writes(c *corev1.Container, meshes dialect.List) bool {
-	return slices.ContainsFunc(meshes, func(d dialect.Dialect) bool { return d.Policy.SetsRules(c) })
+func writes(c *corev1.Container, meshes dialect.Set) bool {
+	return slices.ContainsFunc(slices.Collect(meshes.All()), func(d dialect.Dialect) bool { return d.Policy.SetsRules(c) })
 }
 
 // withPlugin returns the pod as the mesh's injector makes it for a plugin: without the init container, and where the injector gives its
@@ -162,11 +161,11 @@ func (j *Judge) Written(d *dialect.Dialect, pod *corev1.Pod, c *corev1.Container
 }
 
 // Init returns the container by which a pod writes its rules itself, and its mesh; nil if it has none.
-func Init(pod *corev1.Pod, meshes dialect.List) (*dialect.Dialect, *corev1.Container) {
+func Init(pod *corev1.Pod, meshes dialect.Set) (*dialect.Dialect, *corev1.Container) {
 	for i := range pod.Spec.InitContainers {
-		for at := range meshes {
-			if c := &pod.Spec.InitContainers[i]; meshes[at].Policy.SetsRules(c) {
-				return &meshes[at], c
+		for d := range meshes.All() {
+			if c := &pod.Spec.InitContainers[i]; d.Policy.SetsRules(c) {
+				return &d, c
 			}
 		}
 	}

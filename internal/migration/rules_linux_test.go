@@ -15,12 +15,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/migration"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/compare"
 )
@@ -95,15 +94,17 @@ func TestManyRules(t *testing.T) {
 
 func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
 	t.Helper()
-	peer, ok := migration.Named(builtin.Facts(), l.Peer)
+	peer, ok := migration.Named(facts.Facts(), l.Peer)
 	require.True(t, ok)
 	plan := migration.Make(peer, []migration.Setting{{Key: "AMBIENT_ENABLED", Value: "true"}})
 	if l.Peer != "istio-cni" {
 		plan = migration.Make(peer, nil)
 	}
-	meshes, err := dialects.Choose(dialects.All(), plan.Dialects(), nil, nil)
+	entry, err := plan.Entry()
 	require.NoError(t, err)
-	j := migration.Judge{Plan: plan, Meshes: meshes, Facts: builtin.Facts(), Options: dialect.Options{UncapturedFamily: redirect.UncapturedAllow, RefuseProxyUID: true}}
+	meshes, err := dialect.Configure(builtin.All(), entry)
+	require.NoError(t, err)
+	j := migration.Judge{Plan: plan, Meshes: meshes, Facts: facts.Facts()}
 	x, err := j.Explain(&l.Pod, &corev1.Namespace{})
 	require.NoError(t, err)
 	require.True(t, x.Decision.Selected, x.Decision)

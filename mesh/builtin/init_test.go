@@ -9,13 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/dialect/linkerd"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/mesh"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -38,8 +38,8 @@ func read(name string, c corev1.Container, ours redirect.Redirect, addrs ...stri
 	for _, a := range addrs {
 		in.Addrs = append(in.Addrs, netip.MustParseAddr(a))
 	}
-	d := dialects.All().Named(name)
-	return builtin.Facts().Of(name, d).Init.Read(d, in)
+	d := dialect.SetOf(builtin.All()...).Lookup(name)
+	return facts.Facts().Of(name, d).Init.Read(d, in)
 }
 
 const consulJSON = `{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeInboundPorts": ["9090"], "ExcludeUIDs": ["5996"]}`

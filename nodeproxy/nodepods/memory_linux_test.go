@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 )
 
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 // watchOnly watches until it knows all pods, says what that took, and ends.
 func watchOnly(url string) int {
 	debug.SetGCPercent(30) // as the agent does
-	w, err := nodepods.New(nodepods.Options{Config: &rest.Config{Host: url, QPS: -1}, Node: "n1", Dialects: dialects.All()})
+	w, err := nodepods.New(nodepods.Options{Config: &rest.Config{Host: url, QPS: -1}, Node: "n1", Dialects: builtin.All()})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
@@ -45,7 +45,7 @@ func TestLargePods(t *testing.T) {
 		a.put("ADDED", in(corev1.PodFailed, annotated(pod("shop", "ended"+suffix, "u3"+suffix), "traffic.sidecar.istio.io/excludeInboundPorts")))
 	}
 	put("")
-	w := start(t, a, nodepods.Options{Dialects: dialects.All(), Patience: time.Hour})
+	w := start(t, a, nodepods.Options{Dialects: builtin.All(), Patience: time.Hour})
 	eventually(t, "the list", func() bool { return len(w.Pods()) == 3 })
 	put("-2")
 	eventually(t, "the watch", func() bool { return len(w.Pods()) == 6 })
@@ -75,7 +75,7 @@ func TestOneBoundForANode(t *testing.T) {
 	for i := range ended {
 		a.put("ADDED", failed(i))
 	}
-	w := start(t, a, nodepods.Options{Dialects: dialects.All(), MaxBytes: 16 << 10})
+	w := start(t, a, nodepods.Options{Dialects: builtin.All(), MaxBytes: 16 << 10})
 	eventually(t, "synced", w.Synced)
 	whole := func() (n int) {
 		for _, p := range w.Pods() {
@@ -114,7 +114,7 @@ func TestLargeNamespace(t *testing.T) {
 	a.put("ADDED", other)
 	a.put("ADDED", pod("shop", "cart", "u1"))
 	a.put("ADDED", pod("quiet", "cart", "u2"))
-	w := start(t, a, nodepods.Options{Dialects: dialects.All(), Namespaces: true, Patience: time.Hour})
+	w := start(t, a, nodepods.Options{Dialects: builtin.All(), Namespaces: true, Patience: time.Hour})
 	eventually(t, "told", func() bool { _, err := w.Namespace("shop"); return errors.Is(err, dialect.ErrTooLarge) })
 	_, err := w.Namespace("shop")
 	require.ErrorIs(t, err, nodepods.ErrUnknown)

@@ -31,9 +31,9 @@ type Options struct {
 	Node string
 	// Namespaces makes it read the namespaces that the pods are in. Without it, Namespace returns [ErrNotRead].
 	Namespaces bool
-	// Dialects are the meshes whose keys are kept of large pods; see dialect.List.Keep. Without any, nothing is kept of these but
+	// Dialects are the meshes whose keys are kept of large pods; see dialect.Keep. Without any, nothing is kept of these but
 	// that they are there.
-	Dialects dialect.List
+	Dialects []dialect.Dialect
 	// MaxBytes bounds what is kept of all pods together, in the units of dialect.Weight; those that come beyond it are kept as
 	// those that are too large. Zero means [DefaultMaxBytes].
 	MaxBytes int
@@ -102,7 +102,7 @@ func New(o Options) (*Watch, error) {
 	if o.Attached == nil {
 		o.Attached = func(status.ID) bool { return false }
 	}
-	s, err := newServer(o.Config, o.Dialects.Keep)
+	s, err := newServer(o.Config, func(pod *corev1.Pod) *corev1.Pod { return dialect.Keep(o.Dialects, pod) })
 	if err != nil {
 		return nil, fmt.Errorf("watch the pods of node %s: %w", o.Node, err)
 	}
@@ -126,7 +126,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
-// Pods returns all pods of the node in the order of their names, as dialect.List.Keep leaves them: of those whose containers have
+// Pods returns all pods of the node in the order of their names, as dialect.Keep leaves them: of those whose containers have
 // ended there is little. The caller must change neither the pods nor the list.
 func (w *Watch) Pods() []*corev1.Pod {
 	w.mu.Lock()
@@ -357,7 +357,7 @@ func (w *Watch) confirmed(pod *corev1.Pod) types.UID {
 	return static
 }
 
-// put stores a pod, which is kept as [dialect.List.Keep] left it, and has its namespace watched. static is what it is known to mirror.
+// put stores a pod, which is kept as [dialect.Keep] left it, and has its namespace watched. static is what it is known to mirror.
 func (w *Watch) put(pod *corev1.Pod, static types.UID) (changed []types.UID) {
 	old := w.pods[pod.UID]
 	if static != "" && w.mirrored[static] != pod.UID {
@@ -374,7 +374,7 @@ func (w *Watch) put(pod *corev1.Pod, static types.UID) (changed []types.UID) {
 		most /= 2 // so that there is always room for those that run
 	}
 	if w.bytes+weight(pod) > most {
-		pod = w.opts.Dialects.TooLarge(pod, fmt.Sprintf("the node's pods take more than %d bytes together", most))
+		pod = dialect.TooLarge(w.opts.Dialects, pod, fmt.Sprintf("the node's pods take more than %d bytes together", most))
 	}
 	w.bytes += weight(pod)
 	w.pods[pod.UID], w.sorted = pod, nil
@@ -447,7 +447,7 @@ func (w *Watch) leave(name string) {
 func (w *Watch) learn(n *namespace, name string, is *metav1.PartialObjectMetadata) (changed []types.UID) {
 	n.known, n.is, n.large = true, nil, nil
 	if is != nil {
-		n.is, n.large = w.opts.Dialects.KeepNamespace(&corev1.Namespace{ObjectMeta: is.ObjectMeta})
+		n.is, n.large = dialect.KeepNamespace(w.opts.Dialects, &corev1.Namespace{ObjectMeta: is.ObjectMeta})
 		n.known = n.large == nil
 	}
 	for _, p := range w.pods {

@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/dialects"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/compare"
@@ -111,7 +111,7 @@ func (s Subject) ask() (*asked, error) {
 			return nil, inputError{"namespace", err}
 		}
 	}
-	x, err := explain.Pod(meshes.Meshes, explain.Input{Subject: subject, Options: meshes.Options, Known: dialects.All(), Facts: builtin.Facts(), Template: m.Template, Configuration: explain.NoConfiguration})
+	x, err := explain.Pod(meshes, explain.Input{Subject: subject, Facts: facts.Facts(), Template: m.Template, Configuration: explain.NoConfiguration})
 	if err != nil {
 		return nil, inputError{"pod", err}
 	}
@@ -119,17 +119,17 @@ func (s Subject) ask() (*asked, error) {
 }
 
 // configure reads the plugin's entry, and finds the meshes that it names. The error names everything that is wrong.
-func configure(text json.RawMessage) (dialects.Configured, error) {
+func configure(text json.RawMessage) (dialect.Set, error) {
 	if len(text) == 0 {
 		text = json.RawMessage("{}")
 	}
 	text, err := selectors(text)
 	if err != nil {
-		return dialects.Configured{}, err
+		return dialect.Set{}, err
 	}
 	config, _, err := netconf.Parse(text)
 	errs := []error{err}
-	meshes, err := dialects.Of(dialects.All(), config)
+	meshes, err := dialect.Configure(builtin.All(), config)
 	return meshes, errors.Join(append(errs, err)...)
 }
 

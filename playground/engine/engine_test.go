@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/playground/engine"
 )
@@ -63,7 +63,7 @@ func TestLook(t *testing.T) {
 func TestAsksEveryMesh(t *testing.T) {
 	var c struct{ Dialect []string }
 	require.NoError(t, json.Unmarshal(example("A pod that no mesh knows of").Config, &c))
-	assert.ElementsMatch(t, dialects.Names(), c.Dialect)
+	assert.ElementsMatch(t, builtin.Names(), c.Dialect)
 }
 
 // selecting is a pod beside ambient.enablement_selectors as somebody has typed them.

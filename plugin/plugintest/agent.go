@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/agentsock"
@@ -108,7 +108,7 @@ func (a *Agent) Attach(ctx context.Context, at agentsock.Attachment, ns syscall.
 	}
 	known := a.Dialects
 	if known == nil {
-		known = dialects.All()
+		known = builtin.All()
 	}
 	i := slices.IndexFunc(known, func(d dialect.Dialect) bool { return d.Name == at.Dialect })
 	if i < 0 {
@@ -118,7 +118,7 @@ func (a *Agent) Attach(ctx context.Context, at agentsock.Attachment, ns syscall.
 	if err != nil {
 		return agentsock.Attached{}, err
 	}
-	plan, err := known[i].Plan(ctx, dialect.Subject{Pod: p.Pod, Namespace: p.Namespace, Addrs: at.Addrs, Kernel: kernel}, a.Options)
+	plan, err := known[i].Plan(dialect.Subject{Pod: p.Pod, Namespace: p.Namespace, Addrs: at.Addrs, Kernel: kernel}, a.Options)
 	if err != nil {
 		return agentsock.Attached{}, err
 	}

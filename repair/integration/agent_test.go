@@ -111,7 +111,7 @@ func runAgent(t testing.TB, s *kubetest.Server, node string, change func(*repair
 	t.Helper()
 	ag := &agent{t: t, registry: prometheus.NewRegistry(), log: &proctest.Buffer{}}
 	o := repair.Options{
-		Node: node, Dialects: dialect.List{mesh}, Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil)),
+		Node: node, Meshes: dialect.SetOf(mesh), Metrics: ag.registry, Log: slog.New(slog.NewJSONHandler(ag.log, nil)),
 		NodeBudget: repair.Unlimited, // what begins empty would only slow the tests that are not about it
 	}
 	var err error
@@ -123,7 +123,7 @@ func runAgent(t testing.TB, s *kubetest.Server, node string, change func(*repair
 		if o.ClusterBudget.PerMinute > 0 {
 			manifests = append(manifests, "repair-budget")
 		}
-		if o.Dialects.MayReadNamespace() {
+		if o.Meshes.ReadsNamespace(nil) {
 			manifests = append(manifests, "repair-namespaces")
 		}
 		ag.user, o.Config.BearerToken = account(t, newAdmin(t, s), manifests...)

@@ -36,7 +36,7 @@ func TestRepairOfSeveralMeshes(t *testing.T) {
 		}))
 	}
 	ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
-		o.Action, o.Backend, o.Records, o.Dialects = "repair", ruleset.BackendIptablesNFT, store, dialect.List{linkerd.New(), mesh}
+		o.Action, o.Backend, o.Records, o.Meshes = "repair", ruleset.BackendIptablesNFT, store, dialect.SetOf(linkerd.New(), mesh)
 	})
 	eventually(t, "both are repaired", func() bool { return ag.counts("meshcni_repair_outcomes_total")["repaired check-failed"] >= 2 })
 	for name, pod := range pods {

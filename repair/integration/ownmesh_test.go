@@ -33,7 +33,7 @@ func TestOwnMeshByNamespace(t *testing.T) {
 	}
 	w.Create(t, podFrom(t, "crash-loop", outside, "theirs", w.node))
 	ours := w.make(t, "crash-loop", "ours")
-	ag := runAgent(t, w.s, w.node, func(o *repair.Options) { o.Action, o.Dialects = "label", dialect.List{own} })
+	ag := runAgent(t, w.s, w.node, func(o *repair.Options) { o.Action, o.Meshes = "label", dialect.SetOf(own) })
 	eventually(t, "labelled", func() bool { return w.Pod(t, w.ns, ours.Name).Labels[repair.DefaultLabel] == "true" })
 	// One that is seen later is labelled too, so the other has been passed over, and not just not looked at yet.
 	late := w.make(t, "job-failed", "late")

@@ -159,7 +159,7 @@ func TestDrift(t *testing.T) {
 // putRules puts the pod's rules there as the plugin would have.
 func putRules(t testing.TB, backend ruleset.Backend, pod livingPod) {
 	t.Helper()
-	m := &repair.InPlace{Dialects: dialect.List{mesh}, Backend: backend}
+	m := &repair.InPlace{Meshes: dialect.SetOf(mesh), Backend: backend}
 	result, err := m.Apply(t.Context(), pod.Pod)
 	require.NoError(t, err)
 	require.True(t, result.Changed)
@@ -176,7 +176,7 @@ func TestRulesOfAbsentIptables(t *testing.T) {
 			w := newWorld(t)
 			pod := live(t, w, "recovered", "web-0")
 			putRules(t, backend, pod)
-			m := &repair.InPlace{Dialects: dialect.List{mesh}, Path: t.TempDir()}
+			m := &repair.InPlace{Meshes: dialect.SetOf(mesh), Path: t.TempDir()}
 			_, err := m.Check(t.Context(), pod.Pod)
 			require.ErrorIs(t, err, repair.ErrVariant)
 			_, err = m.Apply(t.Context(), pod.Pod)

@@ -137,7 +137,7 @@ func TestRolesGrantNoLess(t *testing.T) {
 			}
 			ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
 				if m.linkerd {
-					o.Dialects = dialect.List{linkerd.New()}
+					o.Meshes = dialect.SetOf(linkerd.New())
 				}
 				o.Action, o.Force = m.action, m.force
 				o.VerifyInterval = 100 * time.Millisecond // of a pod without a process: it is read again, and then known as such

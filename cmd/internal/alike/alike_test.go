@@ -24,8 +24,8 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin"
@@ -34,7 +34,6 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/selection"
 )
 
 // question is a pod, and what is known and wanted of it.
@@ -47,13 +46,11 @@ type question struct {
 	excluded  string // labels of namespaces that are excluded
 }
 
-// dialects are the meshes as a configuration would have them.
-func (q question) dialects(t *testing.T) dialect.List {
-	excluded, err := selection.ParseLabels(q.excluded)
+// meshes are those of the question, as a configuration would have them.
+func (q question) meshes(t *testing.T) dialect.Set {
+	set, err := dialect.Configure(builtin.All(), netconf.Config{Dialects: strings.Split(q.mesh, ","), Kubernetes: netconf.Kubernetes{ExcludeNamespaceSelector: q.excluded}})
 	require.NoError(t, err)
-	l, err := dialects.Choose(dialects.All(), strings.Split(q.mesh, ","), nil, excluded)
-	require.NoError(t, err)
-	return l
+	return set.WithOptions(q.options)
 }
 
 // verdict is what one door says.
@@ -69,7 +66,7 @@ func text(rs ruleset.Ruleset) string { return rs.IPv4.String() + rs.IPv6.String(
 var usable = redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceUsable}
 
 func (q question) plan(t *testing.T) verdict {
-	p, err := q.dialects(t).Plan(t.Context(), dialect.Subject{Pod: q.pod, Namespace: q.namespace, Addrs: q.addrs, Kernel: usable}, q.options)
+	p, err := q.meshes(t).Plan(dialect.Subject{Pod: q.pod, Namespace: q.namespace, Addrs: q.addrs, Kernel: usable})
 	v := verdict{selected: p.Decision.Selected, rules: text(p.Ruleset)}
 	for _, c := range p.Codes() {
 		v.bypasses = append(v.bypasses, string(c))
@@ -98,7 +95,7 @@ func (q question) plugin(t *testing.T) verdict {
 	agent := &plugintest.Agent{Options: q.options}
 	agent.Set(q.pod, q.namespace)
 	var stdout, log bytes.Buffer
-	p := plugin.Plugin{OpenPods: pods.Open, OpenAgent: agent.Open, OpenNetNS: ns.Open, OpenLog: func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) {
+	p := plugin.Plugin{Dialects: builtin.All(), Validated: true, OpenPods: pods.Open, OpenAgent: agent.Open, OpenNetNS: ns.Open, OpenLog: func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) {
 		return slog.New(slog.NewJSONHandler(&log, nil)), io.NopCloser(nil)
 	}}
 	env := map[string]string{
@@ -137,7 +134,7 @@ func (q question) plugin(t *testing.T) verdict {
 
 // repair does not say what it finds of bypasses; that is the plugin's to log.
 func (q question) repair(t *testing.T, bypasses []string) verdict {
-	m := &repair.InPlace{Dialects: q.dialects(t), Plan: q.options, Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
+	m := &repair.InPlace{Meshes: q.meshes(t), Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
 	rs, err := m.Rulesets(t.Context(), q.pod)
 	v := verdict{selected: !errors.Is(err, repair.ErrNotSelected), bypasses: bypasses}
 	switch {
@@ -209,7 +206,7 @@ func (n nodePods) Namespace(string) (*corev1.Namespace, error) { return n.q.name
 
 func (q question) nodeProxy(t *testing.T) (v verdict) {
 	c, err := nodeproxy.New(nodeproxy.Options{
-		Dialects: q.dialects(t), Plan: q.options, Pods: nodePods{q: q},
+		Meshes: q.meshes(t), Pods: nodePods{q: q},
 		Namespaces: struct{ nodeproxy.Namespaces }{}, Proxy: struct{ nodeproxy.Proxy }{},
 	})
 	require.NoError(t, err)
@@ -258,7 +255,7 @@ func TestEveryDoorDecidesAlike(t *testing.T) {
 			}
 		}
 	}
-	for _, mesh := range dialects.Names() {
+	for _, mesh := range builtin.Names() {
 		assert.NotZero(t, refusals[mesh], "no pod of %s was refused, so nothing was shown of it", mesh)
 	}
 	for _, code := range []dialect.BypassCode{dialect.BypassIPv6, dialect.BypassProxyID, dialect.BypassNetRaw} {
@@ -325,7 +322,7 @@ func TestEveryDoorExcludesAlike(t *testing.T) {
 			}
 		}
 	}
-	for _, mesh := range dialects.Names() {
+	for _, mesh := range builtin.Names() {
 		assert.NotZero(t, taken[mesh], mesh)
 		assert.NotZero(t, left[mesh], mesh)
 	}
@@ -365,8 +362,7 @@ func questions(t *testing.T) map[string]question {
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}},
 	}, nil)
 	for name, q := range maps.Clone(all) {
-		d, err := dialects.ByName(q.mesh, nil, nil)
-		require.NoError(t, err)
+		d := dialect.SetOf(builtin.All()...).Lookup(q.mesh)
 		built, err := d.Redirect(q.pod, q.namespace, nil)
 		if err != nil {
 			continue // refused as it is

@@ -46,7 +46,7 @@ func (d *demo) newAgent(dir, socket string, pods ...*corev1.Pod) *agent {
 	})
 	require.NoError(d, err)
 	a.controller, err = nodeproxy.New(nodeproxy.Options{
-		Dialects: []dialect.Dialect{ambient.New(ambient.Options{})}, Apply: apply.Options{Backend: ruleset.BackendNftables},
+		Meshes: dialect.SetOf(ambient.New(ambient.Options{})), Apply: apply.Options{Backend: ruleset.BackendNftables},
 		Pods: a.cluster, Namespaces: namespaces{store}, Proxy: server, Status: a.cluster,
 	})
 	require.NoError(d, err)

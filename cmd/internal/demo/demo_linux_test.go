@@ -198,7 +198,7 @@ func (d *demo) rules() (rules []string) {
 func (d *demo) packets() {
 	d.heading("Packets, sent by real sockets, and what answered them")
 	addr := netip.MustParseAddr("10.244.1.5")
-	plan, err := istio.New().Plan(d.Context(), dialect.Subject{Pod: d.pod, Addrs: []netip.Addr{addr}}, dialect.Options{})
+	plan, err := istio.New().Plan(dialect.Subject{Pod: d.pod, Addrs: []netip.Addr{addr}}, dialect.Options{})
 	require.NoError(d, err)
 	var probes []netnstest.Probe
 	for _, q := range questions {

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
-	"github.com/meshcni/meshcni/internal/dialects"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/longtest"
 	links "github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -74,7 +74,7 @@ type question struct {
 // examples. With the tag long each pod is asked of every mesh.
 func recorded(t *testing.T) (all []question) {
 	t.Helper()
-	everyone := strings.Join(dialects.Names(), ",")
+	everyone := strings.Join(builtin.Names(), ",")
 	configOf := func(names string) string {
 		b, err := json.Marshal(map[string]any{"dialect": strings.Split(names, ",")})
 		require.NoError(t, err)
@@ -97,9 +97,9 @@ func recorded(t *testing.T) (all []question) {
 				return err
 			}
 			turn++
-			for i, names := range append([]string{everyone}, dialects.Names()...) {
+			for i, names := range append([]string{everyone}, builtin.Names()...) {
 				for j, namespace := range []string{"", links.Namespace} {
-					if !longtest.On && ((turn+i)%2 != j || i > 0 && turn%len(dialects.Names()) != i-1) {
+					if !longtest.On && ((turn+i)%2 != j || i > 0 && turn%len(builtin.Names()) != i-1) {
 						continue
 					}
 					all = append(all, question{name: path + " " + names, args: []string{"--dialect", names}, pod: string(text), namespace: namespace, config: configOf(names)})

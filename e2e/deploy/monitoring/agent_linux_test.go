@@ -3,6 +3,8 @@ package monitoring_test
 import (
 	"context"
 	"fmt"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -23,7 +25,6 @@ import (
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/cmd/taintcmd"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/internal/versionmetric"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -71,7 +72,7 @@ func openRepair(env map[string]string, registry prometheus.Registerer) error {
 		return err
 	}
 	o := s.Repair
-	o.Node, o.Dialects, o.Config, o.Metrics = s.Node, dialects.All(), &rest.Config{}, registry
+	o.Node, o.Meshes, o.Config, o.Metrics = s.Node, dialect.SetOf(builtin.All()...), &rest.Config{}, registry
 	_, err = repair.New(o)
 	return err
 }
@@ -98,7 +99,7 @@ func exported(t *testing.T) map[string]metric {
 func nodeProxy(t *testing.T) prometheus.Collector {
 	t.Helper()
 	c, err := nodeproxy.New(nodeproxy.Options{
-		Dialects: dialects.All(), Pods: (*nodepods.Watch)(nil), Namespaces: struct{ nodeproxy.Namespaces }{}, Proxy: (*zds.Server)(nil),
+		Meshes: dialect.SetOf(builtin.All()...), Pods: (*nodepods.Watch)(nil), Namespaces: struct{ nodeproxy.Namespaces }{}, Proxy: (*zds.Server)(nil),
 	})
 	require.NoError(t, err)
 	return c

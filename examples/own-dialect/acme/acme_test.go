@@ -49,7 +49,7 @@ func TestAnnotations(t *testing.T) {
 func TestPackets(t *testing.T) {
 	shop := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}} // settings are inherited from it, and without it a pod is refused
 	subject := dialect.Subject{Pod: pod(map[string]string{acme.SkipPorts: "3306"}), Namespace: shop, Addrs: dialecttest.Addrs()}
-	plan, err := acme.New().Plan(t.Context(), subject, dialect.Options{})
+	plan, err := acme.New().Plan(subject, dialect.Options{})
 	require.NoError(t, err)
 	rules := rulesettest.New(t, plan.Ruleset, "10.244.1.5")
 	rules.Table(`

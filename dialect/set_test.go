@@ -1,7 +1,10 @@
 package dialect_test
 
 import (
+	"errors"
 	"fmt"
+	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,12 +23,12 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-func every() dialect.List {
-	return dialect.List{istio.New("kube-system"), ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}}), linkerd.New(), kuma.New("kube-system"), consul.New()}
+func every() []dialect.Dialect {
+	return []dialect.Dialect{istio.New("kube-system"), ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}}), linkerd.New(), kuma.New("kube-system"), consul.New()}
 }
 
-func of(t testing.TB, names ...string) dialect.List {
-	l, err := every().Find(names...)
+func of(t require.TestingT, names ...string) dialect.Set {
+	l, err := dialect.Configure(every(), netconf.Config{Dialects: names})
 	require.NoError(t, err)
 	return l
 }
@@ -83,12 +86,13 @@ func TestFirstThatSelectsHasIt(t *testing.T) {
 	} {
 		l := of(t, tt.list...)
 		s := dialect.Subject{Pod: tt.pod, Namespace: tt.namespace}
-		p, err := l.Plan(t.Context(), s, dialect.Options{})
+		p, err := l.Plan(s)
 		require.NoError(t, err)
-		require.Len(t, p.Answers, len(l))
-		for i, a := range p.Answers {
-			assert.Equal(t, dialect.Answer{Dialect: l[i].Name, Decision: l[i].Decide(tt.pod, tt.namespace)}, a)
+		var want []dialect.Answer
+		for d := range l.All() {
+			want = append(want, dialect.Answer{Dialect: d.Name, Decision: d.Decide(tt.pod, tt.namespace)})
 		}
+		require.Equal(t, want, p.Answers)
 		assert.Equal(t, tt.has, p.Dialect)
 		if tt.has == "" {
 			assert.False(t, p.Decision.Selected)
@@ -98,7 +102,7 @@ func TestFirstThatSelectsHasIt(t *testing.T) {
 			}
 			continue
 		}
-		alone, err := l.Named(tt.has).Plan(t.Context(), s, dialect.Options{})
+		alone, err := l.Lookup(tt.has).Plan(s, dialect.Options{})
 		require.NoError(t, err)
 		if tt.contested != "" {
 			alone.Warnings = append(alone.Warnings, redirect.Warning{
@@ -110,17 +114,17 @@ func TestFirstThatSelectsHasIt(t *testing.T) {
 	}
 }
 
-// TestOneMesh: a List of one is that mesh, also in what it says.
+// TestOneMesh: a Set of one is that mesh, also in what it says.
 func TestOneMesh(t *testing.T) {
 	for _, d := range every() {
 		for _, pod := range []*corev1.Pod{joined(), joined("istio"), joined("linkerd"), joined("kuma"), joined("ambient")} {
 			for _, ns := range []*corev1.Namespace{nil, plain, enabled} {
 				s := dialect.Subject{Pod: pod, Namespace: ns}
-				want, errWant := d.Plan(t.Context(), s, dialect.Options{})
-				got, err := dialect.List{d}.Plan(t.Context(), s, dialect.Options{})
+				want, errWant := d.Plan(s, dialect.Options{})
+				got, err := dialect.SetOf(d).Plan(s)
 				assert.Equal(t, want, got)
 				assert.Equal(t, errWant, err)
-				choice, err := dialect.List{d}.Choose(pod, ns)
+				choice, err := dialect.SetOf(d).Choose(pod, ns)
 				assert.Equal(t, want.Decision.Selected, choice.Dialect != nil)
 				assert.Equal(t, want.Decision, choice.Decision)
 				if choice.Decision.Undecided {
@@ -133,10 +137,10 @@ func TestOneMesh(t *testing.T) {
 		}
 	}
 	d, s := istio.New(), dialect.Subject{Pod: joined("istio")}
-	l := dialect.List{d}
-	alone := testing.AllocsPerRun(50, func() { _, _ = d.Plan(t.Context(), s, dialect.Options{}) })
-	assert.LessOrEqual(t, testing.AllocsPerRun(50, func() { _, _ = l.Plan(t.Context(), s, dialect.Options{}) }), alone)
-	_, err := dialect.List{}.Plan(t.Context(), s, dialect.Options{})
+	l := dialect.SetOf(d)
+	alone := testing.AllocsPerRun(50, func() { _, _ = d.Plan(s, dialect.Options{}) })
+	assert.LessOrEqual(t, testing.AllocsPerRun(50, func() { _, _ = l.Plan(s) }), alone)
+	_, err := dialect.Set{}.Plan(s)
 	require.ErrorContains(t, err, "no mesh is configured")
 }
 
@@ -144,12 +148,12 @@ func TestOneMesh(t *testing.T) {
 func TestRefusedByWhoHasIt(t *testing.T) {
 	pod := joined("istio", "linkerd")
 	pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "http"
-	p, err := of(t, "istio", "linkerd").Plan(t.Context(), dialect.Subject{Pod: pod}, dialect.Options{})
+	p, err := of(t, "istio", "linkerd").Plan(dialect.Subject{Pod: pod})
 	var wrong *redirect.SettingError
 	require.ErrorAs(t, err, &wrong)
 	assert.Equal(t, "istio", p.Dialect)
 	assert.Equal(t, dialect.WarningContested, p.Warnings[len(p.Warnings)-1].Code)
-	_, err = of(t, "linkerd", "istio").Plan(t.Context(), dialect.Subject{Pod: pod, Namespace: plain}, dialect.Options{})
+	_, err = of(t, "linkerd", "istio").Plan(dialect.Subject{Pod: pod, Namespace: plain})
 	require.NoError(t, err)
 }
 
@@ -173,7 +177,7 @@ func TestUnknownNamespaceRefuses(t *testing.T) {
 		{[]string{"linkerd", "ambient"}, joined(), "ambient", "whether ambient selects it"},
 	} {
 		l, s := of(t, tt.list...), dialect.Subject{Pod: tt.pod}
-		p, err := l.Plan(t.Context(), s, dialect.Options{})
+		p, err := l.Plan(s)
 		if tt.refuses == "" {
 			require.NoError(t, err, tt.list)
 			continue
@@ -186,16 +190,17 @@ func TestUnknownNamespaceRefuses(t *testing.T) {
 		assert.Nil(t, p.Ruleset.IPv4)
 		assert.True(t, l.ReadsNamespace(tt.pod))
 		s.Namespace = plain
-		_, err = l.Plan(t.Context(), s, dialect.Options{})
+		_, err = l.Plan(s)
 		require.NoError(t, err)
 	}
+	second := kuma.New()
 	off, err := labels.Parse("mesh=off")
 	require.NoError(t, err)
-	l := of(t, "istio", "kuma")
-	l[1].Policy.ExcludedNamespaceLabels = []labels.Selector{off}
-	_, err = l.Plan(t.Context(), dialect.Subject{Pod: joined("kuma")}, dialect.Options{})
+	second.Policy.ExcludedNamespaceLabels = []labels.Selector{off}
+	l := dialect.SetOf(istio.New(), second)
+	_, err = l.Plan(dialect.Subject{Pod: joined("kuma")})
 	require.ErrorIs(t, err, dialect.ErrNamespaceUnknown)
-	_, err = l.Plan(t.Context(), dialect.Subject{Pod: joined("istio")}, dialect.Options{})
+	_, err = l.Plan(dialect.Subject{Pod: joined("istio")})
 	require.NoError(t, err)
 }
 
@@ -222,8 +227,8 @@ func TestEarlyDecisions(t *testing.T) {
 		d, out := l.RuleOut(tt.annotations)
 		assert.Equal(t, tt.out, out, "%v %v", tt.list, tt.annotations)
 		assert.False(t, d.Selected)
-		if out && len(l) > 1 {
-			for _, mesh := range l {
+		if out && l.Len() > 1 {
+			for mesh := range l.All() {
 				alone, _ := mesh.Policy.RuleOut(tt.annotations)
 				assert.Contains(t, d.Detail, mesh.Name+": "+alone.Detail)
 			}
@@ -235,34 +240,33 @@ func TestEarlyDecisions(t *testing.T) {
 	}
 	assert.True(t, of(t, "istio", "ambient").ExcludesNamespace("kube-system"))
 	assert.False(t, of(t, "istio", "linkerd").ExcludesNamespace("kube-system"), "linkerd does not")
-	assert.True(t, of(t, "istio", "linkerd").MayReadNamespace())
-	assert.False(t, of(t, "istio", "kuma").MayReadNamespace())
-	var empty dialect.List
+	assert.True(t, of(t, "istio", "linkerd").ReadsNamespace(nil))
+	assert.False(t, of(t, "istio", "kuma").ReadsNamespace(nil))
+	var empty dialect.Set
 	_, out := empty.RuleOut(none)
-	assert.False(t, out || empty.ExcludesNamespace("kube-system") || empty.MayReadNamespace())
+	assert.False(t, out || empty.ExcludesNamespace("kube-system") || empty.ReadsNamespace(nil))
 }
 
-func TestFind(t *testing.T) {
+func TestNames(t *testing.T) {
 	l := of(t, "ambient", "istio")
 	assert.Equal(t, "ambient,istio", l.String())
 	assert.Equal(t, "istio", of(t).String(), "the first is the default")
-	assert.Nil(t, l.Named("kuma"))
-	_, err := every().Find("osm", "istio", "", "istio", "osm")
-	require.EqualError(t, err, `unknown dialect "osm": known is istio, ambient, linkerd, kuma, consul
+	assert.Nil(t, l.Lookup("kuma"))
+	_, err := dialect.Configure(every(), netconf.Config{Dialects: []string{"osm", "istio", "", "istio", "osm"}})
+	require.EqualError(t, err, `dialect: unknown dialect "osm": known is istio, ambient, linkerd, kuma, consul
 unknown dialect "": known is istio, ambient, linkerd, kuma, consul
 dialect "istio" is named twice
 dialect "osm" is named twice`)
-	_, err = dialect.List{}.Find("istio")
+	_, err = dialect.Configure(nil, netconf.Config{Dialects: []string{"istio"}})
 	require.ErrorContains(t, err, `unknown dialect "istio"`)
 }
 
-// TestListIsSound: whatever the meshes, their order and the pod, the first that selects the pod has it, what is decided early
+// TestSetIsSound: whatever the meshes, their order and the pod, the first that selects the pod has it, what is decided early
 // is decided alike later, and nobody has a pod of which it is unknown whether an earlier mesh has it.
-func TestListIsSound(t *testing.T) {
+func TestSetIsSound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		names := rapid.Permutation(every().Names()).Draw(t, "order")[:rapid.IntRange(1, 5).Draw(t, "meshes")]
-		l, err := every().Find(names...)
-		require.NoError(t, err)
+		names := rapid.Permutation(dialect.SetOf(every()...).Names()).Draw(t, "order")[:rapid.IntRange(1, 5).Draw(t, "meshes")]
+		l := of(t, names...)
 		var joins []string
 		for _, mesh := range []string{"istio", "linkerd", "kuma", "ambient"} {
 			if rapid.Bool().Draw(t, mesh) {
@@ -277,7 +281,7 @@ func TestListIsSound(t *testing.T) {
 		choice, err := l.Choose(pod, known)
 		require.NoError(t, err)
 		var want []string
-		for _, d := range l {
+		for d := range l.All() {
 			if d.Decide(pod, known).Selected {
 				want = append(want, d.Name)
 			}
@@ -296,7 +300,7 @@ func TestListIsSound(t *testing.T) {
 			assert.Empty(t, want)
 		}
 		blind, err := l.Choose(pod, nil)
-		if err == nil && len(l) > 1 {
+		if err == nil && l.Len() > 1 {
 			assert.Equal(t, fmt.Sprint(choice.Dialect != nil, choice.Decision.Reason), fmt.Sprint(blind.Dialect != nil, blind.Decision.Reason),
 				"what is decided without the namespace is decided so with it")
 		}
@@ -304,4 +308,82 @@ func TestListIsSound(t *testing.T) {
 			assert.NoError(t, err)
 		}
 	})
+}
+
+// TestConfigure: one constructor has all that a configuration says about pods.
+func TestConfigure(t *testing.T) {
+	t.Parallel()
+	c, _, err := netconf.Parse([]byte(`{"dialect": ["linkerd", "ambient"], "refuse_net_raw": true, "uncaptured_family": "drop", "ambient": {"dns_capture": false},
+		"kubernetes": {"exclude_namespaces": [" shop ", ""], "exclude_namespace_selector": "mesh=off"}}`))
+	require.NoError(t, err)
+	c.Kubernetes.ExcludeNamespaces = []string{" shop ", "", " "} // as flags may leave it
+	known := builtin.All()
+	set, err := dialect.Configure(known, c)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"linkerd", "ambient"}, set.Names())
+	assert.Equal(t, builtin.Names(), dialect.SetOf(set.Known()...).Names())
+	assert.Equal(t, []string{"istio", "kuma", "consul"}, set.Others().Names())
+	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseNetRaw: true}, set.Options())
+	for _, s := range []dialect.Set{set, set.Others()} {
+		assert.True(t, s.ExcludesNamespace("shop"))
+		assert.False(t, s.ExcludesNamespace(""))
+		assert.True(t, s.ReadsNamespace(nil))
+		assert.True(t, s.Excludes(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}))
+		assert.True(t, s.Excludes(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other", Labels: map[string]string{"mesh": "off"}}}))
+		assert.False(t, s.Excludes(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}}))
+	}
+	assert.False(t, set.Everywhere().ExcludesNamespace("shop"))
+	assert.Equal(t, set.Names(), set.Everywhere().Names())
+	assert.Equal(t, set.Others().Names(), set.Everywhere().Others().Names())
+	assert.Empty(t, set.Known()[0].Policy.ExcludedNamespaces)
+	r, err := set.Lookup("ambient").Redirect(&corev1.Pod{}, nil, nil)
+	require.NoError(t, err)
+	assert.False(t, r.Redirect.DNS.Enabled(), "the mesh's own settings count")
+	r, err = known[1].Redirect(&corev1.Pod{}, nil, nil)
+	require.NoError(t, err)
+	assert.True(t, r.Redirect.DNS.Enabled(), "what the caller has stays as it is")
+
+	set, err = dialect.Configure(builtin.All(), netconf.Config{})
+	require.NoError(t, err)
+	assert.Equal(t, builtin.Names()[:1], set.Names(), "the default")
+	set, err = dialect.Configure(builtin.All()[:1], netconf.Config{Ambient: netconf.Ambient{DNSCapture: netconf.Off}})
+	require.NoError(t, err, "settings of a mesh that the program does not know may be another's")
+	assert.Zero(t, set.Others().Len())
+}
+
+// TestConfigureWrong: all wrong keys are named at once, by their names or by those of the flags. What is right is there.
+func TestConfigureWrong(t *testing.T) {
+	t.Parallel()
+	c, _, err := netconf.Parse([]byte(`{"dialect": ["osm"], "ambient": {"probe_ipv4": "::1"}}`))
+	require.NoError(t, err)
+	c.Kubernetes.ExcludeNamespaceSelector = "a in b"
+	set, err := dialect.Configure(builtin.All(), c)
+	for _, want := range []string{`dialect: unknown dialect "osm"`, "kubernetes.exclude_namespace_selector: ", `"::1" is not`} {
+		require.ErrorContains(t, err, want)
+	}
+	assert.Len(t, set.Known(), len(builtin.All()))
+	var key *dialect.KeyError
+	require.ErrorAs(t, err, &key)
+	flags := dialect.ByFlag(err, func(flag string, err error) error { return errors.New("--" + flag) })
+	for _, want := range []string{"--dialect", "--exclude-namespace-selector", `"::1" is not`} {
+		require.ErrorContains(t, flags, want)
+	}
+	require.NoError(t, dialect.ByFlag(nil, nil))
+}
+
+// TestSetIsACopy: neither what a Set is made of nor what it gives away changes it.
+func TestSetIsACopy(t *testing.T) {
+	t.Parallel()
+	given := []dialect.Dialect{istio.New(), kuma.New()}
+	set := dialect.SetOf(given...)
+	given[0].Name = "x"
+	set.Known()[0].Name = "x"
+	set.Lookup("istio").Name = "x"
+	for d := range set.All() {
+		d.Name = "x"
+	}
+	assert.Equal(t, "istio,kuma", set.String())
+	assert.Equal(t, dialect.Options{}, set.Options())
+	assert.True(t, set.WithOptions(dialect.Options{RefuseNetRaw: true}).Options().RefuseNetRaw)
+	assert.False(t, set.Options().RefuseNetRaw)
 }

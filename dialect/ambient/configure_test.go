@@ -1,4 +1,4 @@
-package dialects_test
+package ambient_test
 
 import (
 	"testing"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
-	"github.com/meshcni/meshcni/internal/dialects"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
@@ -21,9 +20,8 @@ func TestConfigure(t *testing.T) {
 	configured := func(text string) (dialect.Dialect, error) {
 		c, _, err := netconf.Parse([]byte(`{"ambient": ` + text + `}`))
 		require.NoError(t, err)
-		all, err := dialects.Of(dialects.All(), c)
-		require.Len(t, all.Known, len(dialects.All()))
-		return *all.Known.Named("ambient"), err
+		set, err := dialect.Configure([]dialect.Dialect{ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})}, c)
+		return *set.Lookup("ambient"), err
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Labels: map[string]string{ambient.DataplaneMode: "ambient"}}}
 	built := func(text string) redirect.Redirect {
@@ -57,8 +55,7 @@ func TestConfigure(t *testing.T) {
 	for _, want := range []string{"pod selector 1", `"::1" is not a single host's IPv4`, `"1.2.3.4" is not a single host's IPv6`} {
 		assert.ErrorContains(t, err, want)
 	}
-	one := dialects.All()[:1]
-	same, err := dialects.Of(one, netconf.Config{Ambient: netconf.Ambient{DNSCapture: netconf.Off}})
+	d, err := configured(`{"ipv6": false}`)
 	require.NoError(t, err)
-	assert.Len(t, same.Known, 1)
+	assert.True(t, d.Policy.ExcludesNamespace("kube-system"), "the program's own options stay where the configuration has none")
 }
