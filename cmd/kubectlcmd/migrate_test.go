@@ -31,7 +31,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // peer puts a peer's objects into the cluster.
 func (w *world) peer(t *testing.T, name string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "internal", "migration", "testdata", name+".yaml"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "internal", "migration", "testdata", name+".yaml"))
 	require.NoError(t, err)
 	for doc := range strings.SplitSeq(string(text), "\n---\n") {
 		var o map[string]any

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -18,7 +17,7 @@ func (x *crossing) backNode(ctx context.Context, name string) error {
 		return err
 	}
 	switched := node.Labels[switchedFrom] == x.from
-	s := station{name: name, places: x.placesOf(nil, nil)}
+	s := phase{name: name, places: x.placesOf(nil, nil)}
 	s.agent, err = x.agentOn(ctx, name)
 	if err != nil && !errors.Is(err, errNoAgent) {
 		return fmt.Errorf("node %s: %w", name, err)
@@ -51,7 +50,7 @@ func (x *crossing) backNode(ctx context.Context, name string) error {
 	if err := x.asks(ctx, fmt.Sprintf("node %s: put %s back?", name, x.from)); err != nil {
 		return fmt.Errorf("node %s: %w", name, err)
 	}
-	if err := x.giveBack(ctx, s); err != nil {
+	if err := x.back(ctx, &s); err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("node %s: interrupted; the same command goes on: %w", name, err)
 		}
@@ -61,57 +60,8 @@ func (x *crossing) backNode(ctx context.Context, name string) error {
 	return nil
 }
 
-// giveBack does what the operator has agreed to. The entry goes back after the agent that keeps its credentials alive.
-func (x *crossing) giveBack(ctx context.Context, s station) error {
-	if x.ds != nil {
-		switched, err := x.switchedNodes(ctx, x.from)
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(switched, func(node string) bool { return node != s.name }) { // it is the last
-			if err := x.changeDaemonSet(ctx, letBack); err != nil {
-				return err
-			}
-			x.say(s.name, "DaemonSet %s/%s is as it was", x.ds.Namespace, x.ds.Name)
-		}
-	}
-	if err := x.mark(ctx, s.name, nil, nil); err != nil {
-		return err
-	}
-	if x.ds != nil {
-		if err := x.until(ctx, "the agent of "+x.from+" is not back on the node", func(ctx context.Context) error {
-			pods, err := x.theirs(ctx, s.name)
-			switch {
-			case err != nil:
-				return err
-			case len(pods) == 0:
-				return errors.New("it has no pod there")
-			case !slices.ContainsFunc(pods, isReady):
-				return fmt.Errorf("pod %s/%s is not ready%s", pods[0].Namespace, pods[0].Name, waiting(&pods[0]))
-			}
-			return nil
-		}); err != nil {
-			return err
-		}
-		x.say(s.name, "the agent of %s is back", x.from)
-		if err := x.writes(ctx, s); err != nil {
-			return err
-		}
-	}
-	is, err := x.entry(ctx, s.name, s.places, false, "restore")
-	switch {
-	case err != nil:
-		return fmt.Errorf("put the entry of %s back: %w", x.from, err)
-	case is.Changed:
-		x.say(s.name, "the entry of %s is in %s again, where it was", x.from, is.File)
-	default:
-		x.say(s.name, "the entry of %s is in %s again, by its own agent", x.from, is.File)
-	}
-	return nil
-}
-
 // writes waits for the other's agent to put its entry in. It need not.
-func (x *crossing) writes(ctx context.Context, s station) error {
+func (x *crossing) writes(ctx context.Context, s phase) error {
 	for deadline := time.Now().Add(x.o.watch); time.Now().Before(deadline) && s.agent.Name != ""; {
 		if n, err := x.node(ctx, s.agent); err == nil && slices.Contains(n.Installed.Plugins, x.from) {
 			return nil
@@ -121,10 +71,4 @@ func (x *crossing) writes(ctx context.Context, s station) error {
 		}
 	}
 	return nil
-}
-
-func isReady(pod corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }

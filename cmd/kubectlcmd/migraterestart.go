@@ -19,7 +19,7 @@ type older struct {
 }
 
 // toRestart lists the pods of a switched node that have other rules than ours. It fails no switch.
-func (x *crossing) toRestart(ctx context.Context, s station) {
+func (x *crossing) toRestart(ctx context.Context, s phase) {
 	o, err := x.older(ctx, s)
 	if err != nil {
 		x.say(s.name, "warning: which pods are to be restarted cannot be told: %v", err)
@@ -42,7 +42,7 @@ func (x *crossing) toRestart(ctx context.Context, s station) {
 
 // older finds the pods. Those of the mesh are known by the configuration of our plugin, and those that both plugins have been called
 // for by its records.
-func (x *crossing) older(ctx context.Context, s station) (o older, err error) {
+func (x *crossing) older(ctx context.Context, s phase) (o older, err error) {
 	d := deciding{text: s.config, node: s.name}
 	if err := d.parse(x.Dialects); err != nil {
 		return o, fmt.Errorf("read the plugin's entry: %w", err)

@@ -54,13 +54,11 @@ type crossing struct {
 	answer *bufio.Reader
 	// left lists the pods made on nodes that could not be deleted.
 	left error
-	// isChained: ds was looked at, and an entry is all that its plugin takes part by.
-	isChained bool
 }
 
 // switchCommands are those that move nodes.
 func (c *cluster) switchCommands() []*cobra.Command {
-	command := func(use, short, long string, each func(*crossing, context.Context, string) error) *cobra.Command {
+	command := func(use, short, long string, forward bool) *cobra.Command {
 		o := crossOptions{timeout: 2 * time.Minute, watch: 10 * time.Second}
 		cmd := &cobra.Command{
 			Use: use, Short: short, Long: long, Args: cobra.ArbitraryArgs, ValidArgsFunction: cobra.NoFileCompletions,
@@ -71,7 +69,7 @@ func (c *cluster) switchCommands() []*cobra.Command {
 				if err := c.open(); err != nil {
 					return err
 				}
-				return c.cross(cmd.Context(), o, nodes, each)
+				return c.switchNodes(cmd.Context(), o, nodes, forward)
 			},
 		}
 		f := cmd.Flags()
@@ -85,7 +83,7 @@ func (c *cluster) switchCommands() []*cobra.Command {
 		f.StringSliceVar(&o.binDirs, "cni-bin-dir", nil, "the node's directories of plugins (default: the agent's, or /opt/cni/bin)")
 		f.DurationVar(&o.timeout, "timeout", o.timeout, "how long each step on a node may take")
 		f.DurationVar(&o.watch, "watch", o.watch, "how long to watch whether the change stays")
-		if strings.HasPrefix(use, "switch") {
+		if forward {
 			f.BoolVar(&o.noTest, "no-test", false, "do not try connections between throw-away pods of the node afterwards")
 		}
 		return cmd
@@ -95,14 +93,14 @@ func (c *cluster) switchCommands() []*cobra.Command {
 node, takes what is left of the other's entry out of the network configuration, and
 tries connections between throw-away pods. It asks before it changes something. If a
 step fails, it offers to go back; with --yes it goes back by itself. Run it again to
-go on after an interrupt.`, (*crossing).switchNode),
+go on after an interrupt.`, true),
 		command("back [NODE]...", "have the other plugin capture a node's new pods again, beside ours", `It lets the other's agent onto the node again, which puts its entry in. If the agent
-does not, the entry goes back to where it was, byte for byte.`, (*crossing).backNode),
+does not, the entry goes back to where it was, byte for byte.`, false),
 	}
 }
 
-// cross takes the nodes one after the other.
-func (c *cluster) cross(ctx context.Context, o crossOptions, nodes []string, each func(*crossing, context.Context, string) error) error {
+// switchNodes takes the nodes forward or back, one after the other.
+func (c *cluster) switchNodes(ctx context.Context, o crossOptions, nodes []string, forward bool) error {
 	x := &crossing{cluster: c, o: o, answer: bufio.NewReader(c.Stdin)}
 	x.run = c.errand
 	if c.onErrand != nil {
@@ -132,8 +130,15 @@ func (c *cluster) cross(ctx context.Context, o crossOptions, nodes []string, eac
 	if err := x.may(ctx); err != nil {
 		return err
 	}
+	each := x.backNode
+	if forward {
+		each = x.switchNode
+		if err := x.chained(ctx); err != nil {
+			return err
+		}
+	}
 	for i, node := range nodes {
-		if err := each(x, ctx, node); err != nil {
+		if err := each(ctx, node); err != nil {
 			if n := len(nodes) - i - 1; n > 0 {
 				err = errors.Join(err, fmt.Errorf("%s not begun with", many(n, "more node was", "more nodes were")))
 			}
@@ -193,7 +198,7 @@ func (x *crossing) findOther(ctx context.Context, nodes []string) error {
 
 // chained refuses what is no matter of an entry in the network configuration.
 func (x *crossing) chained(ctx context.Context) error {
-	if x.ds == nil || x.isChained {
+	if x.ds == nil {
 		return nil
 	}
 	m := &move{cluster: x.cluster}
@@ -204,7 +209,6 @@ func (x *crossing) chained(ctx context.Context) error {
 	if m.plan.OnNode() {
 		return fmt.Errorf("%s serves pods of a mesh with a proxy on the node, and only one agent may hold the proxy's socket: a node cannot be switched with both there; see docs/migrating.md", x.from)
 	}
-	x.isChained = true
 	return nil
 }
 

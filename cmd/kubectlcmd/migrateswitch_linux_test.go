@@ -439,7 +439,7 @@ func TestSwitchRefusesAmbient(t *testing.T) {
 	require.NoError(t, err)
 	code, _, errs := y.run(t, "switch", "a", "--yes")
 	assert.Equal(t, 1, code)
-	assert.Contains(t, errs, "istio-cni serves ambient pods, and only one agent may hold the proxy's socket")
+	assert.Contains(t, errs, "istio-cni serves pods of a mesh with a proxy on the node, and only one agent may hold the proxy's socket")
 	assert.Equal(t, withBoth, y.text(t))
 	code, out, errs := y.run(t, "back", "a", "--yes")
 	assert.Equal(t, 0, code, out+errs)

@@ -16,8 +16,8 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// station is a node's progress through the migration.
-type station struct {
+// phase is a node's progress through the migration.
+type phase struct {
 	name   string
 	agent  agent
 	places places
@@ -26,6 +26,7 @@ type station struct {
 	since    time.Time
 	// theirs: the other's entry is in the list.
 	theirs bool
+	pods   int    // of the other's agent
 	config []byte // the entry of ours
 	list   string // the file's name
 }
@@ -51,7 +52,7 @@ func soundness(name string, n agentapi.Node) (errs []error, warnings []string) {
 }
 
 // at finds out how far a node is. Only an agent that is ready and whose entry is in the list that the runtime loads will do.
-func (x *crossing) at(ctx context.Context, name string) (s station, warnings []string, err error) {
+func (x *crossing) at(ctx context.Context, name string) (s phase, warnings []string, err error) {
 	node, err := x.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return s, nil, err
@@ -84,14 +85,12 @@ func (x *crossing) at(ctx context.Context, name string) (s station, warnings []s
 
 // switchNode takes one node over.
 func (x *crossing) switchNode(ctx context.Context, name string) error {
-	if err := x.chained(ctx); err != nil {
-		return err
-	}
 	s, warnings, err := x.at(ctx, name)
 	if err != nil {
 		return fmt.Errorf("node %s is not ready for it: %w", name, err)
 	}
 	pods, err := x.theirs(ctx, name)
+	s.pods = len(pods)
 	switch {
 	case err != nil:
 		return fmt.Errorf("node %s: %w", name, err)
@@ -109,90 +108,18 @@ func (x *crossing) switchNode(ctx context.Context, name string) error {
 	} else {
 		x.say(name, "our agent is ready, and its entry is in %s without that of %s", s.list, x.from)
 	}
-	if err := x.word(ctx, s, len(pods)); err != nil || x.o.dryRun {
+	if err := x.confirm(ctx, &s); err != nil || x.o.dryRun {
 		return err
 	}
-	if err := x.takeOver(ctx, &s); err != nil {
+	if err := x.forward(ctx, &s); err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("node %s: interrupted; the same command goes on, and kubectl meshcni migrate back %[1]s goes back: %w", name, err)
 		}
-		return x.giveUp(ctx, name, err)
+		return x.offerBack(ctx, name, err)
 	}
 	x.say(name, "switched: new pods are captured by our plugin alone")
 	x.toRestart(ctx, s)
 	return nil
-}
-
-// word shows what will be done, and asks for the operator's word. Once given, it is not asked for again.
-func (x *crossing) word(ctx context.Context, s station, pods int) error {
-	if s.switched && !x.o.dryRun {
-		x.say(s.name, "going on")
-		return nil
-	}
-	if x.ds != nil && !keepsOff(x.ds, x.from) {
-		x.say(s.name, "to do: DaemonSet %s/%s gets a node affinity that keeps it off nodes with the label %s=%s, and the update strategy OnDelete, so that its pods on other nodes stay",
-			x.ds.Namespace, x.ds.Name, switchedFrom, x.from)
-	}
-	x.say(s.name, "to do: the node gets that label; pods of %s there, which end: %d", x.from, pods)
-	if s.theirs {
-		would, err := x.entry(ctx, s.name, s.places, true, "take")
-		if err != nil {
-			return fmt.Errorf("node %s: %w", s.name, err)
-		}
-		x.say(s.name, "to do: the entry of %s is taken out of %s, unless its agent does that when it ends", x.from, would.File)
-		visible.To(x.Stdout).Text(strings.TrimSpace(would.Diff) + "\n")
-	}
-	if x.o.dryRun {
-		return nil
-	}
-	if err := x.asks(ctx, fmt.Sprintf("node %s: take %s out?", s.name, x.from)); err != nil {
-		return fmt.Errorf("node %s: %w", s.name, err)
-	}
-	return nil
-}
-
-// takeOver does what the operator has agreed to.
-func (x *crossing) takeOver(ctx context.Context, s *station) error {
-	if x.ds != nil && !keepsOff(x.ds, x.from) {
-		if err := x.changeDaemonSet(ctx, keepOff); err != nil {
-			return err
-		}
-		x.say(s.name, "DaemonSet %s/%s keeps off switched nodes", x.ds.Namespace, x.ds.Name)
-	}
-	if !s.switched {
-		if err := x.mark(ctx, s.name, x.from, nil); err != nil {
-			return err
-		}
-	}
-	if err := x.until(ctx, "the agent of "+x.from+" has not left the node", func(ctx context.Context) error {
-		pods, err := x.theirs(ctx, s.name)
-		if err == nil && len(pods) > 0 {
-			err = fmt.Errorf("pod %s/%s is there", pods[0].Namespace, pods[0].Name)
-		}
-		return err
-	}); err != nil {
-		return err
-	}
-	x.say(s.name, "no agent of %s runs there", x.from)
-	is, err := x.entry(ctx, s.name, s.places, false, "take")
-	switch {
-	case err != nil:
-		return fmt.Errorf("take the entry of %s out: %w", x.from, err)
-	case is.Changed:
-		x.say(s.name, "the entry of %s is out of %s, and kept on the node", x.from, is.File)
-	default:
-		x.say(s.name, "the entry of %s is not in %s any more", x.from, is.File)
-	}
-	if err := x.stays(ctx, *s); err != nil {
-		return err
-	}
-	if s.since.IsZero() {
-		s.since = time.Now()
-		if err := x.mark(ctx, s.name, x.from, s.since.UTC().Format(time.RFC3339)); err != nil {
-			return err
-		}
-	}
-	return x.tryPods(ctx, s.name)
 }
 
 // until tries until there is no error, or the time for a step is up.
@@ -219,7 +146,7 @@ var errCameBack = errors.New("another program has written it")
 
 // stays watches for a while that the other's entry stays out, and holds our agent to be ready then. An agent that does not answer
 // in between is no sign of anything.
-func (x *crossing) stays(ctx context.Context, s station) error {
+func (x *crossing) stays(ctx context.Context, s *phase) error {
 	look := func(ctx context.Context) error {
 		now, _, err := x.at(ctx, s.name)
 		if err == nil && now.theirs {
@@ -239,12 +166,12 @@ func (x *crossing) stays(ctx context.Context, s station) error {
 		back = x.until(ctx, "our agent is not ready without it", look)
 	}
 	if errors.Is(back, errCameBack) {
-		back = fmt.Errorf("%w%s", back, x.suspects(ctx, s))
+		back = fmt.Errorf("%w%s", back, x.suspects(ctx, *s))
 	}
 	return back
 }
 
-func (x *crossing) suspects(ctx context.Context, s station) string {
+func (x *crossing) suspects(ctx context.Context, s phase) string {
 	names, err := x.writers(ctx, s.name, s.places)
 	switch {
 	case err != nil:
@@ -281,8 +208,8 @@ func (x *crossing) tryPods(ctx context.Context, node string) error {
 	return nil
 }
 
-// giveUp offers to go back after a step has failed.
-func (x *crossing) giveUp(ctx context.Context, name string, failed error) error {
+// offerBack offers to go back after a step has failed.
+func (x *crossing) offerBack(ctx context.Context, name string, failed error) error {
 	failed = fmt.Errorf("node %s: %w", name, failed)
 	visible.To(x.Stderr).Printf("%s: %v\n", x.Name, failed)
 	if err := x.asks(ctx, fmt.Sprintf("node %s: go back to %s?", name, x.from)); err != nil {
