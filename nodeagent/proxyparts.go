@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -23,7 +22,6 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/nodeproxy/probes"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -130,12 +128,12 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 	a.store = netnsstore.New(netnsstore.Options{
 		RunDir: s.RunDir, CacheDir: s.CNICacheDir, HostRoot: s.HostRoot, ProcRoot: s.ProcRoot, Log: a.log,
 	})
-	o.Namespaces = namespaces{a.store}
+	o.Namespaces = netnsstore.Namespaces{Store: a.store}
 	if err := a.exempt(ctx, meshes); err != nil {
 		return nil, err
 	}
 	if a.probes != nil {
-		o.Probes = exempted{a.probes}
+		o.Probes = a.probes
 	}
 	if o.Proxy == nil {
 		a.server, err = zds.Listen(ctx, zds.Options{
@@ -256,71 +254,4 @@ func (a *ambientParts) close() error {
 		errs = append(errs, a.host.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// exempted is a set of probes as a controller needs it.
-type exempted struct{ *probes.Set }
-
-// Put implements [nodeproxy.Probes].
-func (e exempted) Put(uid types.UID, addrs []netip.Addr) error {
-	err := e.Set.Put(uid, addrs)
-	if skipped, only := skipped(err); only {
-		return &nodeproxy.UnexemptError{Addrs: skipped, Err: err}
-	}
-	return err
-}
-
-// skipped returns the addresses that an error is about, if it says nothing else but that these are left out.
-func skipped(err error) (addrs []netip.Addr, only bool) {
-	var one *probes.SkippedError
-	if all, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, err := range all.Unwrap() {
-			more, only := skipped(err)
-			if !only {
-				return nil, false
-			}
-			addrs = append(addrs, more...)
-		}
-		return addrs, len(addrs) > 0
-	}
-	if errors.As(err, &one) {
-		return one.Addrs, true
-	}
-	return nil, false
-}
-
-// namespaces is a store as a controller needs it.
-type namespaces struct{ *netnsstore.Store }
-
-// Put implements [nodeproxy.Namespaces].
-func (n namespaces) Put(a agentsock.Attachment, file *os.File) (nodeproxy.NetNS, error) {
-	ref, err := n.Store.Put(netnsstore.Attachment{ID: a.ID, UID: types.UID(a.Pod.UID), NetNS: a.NetNS, Addrs: a.Addrs}, file)
-	if err != nil {
-		return nil, err
-	}
-	return ref, nil
-}
-
-// Find implements [nodeproxy.Namespaces].
-func (n namespaces) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodeproxy.NetNS, error) {
-	ref, err := n.Store.Find(ctx, netnsstore.Pod{UID: pod.UID, Addrs: addrs})
-	if err != nil {
-		return nil, err
-	}
-	return ref, nil
-}
-
-// Foresee implements [nodeproxy.Foresight]: what is held is proven again, and what is not is searched for, all at once.
-func (n namespaces) Foresee(ctx context.Context, pods []nodeproxy.Sought) {
-	all := make([]netnsstore.Pod, len(pods))
-	for i, p := range pods {
-		all[i] = netnsstore.Pod{UID: p.UID, Addrs: p.Addrs}
-	}
-	still := n.Store.StillThere(ctx, all...)
-	all = slices.DeleteFunc(all, func(p netnsstore.Pod) bool { return still[p.UID] == nil })
-	for _, f := range n.Store.FindAll(ctx, all...) {
-		if f.Ref != nil {
-			_ = f.Ref.Close() // the store keeps it
-		}
-	}
 }

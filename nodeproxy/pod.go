@@ -64,7 +64,7 @@ type NetNS interface {
 	Close() error
 }
 
-// Namespaces knows which network namespace is a pod's; package netnsstore does, and outlives the agent.
+// Namespaces knows which network namespace is a pod's; netnsstore.Namespaces does, and outlives the agent.
 type Namespaces interface {
 	// Put notes the namespace of a pod that is being set up, in place of any before. The file stays the caller's.
 	Put(a agentsock.Attachment, file *os.File) (NetNS, error)

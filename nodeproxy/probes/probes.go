@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/meshcni/meshcni/nodeproxy"
 	"maps"
 	"net/netip"
 	"regexp"
@@ -57,22 +58,6 @@ type Result struct {
 	Routed int
 
 	entries Entries
-}
-
-// SkippedError says that addresses are of a family that the host does not have, or that has no source address. The host
-// then has no connections to them either, or none that is exempt. All others were added. Get it with
-//
-//	var skipped *probes.SkippedError
-//	errors.As(err, &skipped)
-type SkippedError struct {
-	Family ruleset.Family
-	Addrs  []netip.Addr
-	Reason string
-}
-
-// Error returns for example "fd00::5: no probe exemption over ipv6: the host has no IPv6".
-func (e *SkippedError) Error() string {
-	return fmt.Sprintf("%v: no probe exemption over %s: %s", e.Addrs, e.Family, e.Reason)
 }
 
 // Set keeps the exemption of the host's probes in its kernel. It is safe for concurrent use by one process.
@@ -161,7 +146,7 @@ func (s *Set) Ensure(ctx context.Context) (Result, error) {
 }
 
 // Sync makes the entries exactly those of want, one by one, so that an address that stays is exempt all the time; and it
-// ensures the rules. A [*SkippedError] says which addresses could not be.
+// ensures the rules. A [*nodeproxy.UnexemptError] says which addresses could not be.
 func (s *Set) Sync(ctx context.Context, want Entries) (Result, error) {
 	clean := Entries{}
 	for a, uid := range want {
@@ -174,7 +159,7 @@ func (s *Set) Sync(ctx context.Context, want Entries) (Result, error) {
 }
 
 // Put adds a pod's addresses, in place of others that it had. An address that another pod had is now this pod's. The
-// error is a [*SkippedError] if addresses are of a family that is left out; the others are then in.
+// error is a [*nodeproxy.UnexemptError] if addresses are of a family that is left out; the others are then in.
 func (s *Set) Put(uid types.UID, addrs []netip.Addr) error {
 	var errs []error
 	want := Entries{}
@@ -254,21 +239,16 @@ func (s *Set) update(ctx context.Context, what string, rules bool, change func(E
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	skipped := map[ruleset.Family]*SkippedError{}
+	skipped := map[ruleset.Family][]netip.Addr{}
 	served := func(have Entries) Entries {
 		clear(skipped)
 		next := maps.Clone(change(have))
 		for a := range next {
 			f := ruleset.FamilyOf(a)
-			reason, left := s.reasons[f]
-			if !left {
-				continue
+			if _, left := s.reasons[f]; left {
+				delete(next, a)
+				skipped[f] = append(skipped[f], a)
 			}
-			delete(next, a)
-			if skipped[f] == nil {
-				skipped[f] = &SkippedError{Family: f, Reason: reason}
-			}
-			skipped[f].Addrs = append(skipped[f].Addrs, a)
 		}
 		return next
 	}
@@ -294,15 +274,21 @@ func (s *Set) update(ctx context.Context, what string, rules bool, change func(E
 	if err != nil {
 		return result, fmt.Errorf("%s: %w", what, err)
 	}
+	var unexempt nodeproxy.UnexemptError
 	for _, f := range ruleset.Families {
-		if _, left := s.reasons[f]; left {
+		reason, left := s.reasons[f]
+		if left {
 			result.Skipped = append(result.Skipped, f)
 		}
-		if e := skipped[f]; e != nil {
-			err = errors.Join(err, e)
+		if addrs := skipped[f]; len(addrs) > 0 {
+			unexempt.Addrs = append(unexempt.Addrs, addrs...)
+			unexempt.Err = errors.Join(unexempt.Err, fmt.Errorf("%v: no probe exemption over %s: %s", addrs, f, reason))
 		}
 	}
-	return result, err
+	if unexempt.Err != nil {
+		return result, &unexempt
+	}
+	return result, nil
 }
 
 // Remove removes all of ours and leaves the host as it was found. Tables of iptables-nft that hold nothing go too.

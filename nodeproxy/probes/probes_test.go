@@ -381,7 +381,7 @@ func TestFamilyWithoutSource(t *testing.T) {
 		s, err := probes.New(probes.Options{NetNS: w.host, IPv4: source4, Backend: backend})
 		require.NoError(t, err)
 		err = s.Put(uid, podAddr)
-		var skipped *probes.SkippedError
+		var skipped *nodeproxy.UnexemptError
 		require.ErrorAs(t, err, &skipped)
 		assert.Equal(t, []netip.Addr{pod6}, skipped.Addrs)
 		assert.EqualError(t, err, "[fd00:10:244::5]: no probe exemption over ipv6: no source address is configured")

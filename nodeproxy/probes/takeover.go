@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/meshcni/meshcni/nodeproxy"
 	"maps"
 	"regexp"
 
@@ -55,8 +56,8 @@ func (s *Set) TakeOver(ctx context.Context, p Predecessor) (Result, error) {
 		maps.Copy(all, have)
 		return all
 	})
-	var skipped *SkippedError // of a family that has no exemption any more
-	if err != nil && !errors.As(err, &skipped) {
+	var unexempt *nodeproxy.UnexemptError // of a family that has no exemption any more
+	if err != nil && !errors.As(err, &unexempt) {
 		return result, err
 	}
 	s.mu.Lock()

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -22,7 +20,6 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -47,7 +44,7 @@ func (d *demo) newAgent(dir, socket string, pods ...*corev1.Pod) *agent {
 	require.NoError(d, err)
 	a.controller, err = nodeproxy.New(nodeproxy.Options{
 		Meshes: dialect.SetOf(ambient.New(ambient.Options{})), Apply: apply.Options{Backend: ruleset.BackendNftables},
-		Pods: a.cluster, Namespaces: namespaces{store}, Proxy: server, Status: a.cluster,
+		Pods: a.cluster, Namespaces: netnsstore.Namespaces{Store: store}, Proxy: server, Status: a.cluster,
 	})
 	require.NoError(d, err)
 	ctx, stop := context.WithCancel(context.Background())
@@ -132,19 +129,4 @@ func (c *cluster) Set(_ context.Context, id nodeproxy.PodID, key, value string) 
 	c.mu.Unlock()
 	c.changed(id.UID)
 	return nil
-}
-
-// namespaces is a store as a controller needs it. Nobody attaches a pod here: all of them run already.
-type namespaces struct{ *netnsstore.Store }
-
-func (n namespaces) Put(agentsock.Attachment, *os.File) (nodeproxy.NetNS, error) {
-	return nil, errors.ErrUnsupported
-}
-
-func (n namespaces) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodeproxy.NetNS, error) {
-	ref, err := n.Store.Find(ctx, netnsstore.Pod{UID: pod.UID, Addrs: addrs})
-	if err != nil {
-		return nil, err
-	}
-	return ref, nil
 }
