@@ -47,6 +47,7 @@
 //	nodeproxy/conntables    how full the pods' connection tracking tables are
 //	installer               install the plugin on a node, keep it there, remove it
 //	installer/readytaint    which nodes carry a taint until their agent is ready (decides only)
+//	podrules                the rules of a pod that runs: choose, compare, record, read
 //	repair                  find pods that started without rules, and label, evict or repair them
 //	nodeagent               all of these in one process: the agent of a node, as a value
 //	nodeagent/agentapi      what an agent says of its node and pods, and a client

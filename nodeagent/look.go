@@ -10,9 +10,9 @@ import (
 	"slices"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/bundle"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/podrules"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -56,7 +56,7 @@ func enter(ctx context.Context, known []dialect.Dialect, pod *agentapi.Pod, uid,
 	for _, d := range known {
 		owners = append(owners, d.Names.Owner().EmptyRuleset())
 	}
-	live, err := bundle.Look(ctx, last, hostRoot, owners...)
+	live, err := podrules.Look(ctx, last, hostRoot, owners...)
 	if err != nil {
 		pod.LiveError = err.Error()
 		return

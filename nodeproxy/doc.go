@@ -8,6 +8,12 @@
 // [Namespaces], [Probes] and [Status] are what else a node has; packages nodepods, netnsstore and probes, and [APIStatus],
 // are those of a real one.
 //
+// # Whose is what
+//
+// Package podrules has the way to a pod's rules, for this package and package repair alike. This one has the pods of meshes whose proxy is
+// on the node: one loop takes each from any state to the one that it should have, whatever ended it before. Pods with a proxy of their own
+// are package repair's, which acts only within its budgets.
+//
 // # Captured
 //
 // A pod is reported captured only if the kernel shows its rules and the proxy's listeners in its network namespace, and the

@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
+	"github.com/meshcni/meshcni/podrules"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -171,39 +172,16 @@ func addrsWith(entries map[netip.Addr]types.UID, uid types.UID) (addrs []netip.A
 	return addrs
 }
 
-// errVariant says that the rules are those of a backend that is not here.
-var errVariant = errors.New("its rules are those of iptables, which is not on the path of this program")
-
 func (w *work) choose(ctx context.Context) (apply.Backend, error) {
-	ns := w.e.ns.NetNS()
-	b, err := apply.Choose(ctx, ns, w.c.opts.Apply)
-	if err != nil {
-		return nil, err
-	}
-	if b.Name() != ruleset.BackendNftables {
-		return b, nil
-	}
-	// This backend does not see rules of iptables, and would take them for missing.
-	traces, err := apply.IptablesTraces(ctx, ns, w.mesh.Names.Owner())
-	if err == nil && traces != "" {
-		err = fmt.Errorf("%w (%s)", errVariant, traces)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
+	return podrules.Choose(ctx, w.e.ns.NetNS(), w.mesh.Names.Owner(), w.c.opts.Apply)
 }
 
 // compare compares the live rules with the wanted ones.
 func (w *work) compare(ctx context.Context, rs ruleset.Ruleset) (machine.Rules, error) {
-	diffs, err := w.backend.Check(ctx, rs)
-	if err != nil {
-		return 0, err
-	}
-	diffs = slices.DeleteFunc(diffs, func(d ruleset.Difference) bool {
-		return d.Table == ruleset.RoutingTable && slices.Contains(w.e.unusable, d.Rule)
-	})
+	diffs, err := podrules.Differences(ctx, w.backend, w.e.unusable, rs)
 	switch {
+	case err != nil:
+		return 0, err
 	case len(diffs) == 0:
 		return machine.RulesSame, nil
 	case rs.NoneOf(diffs):

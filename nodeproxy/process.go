@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"context"
 	"errors"
+	"github.com/meshcni/meshcni/podrules"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -230,7 +231,7 @@ func reasonOf(err error, is status.Code) status.Code {
 		return back.reason
 	case is == status.CodeNodeProxyGone:
 		return is
-	case errors.Is(err, errVariant):
+	case errors.Is(err, podrules.ErrVariant):
 		return status.CodeVariant
 	case errors.Is(err, errDeaf):
 		return status.CodeNoListeners

@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"github.com/meshcni/meshcni/podrules"
 	"time"
 
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -68,12 +67,7 @@ func (w *work) write(ctx context.Context) error {
 	}
 	w.result, w.e.unusable, w.e.backend = &result, result.Left(), result.Backend
 	_ = w.c.remember(w, func(r *attachment.Record) bool {
-		if r.Selected && r.Backend == result.Backend && r.Dialect == w.mesh.Name && r.Rules.Equal(w.plan.Ruleset) && slices.Equal(r.Unusable, result.Left()) {
-			return false
-		}
-		r.Applied(result.Backend, w.plan.Ruleset, result.Skipped, result.Left()...)
-		r.Selected, r.Reason, r.Dialect = true, status.Code(selection.Selected), w.mesh.Name
-		return true
+		return podrules.Note(r, w.mesh.Name, w.plan.Ruleset, result)
 	})
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"github.com/meshcni/meshcni/podrules"
 	"strings"
 	"time"
 
@@ -115,14 +115,7 @@ func (c *Controller) write(ctx context.Context, pod *corev1.Pod) (applied apply.
 	if left, err = c.check(ctx, pod); err != nil {
 		return applied, nil, fmt.Errorf("verify: %w", err)
 	}
-	return applied, without(left, applied.Left()), nil
-}
-
-// without returns the differences less the routing that a namespace does not take, as iproute2 commands.
-func without(diffs []ruleset.Difference, unusable []string) []ruleset.Difference {
-	return slices.DeleteFunc(diffs, func(d ruleset.Difference) bool {
-		return d.Table == ruleset.RoutingTable && slices.Contains(unusable, d.Rule)
-	})
+	return applied, podrules.Without(left, applied.Left()), nil
 }
 
 // unusable describes the parts of a program that the namespace did not take; empty if it took all.

@@ -23,6 +23,12 @@
 // It compares the node's pods with libcni's cache and the plugin's records, which takes no privilege: see [Detection] and
 // [status.Code]. It reports them with any action, and takes [Action] on them if Detection.Act is set.
 //
+// # Whose is what
+//
+// Package podrules has the way to a pod's rules, for this package and package nodeproxy alike. This one has the policy for pods that
+// started without their rules or lost them, and whose proxy is in the pod: diagnose, then label, evict or mend, behind budgets, a breaker and
+// leases. The pods of a node's proxy are nodeproxy's; its controller takes each from any state to the one that it should have.
+//
 // The controller keeps no state that matters: pods' status says what is broken; labels, deletion timestamps and the live
 // rules say what was done.
 //

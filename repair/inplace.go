@@ -19,9 +19,9 @@ import (
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/podrules"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -30,9 +30,8 @@ var (
 	// ErrNoProcess: the pod has no running process that leads to its network namespace. Retrying may help.
 	ErrNoProcess = podnetns.ErrNoProcess
 
-	// ErrVariant: iptables made the pod's rules, and its programs are missing here, so the rules can be neither compared
-	// nor replaced.
-	ErrVariant = errors.New("the pod's rules are those of iptables, which is not on the path (MESHCNI_REPAIR_HOST_ROOT, or meshcni-repair's --repair-host-root, names the root of a host that has it)")
+	// ErrVariant: iptables made the pod's rules, and its programs are missing here. Options.HostRoot is the root of a host that has them.
+	ErrVariant = podrules.ErrVariant
 
 	// ErrNotSelected: the mesh's policy passes the pod over, so it should have no rules.
 	ErrNotSelected = errors.New("the pod is not in the mesh")
@@ -134,22 +133,11 @@ func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Names
 
 // Check implements [Redirector].
 func (m *InPlace) Check(ctx context.Context, pod *corev1.Pod) (diffs []ruleset.Difference, err error) {
-	err = m.in(ctx, pod, func(b apply.Backend, ns *netnsexec.NetNS, w wanted) error {
-		for i, rs := range w.rules {
-			got, err := b.Check(ctx, rs)
-			if err != nil {
-				return fmt.Errorf("check rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
-			}
-			if len(got) == 0 {
-				diffs = nil
-				return nil
-			}
-			if i == 0 {
-				diffs = got
-			}
+	err = m.in(ctx, pod, func(b apply.Backend, ns *netnsexec.NetNS, w wanted) (err error) {
+		if diffs, err = podrules.Differences(ctx, b, m.unusable(pod, ns.ID()), w.rules...); err != nil {
+			err = fmt.Errorf("check rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
-		diffs = without(diffs, m.unusable(pod, ns.ID()))
-		return nil
+		return err
 	})
 	return diffs, err
 }
@@ -179,11 +167,12 @@ func (m *InPlace) Apply(ctx context.Context, pod *corev1.Pod) (result apply.Resu
 // record updates the plugin's records of the pod, so that CHECK compares the pod with what is in force now. A pod that
 // started without the plugin has none: it gets one if its attachment is known, and otherwise CHECK passes.
 func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, w wanted, result apply.Result) {
-	rs := w.rules[0]
-	set := func(r *attachment.Record) {
-		r.Applied(result.Backend, rs, result.Skipped, result.Left()...)
-		r.Selected, r.Reason, r.Dialect = true, status.Code(selection.Selected), w.mesh.Name
+	set := func(r *attachment.Record) bool {
+		if !podrules.Note(r, w.mesh.Name, w.rules[0], result) {
+			return false
+		}
 		r.By, r.Program, r.Time = "repair", "", time.Now().UTC()
+		return true
 	}
 	recorded := false
 	err := m.Records.Change(func(r *attachment.Record) bool {
@@ -191,11 +180,7 @@ func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, w wanted, result a
 			return false
 		}
 		recorded = true
-		if r.Selected && r.Backend == result.Backend && r.Rules.Equal(rs) && slices.Equal(r.Unusable, result.Left()) {
-			return false
-		}
-		set(r)
-		return true
+		return set(r)
 	})
 	if !recorded && err == nil && m.Network != nil {
 		if id, path := m.Network(pod); id.ContainerID != "" {
@@ -228,19 +213,9 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 		return err
 	}
 	defer func() { err = errors.Join(err, ns.Close()) }()
-	b, err := apply.Choose(ctx, ns, apply.Options{Backend: m.Backend, Runner: ns.Sandbox(), Path: m.Path, Root: m.HostRoot})
+	b, err := podrules.Choose(ctx, ns, w.mesh.Names.Owner(), apply.Options{Backend: m.Backend, Runner: ns.Sandbox(), Path: m.Path, Root: m.HostRoot})
 	if err != nil {
-		return err
-	}
-	if b.Name() == ruleset.BackendNftables {
-		// This backend does not see rules of iptables, and would take them for missing.
-		traces, err := apply.IptablesTraces(ctx, ns, w.mesh.Names.Owner())
-		if err == nil && traces != "" {
-			err = fmt.Errorf("%w (%s)", ErrVariant, traces)
-		}
-		if err != nil {
-			return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
-		}
+		return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return fn(b, ns, w)
 }

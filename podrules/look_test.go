@@ -1,4 +1,6 @@
-package bundle_test
+//go:build linux
+
+package podrules_test
 
 import (
 	"os"
@@ -10,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/bundle"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/podrules"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -23,14 +25,14 @@ func TestNamespaceThatIsNotToBeSeen(t *testing.T) {
 	host := t.TempDir()
 	record := attachment.Record{Pod: status.ID{UID: "00000000-0000-4000-8000-000000000000"}, NetNS: attachment.NetNS{Path: "/run/meshcni-test/cni-1"}}
 
-	_, err := bundle.Look(t.Context(), record, host)
+	_, err := podrules.Look(t.Context(), record, host)
 	require.ErrorContains(t, err, mayNot)
 	require.ErrorContains(t, err, record.NetNS.Path)
 	require.NotErrorIs(t, err, netnsexec.ErrGone)
 
 	dir := filepath.Join(host, "run/meshcni-test")
 	require.NoError(t, os.MkdirAll(dir, 0o700))
-	_, err = bundle.Look(t.Context(), record, host)
+	_, err = podrules.Look(t.Context(), record, host)
 	require.ErrorIs(t, err, netnsexec.ErrGone, "the host's directory has no such file")
 	assert.NotContains(t, err.Error(), mayNot)
 
@@ -39,7 +41,7 @@ func TestNamespaceThatIsNotToBeSeen(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	require.NoError(t, unix.Setfsuid(65534))
-	_, err = bundle.Look(t.Context(), record, host)
+	_, err = podrules.Look(t.Context(), record, host)
 	require.NoError(t, unix.Setfsuid(0))
 	require.ErrorIs(t, err, unix.EACCES)
 	require.ErrorContains(t, err, mayNot)
