@@ -47,7 +47,10 @@ func OursArchive() string { return proctest.Cache("e2e", "meshcni.tar") }
 // KubectlPlugin is the checkout's kubectl-meshcni, as [Build] makes it.
 func KubectlPlugin() string { return proctest.Cache("e2e", "kubectl-meshcni") }
 
-// Build builds all images: the test tool's, and the checkout's as a release does it; and the kubectl plugin. Only one process builds at a time.
+// AcmePlugin is the plugin of examples/custom-plugin, in a directory of its own, as [Build] makes it.
+func AcmePlugin() string { return proctest.Cache("e2e", "acme", "acme-cni") }
+
+// Build builds all images: the test tool's, and the checkout's as a release does it; the kubectl plugin; and the plugin of an example. Only one process builds at a time.
 func Build() error { return BuildTelling(func(string) {}) }
 
 // BuildTelling is [Build] that tells what it begins to build.
@@ -75,6 +78,9 @@ func BuildTelling(progress func(what string)) error {
 	progress("kubectl meshcni")
 	if err := run("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", KubectlPlugin(), "./cmd/kubectl-meshcni"); err != nil {
 		return fmt.Errorf("build the kubectl plugin: %w", err)
+	}
+	if err := run("go", "-C", "examples", "build", "-trimpath", "-ldflags", "-s -w", "-o", AcmePlugin(), "./custom-plugin"); err != nil {
+		return fmt.Errorf("build the plugin of an example: %w", err)
 	}
 	return nil
 }
