@@ -77,7 +77,7 @@ func TestStatus(t *testing.T) {
 	for _, p := range s.Pods {
 		states = append(states, string(p.State))
 	}
-	assert.Equal(t, []string{"captured", "failed", "waiting"}, states)
+	assert.Equal(t, []string{"captured", "failed", "unknown"}, states)
 	require.NoError(t, agent.end())
 	_, err = ReadStatus(t.Context(), dir+"/run")
 	require.ErrorContains(t, err, "is it running on this node?")
