@@ -8,6 +8,7 @@
 // # Values: no I/O, no environment, no programs
 //
 //	status                  a pod's state, the code of the reason, and what people are told of it
+//	warning                 a pod's settings that were ignored or tolerated
 //	selection               is this pod in the mesh, and why
 //	redirect                which of a pod's connections go through its proxy, as a typed value
 //	redirect/ruleset        the firewall rules as values: text, parse, diff, transition

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // Dialect is a mesh. [Dialect.Validate] tells whether it can work.
@@ -107,7 +108,7 @@ type Result struct {
 	// Origins are the sources of its fields.
 	Origins []redirect.Origin
 	// Warnings lists settings that were ignored or tolerated.
-	Warnings redirect.Warnings
+	Warnings warning.List
 	// ProxyContainers are more names of containers that run as the proxy, besides
 	// the Policy's. They must be the exact names that the injector gave.
 	ProxyContainers []string

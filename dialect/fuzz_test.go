@@ -24,6 +24,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // said is where a pod can say something to a dialect.
@@ -160,7 +161,7 @@ func (s said) make(t require.TestingT, pod *corev1.Pod, namespace *corev1.Namesp
 	}
 	for _, w := range built.Warnings {
 		assert.Less(t, len(w.Text), 2000, "a warning")
-		assert.Contains(t, redirect.WarningCodes, w.Code, w.Text)
+		assert.Contains(t, warning.Codes(), w.Code, w.Text)
 	}
 	for _, drop := range []bool{false, true} {
 		r := built.Redirect

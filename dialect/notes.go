@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // Notes collects the origins, warnings and errors of a Build function that reads a
@@ -15,7 +16,7 @@ type Notes struct {
 	Source redirect.Source
 
 	origins  []redirect.Origin
-	warnings redirect.Warnings
+	warnings warning.List
 	errs     []error
 }
 
@@ -43,9 +44,9 @@ func (n *Notes) Refuse(key, value, allowed string, err error) {
 	n.errs = append(n.errs, &redirect.SettingError{Source: n.source(), Key: key, Value: value, Allowed: allowed, Err: err})
 }
 
-// Warn records a warning about a setting; see [redirect.Warningf].
-func (n *Notes) Warn(code redirect.WarningCode, key, format string, args ...any) {
-	n.warnings = append(n.warnings, redirect.Warningf(code, key, format, args...))
+// Warn records a warning about a setting; see [warning.New].
+func (n *Notes) Warn(code warning.Code, key, format string, args ...any) {
+	n.warnings = append(n.warnings, warning.New(code, key, format, args...))
 }
 
 // Misspelt warns of annotations of the pod that look like one of the keys, and are none; see [redirect.UnknownKeys].

@@ -11,6 +11,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // Subject is a pod and what is known about it.
@@ -55,7 +56,7 @@ type Plan struct {
 	Origins []redirect.Origin
 	// Warnings lists settings that were ignored or tolerated, and families that
 	// are not captured as the mesh would. Those of Decision are not repeated.
-	Warnings redirect.Warnings
+	Warnings warning.List
 	// Bypasses are the ways past the mesh that remain open.
 	Bypasses []Bypass
 	// Captured are the families that the rules redirect, without those known to be absent from the kernel. Addressed
@@ -119,7 +120,7 @@ func (p *Plan) families(s Subject, o Options) {
 		switch *mode {
 		case redirect.FamilyCapture:
 			if there == redirect.PresenceAbsent {
-				p.Warnings = append(p.Warnings, redirect.Warningf(redirect.WarningFamilyAbsent, "", "the kernel has no %s here", f))
+				p.Warnings = append(p.Warnings, warning.New(warning.FamilyAbsent, "", "the kernel has no %s here", f))
 				continue
 			}
 			p.Captured = append(p.Captured, f)
@@ -128,7 +129,7 @@ func (p *Plan) families(s Subject, o Options) {
 				// Also without the family in the kernel: it may come up later, and absent ones are skipped.
 				*mode = redirect.FamilyDrop
 				if has >= 0 {
-					p.Warnings = append(p.Warnings, redirect.Warningf(redirect.WarningFamilyDropped, "",
+					p.Warnings = append(p.Warnings, warning.New(warning.FamilyDropped, "",
 						"%s is discarded: the mesh captures the other family only", f))
 				}
 				continue

@@ -12,8 +12,8 @@ import (
 
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/plugin/netconf"
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // Set is a node's meshes as its operator has configured them, in the order in which they are asked about a pod. The first that
@@ -227,8 +227,8 @@ type Choice struct {
 	Contested []string
 }
 
-// WarningContested: more than one mesh would select the pod. It joins [redirect.WarningCodes], and is stable too.
-const WarningContested redirect.WarningCode = "contested"
+// WarningContested: more than one mesh would select the pod. It joins [warning.Codes], and is stable too.
+const WarningContested warning.Code = "contested"
 
 var errNoMesh = errors.New("no mesh is configured")
 
@@ -252,7 +252,7 @@ func (s Set) Plan(subject Subject) (Plan, error) {
 	p, err = c.Dialect.plan(subject, s.options, c.Decision)
 	p.Answers = c.Answers
 	if len(c.Contested) > 0 {
-		p.Warnings = append(slices.Clone(p.Warnings), redirect.Warningf(WarningContested, "",
+		p.Warnings = append(slices.Clone(p.Warnings), warning.New(WarningContested, "",
 			"%s would select the pod too; %s has it, which is asked first", strings.Join(c.Contested, " and "), p.Dialect))
 	}
 	return p, err

@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/warning"
 )
 
 func every() []dialect.Dialect {
@@ -105,7 +106,7 @@ func TestFirstThatSelectsHasIt(t *testing.T) {
 		alone, err := l.Lookup(tt.has).Plan(s, dialect.Options{})
 		require.NoError(t, err)
 		if tt.contested != "" {
-			alone.Warnings = append(alone.Warnings, redirect.Warning{
+			alone.Warnings = append(alone.Warnings, warning.Warning{
 				Code: dialect.WarningContested, Text: tt.contested + " would select the pod too; " + tt.has + " has it, which is asked first",
 			})
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // closing is the remedy of each bypass.
@@ -59,21 +60,21 @@ func (x Explanation) excluded() []Notice {
 }
 
 // cures say what helps against a warning.
-var cures = map[redirect.WarningCode]string{
-	redirect.WarningInvalid:       "correct the value: until then the setting counts as not set",
-	redirect.WarningDeprecated:    "write the new key",
-	redirect.WarningUnknown:       "see that the key is spelled right, or take it out",
-	redirect.WarningNoEffect:      "take the setting out, or see why it was meant to have an effect",
-	redirect.WarningContradiction: "make the two agree",
-	redirect.WarningFallback:      "nothing, if what is assumed is right",
-	redirect.WarningFamilyAbsent:  "nothing: a family that is not there carries no traffic",
-	redirect.WarningFamilyDropped: "nothing, if the family is not to be used; else capture it",
-	dialect.WarningContested:      "if that is not meant, change the order of the plugin's dialects, or take one mesh's proxy out of the pod",
+var cures = map[warning.Code]string{
+	warning.Invalid:          "correct the value: until then the setting counts as not set",
+	warning.Deprecated:       "write the new key",
+	warning.Unknown:          "see that the key is spelled right, or take it out",
+	warning.NoEffect:         "take the setting out, or see why it was meant to have an effect",
+	warning.Contradiction:    "make the two agree",
+	warning.Fallback:         "nothing, if what is assumed is right",
+	warning.FamilyAbsent:     "nothing: a family that is not there carries no traffic",
+	warning.FamilyDropped:    "nothing, if the family is not to be used; else capture it",
+	dialect.WarningContested: "if that is not meant, change the order of the plugin's dialects, or take one mesh's proxy out of the pod",
 }
 
 func (x Explanation) warned() []Notice {
 	all := []Notice{}
-	for _, list := range []redirect.Warnings{x.Plan.Decision.Warnings, x.Plan.Warnings} {
+	for _, list := range []warning.List{x.Plan.Decision.Warnings, x.Plan.Warnings} {
 		for _, w := range list {
 			all = append(all, Notice{string(w.Code), w.Text, cures[w.Code]})
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/playground"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // shop is a Namespace with labels or annotations.
@@ -158,7 +158,7 @@ func TestEveryNotice(t *testing.T) {
 	for _, code := range dialect.BypassCodes {
 		assert.NotEmpty(t, explain.Closing[code], code)
 	}
-	for _, code := range append(slices.Clone(redirect.WarningCodes), dialect.WarningContested) {
+	for _, code := range append(warning.Codes(), dialect.WarningContested) {
 		assert.NotEmpty(t, explain.Cures[code], code)
 	}
 	// An example of the playground for each annotation that excludes something has a notice.

@@ -67,7 +67,7 @@ type Verdict struct {
 
 // Notice is something about a pod, and what to do about it.
 type Notice struct {
-	// Code is a [dialect.BypassCode], the field of the Redirect that excludes something, or a [redirect.WarningCode].
+	// Code is a [dialect.BypassCode], the field of the Redirect that excludes something, or a [warning.Code].
 	Code string `json:"code"`
 	What string `json:"what"`
 	Do   string `json:"do"`

@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // Init is the program of an init container that writes a pod's rules. It has a function Redirect or Annotations. Neither guesses: what is
@@ -104,7 +105,7 @@ func (i Init) Read(d *dialect.Dialect, c InitContainer) (redirect.Redirect, erro
 		return redirect.Redirect{}, errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	for _, w := range r.Warnings {
-		if w.Code == redirect.WarningUnknown {
+		if w.Code == warning.Unknown {
 			return redirect.Redirect{}, errors.New(w.Text)
 		}
 	}

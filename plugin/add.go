@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // add captures the pod, unless it is outside the mesh, and returns the previous plugin's result.
@@ -30,7 +31,7 @@ func (r *run) add(ctx context.Context) (output []byte, e Event, failure *types.E
 		return nil, e, failure
 	}
 	if err := r.remember(done); err != nil {
-		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningNotWritten, Text: err.Error()})
+		e.Warnings = append(e.Warnings, warning.Warning{Code: WarningNotWritten, Text: err.Error()})
 	}
 	return output, e, nil
 }
@@ -47,8 +48,8 @@ type captured struct {
 	kernel   redirect.Kernel
 	left     []string // what the agent could not set up, besides the result's
 	outcome  Outcome
-	patched  int               // requests that wrote to the pod
-	warnings redirect.Warnings // besides those of the decision, the plan and the result
+	patched  int          // requests that wrote to the pod
+	warnings warning.List // besides those of the decision, the plan and the result
 }
 
 // capture redirects the pod or passes it over. After a failure or a panic, done still says how far it got.
@@ -103,7 +104,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	done.kernel = seen.kernel
 	done.backend, done.plan, done.mesh = seen.backend.Name(), plan, plan.Dialect
 	if len(seen.addrs) == 0 {
-		done.warnings = append(done.warnings, redirect.Warningf(redirect.WarningFallback, "",
+		done.warnings = append(done.warnings, warning.New(warning.Fallback, "",
 			"the pod has no address yet, so a mesh that goes by addresses takes it for IPv4 only"))
 	}
 	if refused != nil {
@@ -127,7 +128,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	}
 	if done.patched, err = r.writeStatus(ctx, done.answer.pod, mesh.Applied); err != nil {
 		// The pod is captured, which is what counts. Whoever waits for the annotation can be told why it is missing.
-		done.warnings = append(done.warnings, redirect.Warningf(WarningNotWritten, "", "status annotation: %v", err))
+		done.warnings = append(done.warnings, warning.New(WarningNotWritten, "", "status annotation: %v", err))
 	}
 	return done, nil
 }
@@ -206,7 +207,7 @@ func (r *run) presume(ctx context.Context, t target, a answer) (selection.Decisi
 	if !out || !a.unread || errors.Is(ctx.Err(), context.Canceled) {
 		return selection.Decision{}, a.failure
 	}
-	decision.Warnings = append(decision.Warnings, redirect.Warningf(redirect.WarningFallback, "",
+	decision.Warnings = append(decision.Warnings, warning.New(warning.Fallback, "",
 		"the pod could not be read, so its annotations decide: %s", a.failure.Msg))
 	return t.explain(decision), nil
 }

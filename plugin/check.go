@@ -11,9 +11,9 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // NoRecord is the reason in the event of a CHECK that finds no usable record of what ADD did.
@@ -94,7 +94,7 @@ type comparison struct {
 	families []ruleset.Family // that have rules in the record
 	backend  ruleset.Backend
 	lost     []ruleset.Difference // by which redirection is no longer in force
-	warnings redirect.Warnings    // the other differences
+	warnings warning.List         // the other differences
 }
 
 // compare asks the backend that set the rules up. A panic is an error here: a record that was damaged in a way nobody
@@ -128,7 +128,7 @@ func (r *run) compare(ctx context.Context, ns NetNS, record attachment.Record) (
 	lost, others := record.Lost(diffs)
 	c.lost = lost
 	for _, d := range others {
-		c.warnings = append(c.warnings, redirect.Warning{Code: WarningDiffers, Text: d.String()})
+		c.warnings = append(c.warnings, warning.Warning{Code: WarningDiffers, Text: d.String()})
 	}
 	return c, nil
 }

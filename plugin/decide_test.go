@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/warning"
 )
 
 func args(namespace, name, uid string) string {
@@ -182,7 +183,7 @@ func toy() dialect.Dialect {
 			r := redirect.Default()
 			r.IPv6 = redirect.FamilyPass
 			r.Names.ChainPrefix = "TOY_"
-			return dialect.Result{Redirect: r, Warnings: redirect.Warnings{{Text: "toy says hello to " + in.Namespace.Name}}}, nil
+			return dialect.Result{Redirect: r, Warnings: warning.List{{Text: "toy says hello to " + in.Namespace.Name}}}, nil
 		},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // Outcome is the end of an ADD or CHECK.
@@ -32,17 +33,17 @@ const (
 // Outcomes lists all outcomes, for metrics that start at zero.
 func Outcomes() []Outcome { return []Outcome{Passed, Redirected, Same, Checked, Unknown, Failed} }
 
-// The codes of the warnings about a run, which join those about the pod's settings ([redirect.WarningCodes]). They are
+// The codes of the warnings about a run, which join those about the pod's settings ([warning.Codes]). They are
 // stable: never renamed, never reused.
 const (
 	// WarningBypass: a way past the mesh is open; Event.Bypasses has its kind.
-	WarningBypass redirect.WarningCode = "bypass"
+	WarningBypass warning.Code = "bypass"
 	// WarningUnusable: the namespace does not accept an address or a route now; see [apply.Unusable].
-	WarningUnusable redirect.WarningCode = "unusable"
+	WarningUnusable warning.Code = "unusable"
 	// WarningNotWritten: the record or the status annotation of a pod that is captured could not be written.
-	WarningNotWritten redirect.WarningCode = "not-written"
+	WarningNotWritten warning.Code = "not-written"
 	// WarningDiffers: CHECK found a difference that leaves redirection in force.
-	WarningDiffers redirect.WarningCode = "differs"
+	WarningDiffers warning.Code = "differs"
 )
 
 // PodSource is the source of a pod.
@@ -74,7 +75,7 @@ type Event struct {
 	// Families have capturing rules in the kernel. Addressed are those of the pod's addresses.
 	Families, Addressed []ruleset.Family
 	// Warnings include those of the decision. Their codes are redirect's and those of this package.
-	Warnings redirect.Warnings
+	Warnings warning.List
 	// Bypasses are the ways past the mesh that the pod leaves open.
 	Bypasses []dialect.BypassCode
 	// DefaultBypasses are those of them that nobody asked for; see [dialect.Plan.DefaultCodes].
@@ -121,11 +122,11 @@ func (c captured) event() Event {
 		Warnings: slices.Concat(c.decision.Warnings, c.plan.Warnings),
 	}
 	for _, b := range c.plan.Bypasses {
-		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningBypass, Text: b.String()})
+		e.Warnings = append(e.Warnings, warning.Warning{Code: WarningBypass, Text: b.String()})
 	}
 	e.Warnings = append(e.Warnings, c.warnings...)
 	for _, w := range e.Warnings {
-		if w.Code == redirect.WarningFamilyAbsent {
+		if w.Code == warning.FamilyAbsent {
 			e.idle++
 		}
 	}
@@ -133,10 +134,10 @@ func (c captured) event() Event {
 		if there := c.kernel.Family(u.Family); there == redirect.PresenceOff && !slices.Contains(c.plan.Addressed, u.Family) {
 			e.idle++
 		}
-		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningUnusable, Text: u.String()})
+		e.Warnings = append(e.Warnings, warning.Warning{Code: WarningUnusable, Text: u.String()})
 	}
 	for _, u := range c.left {
-		e.Warnings = append(e.Warnings, redirect.Warning{Code: WarningUnusable, Text: u})
+		e.Warnings = append(e.Warnings, warning.Warning{Code: WarningUnusable, Text: u})
 	}
 	applied := c.outcome == Redirected || c.outcome == Same
 	for _, f := range c.plan.Captured {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // Source is the place of a setting.
@@ -140,7 +141,7 @@ func (s Setting) readsNamespace() bool { return s.Inherited && s.Source != FromE
 // Build reads a pod's Redirect. The error holds a [*SettingError] for each setting that is refused, and
 // [ErrNamespaceUnknown] if that is so;
 // only the warnings are then valid. Origins has an entry for each field that a setting can set.
-func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings, err error) {
+func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings warning.List, err error) {
 	r = s.Defaults.Clone()
 	warnings = s.unknown(g)
 	errs := s.validateSettings()
@@ -158,7 +159,7 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 			continue
 		}
 		if key != setting.Keys[0] {
-			warnings = append(warnings, Warningf(WarningDeprecated, key, "%s %s is deprecated: use %s", source, key, setting.Keys[0]))
+			warnings = append(warnings, warning.New(warning.Deprecated, key, "%s %s is deprecated: use %s", source, key, setting.Keys[0]))
 		}
 		switch err := setting.Apply(&r, value); {
 		case err == nil:
@@ -166,7 +167,7 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings Warnings
 		case errors.Is(err, ErrSchema):
 			errs = append(errs, err)
 		case setting.Lenient:
-			warnings = append(warnings, Warningf(WarningInvalid, key,
+			warnings = append(warnings, warning.New(warning.Invalid, key,
 				"%s %s=%s counts as not set: %s", source, key, brief.Quote(value), brief.Text(err.Error(), maxReason)))
 			origins = addOrigin(origins, Origin{Field: setting.Field, Source: FromDefault})
 		default:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // schema is of a mesh that is made up.
@@ -81,8 +82,8 @@ func TestSchemaDeprecatedKey(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "80", r.Inbound.Ports.String())
 	assert.Equal(t, "m/old-in", origin(t, origins, "inbound.ports").Key)
-	assert.Equal(t, redirect.Warnings{{
-		Code: redirect.WarningDeprecated, Key: "m/old-in", Text: "annotation m/old-in is deprecated: use m/in",
+	assert.Equal(t, warning.List{{
+		Code: warning.Deprecated, Key: "m/old-in", Text: "annotation m/old-in is deprecated: use m/in",
 	}}, warnings)
 
 	r, _, warnings, err = schema.Build(annotations("m/old-in", "80", "m/in", ""))
@@ -161,7 +162,7 @@ func TestSchemaUnknownKeys(t *testing.T) {
 		_, _, warnings, err := schema.Build(redirect.Values{Annotations: annotations, NamespaceAnnotations: namespace})
 		require.NoError(t, err)
 		for _, w := range warnings {
-			assert.Equal(t, redirect.WarningUnknown, w.Code)
+			assert.Equal(t, warning.Unknown, w.Code)
 			assert.True(t, w.Key == "" || strings.Contains(w.Text, w.Key), w.Text)
 		}
 		return warnings.Texts()
@@ -301,12 +302,6 @@ func TestSchemaByFieldType(t *testing.T) {
 		c.want(&want)
 		assert.Equal(t, want, got, c.setting.Field)
 	}
-}
-
-func TestWarningCodesAreStable(t *testing.T) {
-	assert.Equal(t, []redirect.WarningCode{
-		"invalid-value", "deprecated-key", "unknown-key", "no-effect", "contradiction", "fallback", "family-absent", "family-dropped",
-	}, redirect.WarningCodes)
 }
 
 // TestWrongSchema: what is wrong with a schema is found without a pod, all at once, and is no fault of a pod's setting.

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/warning"
 )
 
 func TestSelectorOfNamespaces(t *testing.T) {
@@ -79,18 +79,18 @@ func TestInjectSelects(t *testing.T) {
 		labels, annotations map[string]string
 		namespace           *corev1.Namespace
 		gated, either       selection.Reason
-		warned              redirect.WarningCode // by the first
+		warned              warning.Code // by the first
 	}{
 		{nil, nil, mesh, selection.Selected, selection.Selected, ""},
 		{nil, nil, plain, selection.NotEnabled, selection.NotEnabled, ""},
 		{nil, map[string]string{"net.example/join": "on"}, mesh, selection.Selected, selection.Selected, ""},
-		{nil, map[string]string{"net.example/join": "on"}, plain, selection.NotEnabled, selection.Selected, redirect.WarningNoEffect},
-		{map[string]string{"net.example/join": "always"}, nil, plain, selection.NotEnabled, selection.Selected, redirect.WarningNoEffect},
+		{nil, map[string]string{"net.example/join": "on"}, plain, selection.NotEnabled, selection.Selected, warning.NoEffect},
+		{map[string]string{"net.example/join": "always"}, nil, plain, selection.NotEnabled, selection.Selected, warning.NoEffect},
 		{nil, map[string]string{"net.example/join": "off"}, mesh, selection.InjectDisabled, selection.InjectDisabled, ""},
 		{map[string]string{"net.example/join": "off"}, map[string]string{"net.example/join": "on"}, plain, selection.InjectDisabled, selection.InjectDisabled, ""},
-		{nil, map[string]string{"net.example/join": "true"}, plain, selection.NotEnabled, selection.NotEnabled, redirect.WarningInvalid},
-		{nil, map[string]string{"net.example/jion": "on"}, plain, selection.NotEnabled, selection.NotEnabled, redirect.WarningUnknown},
-		{map[string]string{"net.example/Join": "off"}, nil, mesh, selection.Selected, selection.Selected, redirect.WarningUnknown},
+		{nil, map[string]string{"net.example/join": "true"}, plain, selection.NotEnabled, selection.NotEnabled, warning.Invalid},
+		{nil, map[string]string{"net.example/jion": "on"}, plain, selection.NotEnabled, selection.NotEnabled, warning.Unknown},
+		{map[string]string{"net.example/Join": "off"}, nil, mesh, selection.Selected, selection.Selected, warning.Unknown},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: c.labels, Annotations: c.annotations}}
 		gated, both := byLabel.Decide(pod, c.namespace), either.Decide(pod, c.namespace)
@@ -103,7 +103,7 @@ func TestInjectSelects(t *testing.T) {
 		if assert.Len(t, gated.Warnings, 1) {
 			assert.Equal(t, c.warned, gated.Warnings[0].Code)
 		}
-		if c.warned == redirect.WarningNoEffect {
+		if c.warned == warning.NoEffect {
 			assert.Empty(t, both.Warnings)
 			assert.Contains(t, both.Detail, "net.example/join is ")
 			assert.True(t, either.Decide(pod, nil).Selected, "the namespace is not needed")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/misspelt"
-	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // inject returns the value of InjectKey, and where it stands.
@@ -27,7 +27,7 @@ func (p Policy) inject(pod *corev1.Pod) (kind, value string) {
 // saysOn reports whether the pod asks for the mesh by InjectKey.
 func (p Policy) saysOn(pod *corev1.Pod) bool {
 	_, value := p.inject(pod)
-	on, _ := readSwitch("", "", value, p.InjectOn, p.InjectOff, new(redirect.Warnings))
+	on, _ := readSwitch("", "", value, p.InjectOn, p.InjectOff, new(warning.List))
 	return value != "" && on
 }
 
@@ -39,25 +39,25 @@ const maxMisspelt = 4
 
 // unheeded warns of a pod that asks for the mesh by InjectKey and is left alone for the lack of a selector, and of keys that
 // somebody wrote for InjectKey.
-func (p Policy) unheeded(pod *corev1.Pod, d Decision) (warnings redirect.Warnings) {
+func (p Policy) unheeded(pod *corev1.Pod, d Decision) (warnings warning.List) {
 	kind, value := p.inject(pod)
 	switch {
 	case p.InjectKey == "":
 	case value == "":
 		names := misspelt.Known(p.keys())
 		for _, of := range []struct {
-			kind redirect.Source
+			kind string
 			keys map[string]string
-		}{{redirect.FromLabel, pod.Labels}, {redirect.FromAnnotation, pod.Annotations}} {
+		}{{"label", pod.Labels}, {"annotation", pod.Annotations}} {
 			for _, key := range slices.Sorted(maps.Keys(of.keys)) {
 				if len(warnings) < maxMisspelt && names.Meant(key) == p.InjectKey {
-					warnings = append(warnings, redirect.Warningf(redirect.WarningUnknown, key,
+					warnings = append(warnings, warning.New(warning.Unknown, key,
 						"%s %s is not known, so it has no effect; did you mean %s?", of.kind, strings.Trim(brief.Quote(key), `"`), p.InjectKey))
 				}
 			}
 		}
 	case d.Reason == NotEnabled && !d.Undecided && p.saysOn(pod):
-		warnings = redirect.Warnings{redirect.Warningf(redirect.WarningNoEffect, p.InjectKey,
+		warnings = warning.List{warning.New(warning.NoEffect, p.InjectKey,
 			"%s %s=%s has no effect: %s", kind, p.InjectKey, brief.Quote(value), d.Detail)}
 	}
 	return warnings

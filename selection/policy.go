@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/meshcni/meshcni/internal/brief"
-	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // Policy is a mesh's rule for which pods it redirects. An empty field checks nothing, so the zero Policy selects every
@@ -95,7 +95,7 @@ func decided(r Reason, format string, args ...any) (Decision, bool) {
 // Decide reports whether the pod's traffic is to be redirected. The Namespace object may be nil: the Decision is then
 // Undecided where its labels could change it, see [Policy.ReadsNamespace]. It does not panic if Decline does.
 func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
-	var warnings redirect.Warnings
+	var warnings warning.List
 	d, out := p.ruleOut(pod, namespace, &warnings)
 	if !out {
 		d = Decision{Selected: true, Reason: Selected, Detail: p.selectedBecause(pod)}
@@ -105,7 +105,7 @@ func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 	return d
 }
 
-func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *redirect.Warnings) (Decision, bool) {
+func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *warning.List) (Decision, bool) {
 	proxy := p.Proxy(pod)
 	if p.ExcludesNamespace(pod.Namespace) {
 		return decided(ExcludedNamespace, "namespace %q is excluded", pod.Namespace)
@@ -154,7 +154,7 @@ func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *
 
 // readSwitch reads a value that turns something on or off: by words of its own, or
 // as a boolean. One that is neither is a warning.
-func readSwitch(what, key, value string, on, off []string, warnings *redirect.Warnings) (b, ok bool) {
+func readSwitch(what, key, value string, on, off []string, warnings *warning.List) (b, ok bool) {
 	kind := "not a boolean"
 	if len(on)+len(off) > 0 {
 		b, ok = slices.Contains(on, value), slices.Contains(on, value) || slices.Contains(off, value)
@@ -165,7 +165,7 @@ func readSwitch(what, key, value string, on, off []string, warnings *redirect.Wa
 		ok = err == nil
 	}
 	if !ok {
-		*warnings = append(*warnings, redirect.Warningf(redirect.WarningInvalid, key, "%s=%s is %s, so it counts as not set", what, brief.Quote(value), kind))
+		*warnings = append(*warnings, warning.New(warning.Invalid, key, "%s=%s is %s, so it counts as not set", what, brief.Quote(value), kind))
 	}
 	return b, ok
 }

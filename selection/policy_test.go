@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/warning"
 )
 
 var yes = true
@@ -319,8 +319,8 @@ func TestWordsOfItsOwn(t *testing.T) {
 	}
 	d := p.Decide(meshed(label("false")), nil)
 	assert.True(t, d.Selected, "it is none of the words")
-	assert.Equal(t, redirect.Warnings{{
-		Code: redirect.WarningInvalid, Key: "mesh/inject",
+	assert.Equal(t, warning.List{{
+		Code: warning.Invalid, Key: "mesh/inject",
 		Text: `label mesh/inject="false" is not enabled or disabled or off, so it counts as not set`,
 	}}, d.Warnings)
 

@@ -1,6 +1,6 @@
 package selection
 
-import "github.com/meshcni/meshcni/redirect"
+import "github.com/meshcni/meshcni/warning"
 
 // Reason is a stable code for why a pod is in the mesh or not. Codes are never
 // renamed or reused. A dialect may add reasons of its own, see [Policy.Decline].
@@ -54,5 +54,5 @@ type Decision struct {
 	// does not look here leaves the pod alone.
 	Err error `json:"-"`
 	// Warnings lists settings that could not be read and so count as not set.
-	Warnings redirect.Warnings `json:"warnings,omitempty"`
+	Warnings warning.List `json:"warnings,omitempty"`
 }

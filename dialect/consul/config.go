@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // config is the JSON of RedirectTrafficConfig: iptables.Config of Consul's sdk.
@@ -92,10 +93,10 @@ func (p *parser) unknown(text string) {
 		if q := brief.Quote(name); q != `"`+name+`"` {
 			name = q
 		}
-		p.Warn(redirect.WarningUnknown, p.key(name), "%s %s is not known, so it does nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.key(name))
+		p.Warn(warning.Unknown, p.key(name), "%s %s is not known, so it does nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.key(name))
 	}
 	if more := len(names) - maxUnknown; more > 0 {
-		p.Warn(redirect.WarningUnknown, p.root, "%s %s: %d more keys are not known, so they do nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.root, more)
+		p.Warn(warning.Unknown, p.root, "%s %s: %d more keys are not known, so they do nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.root, more)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // Setting is a setting with a value, and what it makes of the Redirect.
@@ -83,7 +84,7 @@ func (s Setting) run(t *testing.T, d dialect.Dialect, pod *corev1.Pod, want redi
 	if err != nil {
 		t.Fatal(err)
 	}
-	ignored := func(w redirect.Warning) bool { return w.Key == s.Key && w.Code != redirect.WarningDeprecated }
+	ignored := func(w warning.Warning) bool { return w.Key == s.Key && w.Code != warning.Deprecated }
 	if slices.ContainsFunc(got.Warnings, ignored) != s.Ignored {
 		t.Errorf("the warnings should say that %s is ignored: %t, but are %q", s.Key, s.Ignored, got.Warnings.Texts())
 	}

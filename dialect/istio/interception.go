@@ -9,6 +9,7 @@ import (
 	"github.com/meshcni/meshcni/internal/podyaml"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // modeNone is the interception mode of a proxy that nothing is redirected to:
@@ -45,7 +46,7 @@ func decline(pod *corev1.Pod, proxy *corev1.Container) (selection.Reason, string
 //
 // Only NONE is taken from here. The other modes come from the annotation alone, as
 // with Istio's plugin; the injector leaves one on every pod without init container.
-func interception(v redirect.Values) (found redirect.Origin, warnings redirect.Warnings) {
+func interception(v redirect.Values) (found redirect.Origin, warnings warning.List) {
 	for _, s := range []struct {
 		source redirect.Source
 		key    string
@@ -62,7 +63,7 @@ func interception(v redirect.Values) (found redirect.Origin, warnings redirect.W
 		}
 		mode, err := s.parse(text)
 		if err != nil {
-			warnings = append(warnings, redirect.Warningf(redirect.WarningInvalid, s.key, "%s %s is not read: %v", s.source, s.key, err))
+			warnings = append(warnings, warning.New(warning.Invalid, s.key, "%s %s is not read: %v", s.source, s.key, err))
 		}
 		if mode != "" {
 			return redirect.Origin{Field: "mode", Source: s.source, Key: s.key, Value: mode}, warnings

@@ -33,6 +33,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // The annotations that Kuma's injector writes.
@@ -141,7 +142,7 @@ func (d *documents) build(in dialect.Input) (dialect.Result, error) {
 		p.beside()
 		p.runsAs(in.Values().RunAsUser)
 	} else {
-		p.Warn(redirect.WarningFallback, Config, "annotation %s is absent: the pod is configured by its other annotations", Config)
+		p.Warn(warning.Fallback, Config, "annotation %s is absent: the pod is configured by its other annotations", Config)
 		if runs := in.Values().RunAsUser; runs != nil && *runs > 0 && *runs < int64(redirect.NoID) {
 			p.r.Proxy.UIDs = []uint32{uint32(*runs)} //nolint:gosec // in range
 			p.Note(redirect.Origin{Field: "proxy.uids", Source: redirect.FromSecurityContext, Key: "runAsUser", Value: strconv.FormatInt(*runs, 10)})
@@ -177,7 +178,7 @@ func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (selection.Rea
 // runsAs warns of a proxy that the rules do not know: its traffic comes back to it.
 func (p *parser) runsAs(user *int64) {
 	if user != nil && !slices.ContainsFunc(p.r.Proxy.UIDs, func(id uint32) bool { return int64(id) == *user }) {
-		p.Warn(redirect.WarningContradiction, Config,
+		p.Warn(warning.Contradiction, Config,
 			"the proxy runs as user %d, and by annotation %s it is known by user %d: its own traffic is redirected to itself",
 			*user, Config, p.r.Proxy.UIDs[0])
 	}
@@ -219,7 +220,7 @@ func (p *parser) composeDNS() {
 	if servers, ok := p.resolvers(); ok {
 		p.r.DNS.Servers = servers
 	} else {
-		p.Warn(redirect.WarningFallback, "", "the pod's resolv.conf cannot be seen from the host: look-ups to any server are captured")
+		p.Warn(warning.Fallback, "", "the pod's resolv.conf cannot be seen from the host: look-ups to any server are captured")
 	}
 }
 

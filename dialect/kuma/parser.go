@@ -7,6 +7,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // parser reads a pod's configuration, and collects everything that is wrong.
@@ -41,10 +42,10 @@ func (p *parser) yaml(d *document) {
 		return
 	}
 	if len(d.unknown) > 0 {
-		p.Warn(redirect.WarningUnknown, Config, "annotation %s has keys without effect, since nothing is known of them: %s", Config, some(d.unknown))
+		p.Warn(warning.Unknown, Config, "annotation %s has keys without effect, since nothing is known of them: %s", Config, some(d.unknown))
 	}
 	if d.ebpf {
-		p.Warn(redirect.WarningNoEffect, Config+".ebpf", "annotation %s.ebpf has no effect: the pod is captured by rules", Config)
+		p.Warn(warning.NoEffect, Config+".ebpf", "annotation %s.ebpf has no effect: the pod is captured by rules", Config)
 	}
 	for _, s := range settings {
 		if values, ok := d.values[s.path]; ok && s.set != nil {
@@ -66,13 +67,13 @@ func (p *parser) beside() {
 		case !ok || s.annotation == "":
 			continue
 		case len(value) > longestCompared:
-			p.Warn(redirect.WarningNoEffect, s.annotation, "annotation %s has no effect: annotation %s alone counts; with %d bytes it is too long to say whether they agree", s.annotation, Config, len(value))
+			p.Warn(warning.NoEffect, s.annotation, "annotation %s has no effect: annotation %s alone counts; with %d bytes it is too long to say whether they agree", s.annotation, Config, len(value))
 			continue
 		}
 		q := newParser(p.pod)
 		if err := s.set(q, s.elements(value)); err == nil && (s.moot != nil && s.moot(p) || s.told(p, q)) {
 			continue
 		}
-		p.Warn(redirect.WarningNoEffect, s.annotation, "annotation %s=%.64q has no effect: annotation %s, which says otherwise, alone counts", s.annotation, value, Config)
+		p.Warn(warning.NoEffect, s.annotation, "annotation %s=%.64q has no effect: annotation %s, which says otherwise, alone counts", s.annotation, value, Config)
 	}
 }

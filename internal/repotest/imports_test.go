@@ -25,11 +25,11 @@ var values = []string{
 	"selection", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare", "dialect", "dialect/istio", "dialect/ambient",
 	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "nodeproxy/internal/machine", "internal/migration",
 	"mesh", "mesh/builtin", "dialect/istio/istiofacts", "dialect/ambient/ambientfacts", "dialect/linkerd/linkerdfacts", "dialect/kuma/kumafacts",
-	"dialect/consul/consulfacts",
+	"dialect/consul/consulfacts", "warning",
 }
 
 // engine are the values that need no Kubernetes types at all.
-var engine = []string{"redirect", "redirect/ruleset", "redirect/trace", "redirect/compare"}
+var engine = []string{"warning", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare"}
 
 var rules = []rule{
 	{
@@ -63,6 +63,10 @@ var rules = []rule{
 		packages: []string{"netnsexec", "redirect/apply", "plugin", "plugin/kubepod", "redirect/validate"}, transitively: true,
 		forbid: []string{"k8s.io/client-go/...", "github.com/prometheus/...", "github.com/spf13/..."},
 		why:    "these end up in the plugin, which is started for each pod: the whole clientset costs it 70 MB and 35 ms",
+	},
+	{
+		packages: []string{"selection"}, transitively: true, forbid: []string{module + "/redirect/..."},
+		why: "whether a pod is in a mesh is decided without knowing what that means for its traffic",
 	},
 	{
 		packages: []string{"netnsexec"}, transitively: true,
