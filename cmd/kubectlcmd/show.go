@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,22 +16,17 @@ import (
 
 // showCommand prints the live rules with their counters.
 func (c *cluster) showCommand() *cobra.Command {
-	var output string
-	var watch bool
+	var show printers.Show
 	var enter enterFlags
-	interval := 2 * time.Second
 	cmd := &cobra.Command{
 		Use: "show (POD | KIND/NAME)", Short: "show a pod's live rules, what each has matched, and why it is there",
 		Long: "The agent reads them if it may enter pods' network namespaces; where it may not, a\nshort-lived pod on the node does, with --enter.\nnftables counts only where a rule says so; the plugin's rules for it do not.",
 		Args: cobra.ArbitraryArgs, ValidArgsFunction: c.completePods,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if interval <= 0 {
-				return cli.Usagef("--interval %s: not above 0", interval)
-			}
-			if watch && enter.enter {
+			if show.Watch && enter.enter {
 				return cli.Usagef("--watch and --enter: a pod that is made on the node looks once")
 			}
-			if err := cmp.Or(enter.check(), c.open()); err != nil {
+			if err := cmp.Or(show.Check(), enter.check(), c.open()); err != nil {
 				return err
 			}
 			pod, err := c.find(cmd.Context(), args)
@@ -43,39 +37,18 @@ func (c *cluster) showCommand() *cobra.Command {
 				return err
 			}
 			s := &subject{pod: pod, place: *c.place(cmd.Context(), pod.Spec.NodeName), flags: enter}
-			var before ruleset.Live
-			for {
+			err = show.Print(cmd.Context(), c.Stdout, func() {}, func() (ruleset.Live, error) {
 				live, err := s.rules(cmd.Context(), c)
-				switch {
-				case cmd.Context().Err() != nil && watch:
-					return nil //nolint:nilerr // the caller ended it
-				case cmd.Context().Err() != nil:
-					return errors.Join(context.Cause(cmd.Context()), s.left)
-				case err != nil:
-					return errors.Join(fmt.Errorf("the live rules of pod %s/%s are not known: %w", pod.Namespace, pod.Name, err), s.left)
+				if err != nil {
+					return nil, fmt.Errorf("the live rules of pod %s/%s are not known: %w", pod.Namespace, pod.Name, err)
 				}
-				live.Since(before)
-				if output == "json" {
-					err = printers.JSON(c.Stdout, append(ruleset.Live{}, live...))
-				} else {
-					err = live.Write(c.Stdout)
-				}
-				if err != nil || !watch {
-					return cmp.Or(err, s.left)
-				}
-				before = live
-				select {
-				case <-cmd.Context().Done():
-					return nil
-				case <-time.After(interval):
-				}
-			}
+				return live, nil
+			})
+			return errors.Join(err, s.left)
 		},
 	}
-	cmd.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
 	enter.register(cmd)
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show the rules again and again, with what each has matched since")
-	cmd.Flags().DurationVar(&interval, "interval", interval, "with --watch: how often")
+	show.Describe(cmd)
 	return cmd
 }
 

@@ -8,10 +8,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
-	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/compare"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 func (p Program) compareCommand() *cobra.Command {
@@ -59,42 +56,13 @@ func runCompare(c *common, from, output string) error {
 		return fmt.Errorf("--from-rules: %w", err)
 	}
 	if output == "json" {
-		if err := printers.JSON(c.Stdout, result); err != nil {
-			return err
-		}
+		err = printers.JSON(c.Stdout, result)
 	} else {
-		c.printComparison(t, result)
+		printers.Configuration(c.Stdout, "", c.config)
+		_, err = result.WriteTo(c.Stdout)
 	}
-	if !result.Same() {
+	if err == nil && !result.Same() {
 		return errSilent
 	}
-	return nil
-}
-
-func (c *common) printComparison(t *target, result explain.Comparison) {
-	printers.Configuration(c.Stdout, "", c.config)
-	if !t.Decision.Selected {
-		visible.To(c.Stdout).Printf("%s; ours are no rules\n", printers.Unselected(t.Explanation))
-	}
-	if len(result.Foreign) > 0 {
-		visible.To(c.Stdout).Text((&ruleset.ForeignError{Rules: result.Foreign}).Error() + "\n")
-		return
-	}
-	for _, d := range result.Differences {
-		visible.To(c.Stdout).Printf("%s: %s\n  saved  %s: %s\n  ours   %s: %s\n", d.Kind(), compare.Describe(d.Packet), d.A, d.A.Reason, d.B, d.B.Reason)
-	}
-	for _, d := range result.ConnectionDifferences {
-		visible.To(c.Stdout).Printf("%s\n  saved  %s: %s\n  ours   %s: %s\n", d, d.A.Verdict, d.A.Reason, d.B.Verdict, d.B.Reason)
-	}
-	if n := len(result.ConnectionDifferences); n > 0 {
-		visible.To(c.Stdout).Printf("%d of %d connections go otherwise after the same first packet\n", n, result.Connections)
-	}
-	if len(result.Differences) == 0 && len(result.ConnectionDifferences) == 0 {
-		visible.To(c.Stdout).Printf("the same: %d packets, one of each kind that the rules tell apart, and %d connections, both ways\n", result.Packets, result.Connections)
-	} else {
-		visible.To(c.Stdout).Printf("%d of %d packets differ\n", len(result.Differences), result.Packets)
-	}
-	for _, blind := range result.NotCompared {
-		visible.To(c.Stdout).Printf("  not compared: %s\n", blind)
-	}
+	return err
 }
