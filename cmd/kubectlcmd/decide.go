@@ -166,6 +166,8 @@ func (e *explainer) explain(ctx context.Context, s *subject) {
 		ns, err := e.c.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			ns = nil
+		}
+		if err != nil && ctx.Err() == nil {
 			visible.To(e.c.Stderr).Printf("warning: the pod's Namespace is not known: %v\n", err)
 		}
 		e.namespaces[name] = ns
