@@ -84,6 +84,14 @@ var rules = []rule{
 		why:    "start-up time and size of the plugin, which is started for each pod",
 	},
 	{
+		packages: []string{"plugin", "plugin/kubepod", "examples/custom-plugin", "examples/appmesh/appmesh-cni"}, transitively: true,
+		forbid: []string{
+			module + "/dialect/builtin", module + "/dialect/istio/...", module + "/dialect/ambient/...", module + "/dialect/linkerd/...",
+			module + "/dialect/kuma/...", module + "/dialect/consul/...",
+		},
+		why: "a plugin links no dialect that it does not name",
+	},
+	{
 		packages: []string{"cmd/meshcni", "plugin", "selection", "redirect", "dialect", "dialect/istio", "dialect/ambient", "dialect/linkerd", "dialect/kuma", "dialect/consul"},
 		forbid:   []string{module + "/mesh/..."}, transitively: true,
 		why: "a mesh's facts are for people: nothing decides about a pod by them, and the plugin links none",
