@@ -1,8 +1,8 @@
-// Package plugin is a CNI plugin that redirects a pod's traffic to its mesh proxy. [Plugin.Run] is the whole program, from
-// environment and stdin to stdout and exit code, so it can be tested without a process and built into another one:
+// Package plugin is a CNI plugin that redirects a pod's traffic to its mesh proxy. [Plugin.Exec] is the whole program. [Plugin.Run] is
+// the same from environment and stdin to stdout and exit code, so it can be tested without a process and built into another one:
 //
 //	p := plugin.Plugin{Dialects: builtin.All(), OpenPods: plugin.PodsFrom(kubepod.Open)}
-//	code := p.Run(ctx, plugin.IO{Args: os.Args, Getenv: os.Getenv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr})
+//	p.Exec()
 //
 // It is a chained plugin of CNI specification 0.3.0 to 1.1.0 (ADD, CHECK, DEL, GC, STATUS, VERSION). It assigns no
 // addresses, makes no interfaces, and prints the previous plugin's result.

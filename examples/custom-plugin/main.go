@@ -3,9 +3,6 @@
 package main
 
 import (
-	"context"
-	"os"
-
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/examples/own-dialect/acme"
 	"github.com/meshcni/meshcni/plugin"
@@ -18,8 +15,4 @@ var acmePlugin = plugin.Plugin{
 	OpenPods:    plugin.PodsFrom(kubepod.Open),
 }
 
-func main() {
-	os.Exit(acmePlugin.Run(context.Background(), plugin.IO{
-		Args: os.Args, Getenv: os.Getenv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-	}))
-}
+func main() { acmePlugin.Exec() }

@@ -2,9 +2,6 @@
 package main
 
 import (
-	"context"
-	"os"
-
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/examples/appmesh"
 	"github.com/meshcni/meshcni/plugin"
@@ -12,8 +9,5 @@ import (
 )
 
 func main() {
-	p := plugin.Plugin{Dialects: []dialect.Dialect{appmesh.New()}, OpenPods: plugin.PodsFrom(kubepod.Open)}
-	os.Exit(p.Run(context.Background(), plugin.IO{
-		Args: os.Args, Getenv: os.Getenv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-	}))
+	plugin.Plugin{Dialects: []dialect.Dialect{appmesh.New()}, OpenPods: plugin.PodsFrom(kubepod.Open)}.Exec()
 }
