@@ -249,7 +249,7 @@ func TestSandboxOfAnUnknownMesh(t *testing.T) {
 		if d.Sandboxes == nil {
 			continue
 		}
-		c := sandboxCall("IgnoreUnknown=true;" + d.Sandboxes.Key + "=1")
+		c := listed(sandboxCall("IgnoreUnknown=true;"+d.Sandboxes.Key+"=1"), "istio")
 		c.plugin.Dialects = []dialect.Dialect{istio.New()}
 		c.run(t).fails(t, 4, d.Sandboxes.Key)
 	}
