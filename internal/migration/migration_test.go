@@ -194,7 +194,7 @@ func TestRecognise(t *testing.T) {
 
 // TestEntry: pods are judged by the chart's own defaults of what no other plugin has.
 func TestEntry(t *testing.T) {
-	text, err := os.ReadFile("../../../deploy/helm/meshcni/values.yaml")
+	text, err := os.ReadFile("../../deploy/helm/meshcni/values.yaml")
 	require.NoError(t, err)
 	var chart struct {
 		UncapturedFamily             redirect.UncapturedFamily
