@@ -39,6 +39,12 @@ func TestRights(t *testing.T) {
 	}, usual)
 	env["CNI_NETWORK_CONFIG"] = `{"type": "meshcni", "kubernetes": {"exclude_namespace_selector": "mesh=off"}}`
 	assert.True(t, asked()["meshcni-plugin get namespaces"], "the plugin goes by the template, whatever the flags are")
+	env["CNI_NETWORK_CONFIG"] = `{"type": "meshcni", "dialect": "linkerd", "write_status": true}`
+	templated := asked("--dialect=istio")
+	assert.True(t, templated["meshcni-plugin get namespaces"], "by the mesh that it names")
+	assert.True(t, templated["meshcni-plugin patch pods/status"], "and by what the plugin writes")
+	env["CNI_NETWORK_CONFIG"] = `{"type": "meshcni", "agent": "require"}`
+	assert.False(t, asked("--agent=off")["meshcni-plugin get pods"], "and by whom it asks")
 	delete(env, "CNI_NETWORK_CONFIG")
 	for args, more := range map[string][]string{
 		"--repair=delete":                       {"create pods/eviction"},
