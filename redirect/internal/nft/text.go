@@ -34,7 +34,7 @@ func Text(rs ruleset.Ruleset) string {
 	}
 	for _, f := range ruleset.Families {
 		if p := rs.Program(f); p != nil {
-			for _, l := range p.Fixtures() {
+			for _, l := range p.IPCommands() {
 				b.WriteString("# " + l + "\n")
 			}
 		}
