@@ -43,18 +43,7 @@ func (p *Program) Transition(live *Saved) string {
 	return string(append(grow, shrink...))
 }
 
-// Cleanup returns the text that removes exactly this program from a namespace that holds it. To
-// remove whatever the owner has there, use Transition of [Program.Empty].
-func (p *Program) Cleanup() string {
-	live, err := Parse(p.Family, p.String())
-	if err != nil {
-		// Our own text always parses: TestRenderParseRender holds it to that.
-		panic("ruleset: own text does not parse: " + err.Error())
-	}
-	return p.Empty().Transition(live)
-}
-
-// Empty returns the program of the same family and owner that has no rules.
+// Empty returns the program of the same family and owner that has no rules. [Program.Transition] to it removes whatever the owner has.
 func (p *Program) Empty() *Program { return &Program{Family: p.Family, Owner: p.Owner} }
 
 // Rollback returns the input for iptables-restore --noflush that undoes a change which failed half way: it turns the
