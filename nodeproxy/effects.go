@@ -184,7 +184,7 @@ func (w *work) compare(ctx context.Context, rs ruleset.Ruleset) (machine.Rules, 
 		return 0, err
 	case len(diffs) == 0:
 		return machine.RulesSame, nil
-	case rs.NoneOf(diffs):
+	case rs.AllMissing(diffs):
 		return machine.RulesNone, nil
 	}
 	return machine.RulesDiffer, nil

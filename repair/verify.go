@@ -157,7 +157,7 @@ func (c *Controller) neverHad(ctx context.Context, pod *corev1.Pod, found traces
 		return known.State == status.StateFailed
 	}
 	wanted, err := r.Rulesets(ctx, pod)
-	return err == nil && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool { return rs.NoneOf(diffs) })
+	return err == nil && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool { return rs.AllMissing(diffs) })
 }
 
 // verifiedNone reports a pod that never had its rules, as detection would.

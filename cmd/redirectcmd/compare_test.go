@@ -116,7 +116,7 @@ func TestCompareConnections(t *testing.T) {
 		Differences           []any
 		ConnectionDifferences []struct {
 			A, B struct{ Verdict, Reason string }
-		} `json:"connection_differences"`
+		} `json:"connectionDifferences"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(got.out), &out))
 	assert.Empty(t, out.Differences)

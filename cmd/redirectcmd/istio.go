@@ -146,7 +146,7 @@ func runRoutes(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	var wanted []string
 	for _, f := range ruleset.Families {
 		if p := t.Plan.Ruleset.Program(f); p != nil {
-			wanted = append(wanted, p.Fixtures()...)
+			wanted = append(wanted, p.IPCommands()...)
 		}
 	}
 	switch {

@@ -196,7 +196,7 @@ func ExampleNew() {
 			fmt.Println(c.Table, c.Name, r.Text(program.Family))
 		}
 	}
-	for _, line := range program.Fixtures() {
+	for _, line := range program.IPCommands() {
 		fmt.Println(line)
 	}
 	// Output:

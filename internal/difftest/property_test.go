@@ -65,7 +65,7 @@ func TestRecordsLoseNothing(t *testing.T) {
 		require.Equal(t, want.Rules.Owner(), got.Rules.Owner())
 		for _, f := range ruleset.Families {
 			if p := want.Rules.Program(f); p != nil {
-				require.Equal(t, p.Fixtures(), got.Rules.Program(f).Fixtures())
+				require.Equal(t, p.IPCommands(), got.Rules.Program(f).IPCommands())
 			}
 		}
 		want.Rules, got.Rules, want.Version = ruleset.Ruleset{}, ruleset.Ruleset{}, attachment.Format

@@ -15,11 +15,15 @@ type Runner interface {
 	Run(cmd *exec.Cmd) error
 }
 
+// Doer runs fn on a thread in the namespace. *netnsexec.NetNS implements it.
+type Doer interface {
+	Do(fn func() error) error
+}
+
 // Namespace is a pod's network namespace. *netnsexec.NetNS implements it.
 type Namespace interface {
 	Runner
-	// Do runs fn on a thread in the namespace.
-	Do(fn func() error) error
+	Doer
 	// Socket opens a socket in the namespace, for use from any thread.
 	Socket(domain, typ, proto int) (fd int, err error)
 }

@@ -18,7 +18,7 @@ var errPlatform = fmt.Errorf("%w: rules are put into Linux, this is %s: %w", Err
 func Available(Options) error { return errPlatform }
 
 // Kernel returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
-func Kernel(interface{ Do(fn func() error) error }) (redirect.Kernel, error) {
+func Kernel(Doer) (redirect.Kernel, error) {
 	return redirect.Kernel{}, errPlatform
 }
 

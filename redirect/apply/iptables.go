@@ -287,7 +287,7 @@ func (s *session) putBack(ctx context.Context, c *change) error {
 	if err != nil {
 		return err
 	}
-	text, lost := c.want.Owner.Back(c.live, now)
+	text, lost := c.want.Owner.Rollback(c.live, now)
 	if text != "" {
 		if _, err := s.run(ctx, text, c.tools.restore[c.family], "--noflush"); err != nil {
 			return err

@@ -314,9 +314,12 @@ func appendData(out []byte, a nfnetlink.Attr) []byte {
 	return append(append(hex.AppendEncode(out, code.Data), ':'), chain.Text()...)
 }
 
-// canonicalElements sorts the elements and leaves out interval ends that end
-// nothing, such as nft's before the first interval, or a single value.
-func canonicalElements(elements []setElement) string {
+// interval is the values from first to last.
+type interval struct{ first, last []byte }
+
+// intervals returns a set's values in order. It leaves out interval ends that end nothing, such as nft's before the first interval.
+// The last interval has no end when it goes on to the last value there is.
+func intervals(elements []setElement) (all []interval) {
 	elements = slices.Clone(elements)
 	slices.SortFunc(elements, func(a, b setElement) int {
 		if c := bytes.Compare(a.key, b.key); c != 0 || a.end == b.end {
@@ -327,35 +330,37 @@ func canonicalElements(elements []setElement) string {
 		}
 		return 1
 	})
-	var out []byte
-	var open []byte
-	for _, e := range elements {
+	single := !slices.ContainsFunc(elements, func(e setElement) bool { return e.end })
+	for i, e := range elements {
 		switch {
-		case !e.end:
-			out = append(hex.AppendEncode(out, e.key), ' ')
-			open = e.key
-		case open != nil:
-			if !follows(open, e.key) {
-				out = append(hex.AppendEncode(append(out, '-'), e.key), ' ')
-			}
-			open = nil
+		case e.end:
+		case single:
+			all = append(all, interval{e.key, e.key})
+		case i+1 < len(elements):
+			all = append(all, interval{e.key, before(elements[i+1].key)})
+		default:
+			all = append(all, interval{e.key, bytes.Repeat([]byte{0xff}, len(e.key))})
 		}
 	}
-	// The last interval has no end when it goes on to the last value there is.
-	intervals := slices.ContainsFunc(elements, func(e setElement) bool { return e.end })
-	if intervals && open != nil && !follows(open, make([]byte, len(open))) {
-		out = append(out, '-')
-	}
-	return string(out)
+	return all
 }
 
-// follows reports whether b is the value after a; after the last comes 0.
-func follows(a, b []byte) bool {
-	next := bytes.Clone(a)
-	for i := len(next) - 1; i >= 0; i-- {
-		if next[i]++; next[i] != 0 {
+// before is the value before b, which is not 0.
+func before(b []byte) []byte {
+	out := bytes.Clone(b)
+	for i := len(out) - 1; i >= 0; i-- {
+		if out[i]--; out[i] != 0xff {
 			break
 		}
 	}
-	return bytes.Equal(next, b)
+	return out
+}
+
+// canonicalElements is the same text for elements that are the same values.
+func canonicalElements(elements []setElement) string {
+	var out []byte
+	for _, v := range intervals(elements) {
+		out = append(hex.AppendEncode(append(hex.AppendEncode(out, v.first), '-'), v.last), ' ')
+	}
+	return string(out)
 }

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -118,54 +117,20 @@ func showElements(key string, elements []setElement) []string {
 	if len(elements) == 0 || len(elements) > 2*maxElements {
 		return nil
 	}
-	slices.SortFunc(elements, func(a, b setElement) int {
-		if c := bytes.Compare(a.key, b.key); c != 0 || a.end == b.end {
-			return c
-		}
-		if a.end {
-			return -1
-		}
-		return 1
-	})
 	d := describer{key: key}
-	intervals := slices.ContainsFunc(elements, func(e setElement) bool { return e.end })
 	var out []string
-	for i, e := range elements {
-		switch {
-		case e.end:
-			continue
-		case !intervals:
-			out = append(out, d.show(e.key))
-			continue
-		}
-		last := bytes.Repeat([]byte{0xff}, len(e.key))
-		if i+1 < len(elements) {
-			last = before(elements[i+1].key)
-		}
-		switch p, ok := prefixOf(e.key, last); {
-		case bytes.Equal(e.key, last):
-			out = append(out, d.show(e.key))
-		case !strings.HasSuffix(key, "addr"):
-			out = append(out, d.show(e.key)+"-"+d.show(last))
-		case ok:
+	for _, v := range intervals(elements) {
+		switch p, ok := prefixOf(v.first, v.last); {
+		case bytes.Equal(v.first, v.last):
+			out = append(out, d.show(v.first))
+		case ok && strings.HasSuffix(key, "addr"):
 			out = append(out, p.String())
 		default:
-			out = append(out, d.show(e.key)+"-"+d.show(last))
+			out = append(out, d.show(v.first)+"-"+d.show(v.last))
 		}
 	}
 	if len(out) > maxElements {
 		return nil
-	}
-	return out
-}
-
-// before is the value before b, which is not 0.
-func before(b []byte) []byte {
-	out := bytes.Clone(b)
-	for i := len(out) - 1; i >= 0; i-- {
-		if out[i]--; out[i] != 0xff {
-			break
-		}
 	}
 	return out
 }

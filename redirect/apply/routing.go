@@ -53,12 +53,12 @@ func (x fixture) String() string {
 	p := ruleset.Program{Family: x.family, Routing: &x.routing}
 	switch x.kind {
 	case localRoute:
-		return p.Fixtures()[1]
+		return p.IPCommands()[1]
 	case policyRule:
-		return p.Fixtures()[0]
+		return p.IPCommands()[0]
 	}
 	p.LoopbackAddrs = []netip.Addr{x.addr}
-	return p.Fixtures()[0]
+	return p.IPCommands()[0]
 }
 
 // plumbing adds and removes fixtures of one namespace. It opens its socket only for

@@ -102,7 +102,7 @@ type Report struct {
 	// Connections counts those that were traced both ways; see [Report.AddConnections].
 	Connections int `json:"connections"`
 	// ConnectionDifferences are in the order of the connections.
-	ConnectionDifferences []ConnectionDifference `json:"connection_differences,omitempty"`
+	ConnectionDifferences []ConnectionDifference `json:"connectionDifferences,omitempty"`
 }
 
 // Compare traces the packets through both programs. The error is that of [trace.Trace]: get at a

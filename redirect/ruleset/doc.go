@@ -5,6 +5,9 @@
 // iptables-restore --noflush takes and which iptables-save prints back, rule for rule. [Parse] reads that output, rules
 // of others included, and [Program.Diff] compares live rules with wanted ones.
 //
+// [Live] are the rules found in a kernel, of any backend, each with what it does in the model. [Live.Ruleset] makes a Ruleset of
+// them, to trace or compare.
+//
 // # Ownership
 //
 // A pod's network namespace may hold rules of others. Ours are in chains whose names begin with a

@@ -144,7 +144,7 @@ func TestTextIsWhatTheKernelSaves(t *testing.T) {
 				}
 			}
 			assert.Empty(k.t, p.Diff(k.saved()), "%s", name)
-			k.restore(p.Cleanup())
+			k.restore(p.Empty().Transition(k.saved()))
 			assert.Empty(k.t, k.rules(), "%s: what is left of it", name)
 		}
 	})
@@ -190,7 +190,7 @@ func TestPredecessorIsReplaced(t *testing.T) {
 		p := redirect.Default().MustRuleset().Program(k.family)
 		assert.NotEmpty(k.t, p.Diff(k.saved()))
 		k.become(p)
-		k.restore(p.Cleanup())
+		k.restore(p.Empty().Transition(k.saved()))
 		assert.Equal(k.t, before, k.rules())
 	})
 }

@@ -59,9 +59,11 @@ func TestHostileNames(t *testing.T) {
 		assert.Empty(t, p.Transition(saved), "%q", name)
 		gone := p.Empty().Transition(saved)
 		requireOwn(t, p.Owner, ruleset.IPv4, gone)
-		assert.Equal(t, p.Cleanup(), gone, "%q", name)
+		alone, err := ruleset.Parse(ruleset.IPv4, p.String())
+		require.NoError(t, err)
+		assert.Equal(t, p.Empty().Transition(alone), gone, "%q", name)
 		assert.False(t, p.Owner.OwnsChain(name), "%q", name)
-		back, lost := p.Owner.Back(saved, nil)
+		back, lost := p.Owner.Rollback(saved, nil)
 		requireOwn(t, p.Owner, ruleset.IPv4, back)
 		assert.Empty(t, lost)
 		assert.Empty(t, p.Diff(parse(t, ruleset.IPv4, insert.ReplaceAllString(back, "-A $1 "))), "%q", name)
@@ -104,7 +106,7 @@ func TestBack(t *testing.T) {
 	now := parse(t, ruleset.IPv4, "*nat\n:OUTPUT ACCEPT [0:0]\n:MESH_OUTPUT - [0:0]\n:MESH_NEW - [0:0]\n:THEIRS - [0:0]\n"+
 		"-A OUTPUT -j THEIRS\n-A OUTPUT -o eth0 -j ACCEPT\n-A OUTPUT -j MESH_OUTPUT\n-A MESH_OUTPUT -j MESH_NEW\nCOMMIT\n"+
 		"*mangle\n:MESH_X - [0:0]\n-A PREROUTING -j MESH_X\nCOMMIT\n")
-	text, lost := owner.Back(before, now)
+	text, lost := owner.Rollback(before, now)
 	assert.Equal(t, `*mangle
 :MESH_X - [0:0]
 -D PREROUTING -j MESH_X
@@ -123,7 +125,7 @@ COMMIT
 COMMIT
 `, text)
 	assert.Equal(t, []string{`-A MESH_OLD -m comment --comment "-m x" -j RETURN`}, lost)
-	text, lost = owner.Back(before, before)
+	text, lost = owner.Rollback(before, before)
 	assert.Empty(t, text)
 	assert.Empty(t, lost)
 }

@@ -263,9 +263,9 @@ func FuzzParse(f *testing.F) {
 		}
 		requireOwn(t, owner, family, program.Transition(saved))
 		for _, from := range []*ruleset.Saved{nil, parse(t, family, small("-j RETURN").String())} {
-			back, _ := owner.Back(from, saved)
+			back, _ := owner.Rollback(from, saved)
 			requireOwn(t, owner, family, back)
-			back, _ = owner.Back(saved, from)
+			back, _ = owner.Rollback(saved, from)
 			requireOwn(t, owner, family, back)
 		}
 		// Nothing of the owner's there means nothing to remove, and the reverse.

@@ -210,7 +210,7 @@ func (p *Program) text(comments bool) string {
 		b = append(b, "COMMIT\n"...)
 	}
 	if comments {
-		for _, l := range p.Fixtures() {
+		for _, l := range p.IPCommands() {
 			b = append(append(append(b, "# "...), l...), '\n')
 		}
 	}
@@ -229,9 +229,9 @@ func (c *Chain) append(b []byte, f Family, comments bool) []byte {
 	return b
 }
 
-// Fixtures returns what the program needs besides rules, as iproute2 commands: the
+// IPCommands returns what the program needs besides rules, as iproute2 commands: the
 // addresses of lo, then the policy rule and the route of Routing.
-func (p *Program) Fixtures() []string {
+func (p *Program) IPCommands() []string {
 	ip, every := "ip ", "0.0.0.0/0"
 	if p.Family == IPv6 {
 		ip, every = "ip -6 ", "::/0"

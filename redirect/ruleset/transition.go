@@ -43,27 +43,16 @@ func (p *Program) Transition(live *Saved) string {
 	return string(append(grow, shrink...))
 }
 
-// Cleanup returns the text that removes exactly this program from a namespace that holds it. To
-// remove whatever the owner has there, use Transition of [Program.Empty].
-func (p *Program) Cleanup() string {
-	live, err := Parse(p.Family, p.String())
-	if err != nil {
-		// Our own text always parses: TestRenderParseRender holds it to that.
-		panic("ruleset: own text does not parse: " + err.Error())
-	}
-	return p.Empty().Transition(live)
-}
-
-// Empty returns the program of the same family and owner that has no rules.
+// Empty returns the program of the same family and owner that has no rules. [Program.Transition] to it removes whatever the owner has.
 func (p *Program) Empty() *Program { return &Program{Family: p.Family, Owner: p.Owner} }
 
-// Back returns the input for iptables-restore --noflush that undoes a change which failed half way: it turns the
+// Rollback returns the input for iptables-restore --noflush that undoes a change which failed half way: it turns the
 // owner's rules in now into those in before. It is "" if they are the same. Nil is a namespace without rules. Rules of
 // others are assumed to be in both in the same order, and are not named.
 //
 // The text holds only words that the parser understood (see [SavedRule]). Rules in the owner's
 // chains that it did not understand are lost; they are returned for people to read.
-func (o Owner) Back(before, now *Saved) (text string, lost []string) {
+func (o Owner) Rollback(before, now *Saved) (text string, lost []string) {
 	var b []byte
 	predecessor := o.predecessor(before) || o.predecessor(now)
 	for _, table := range Tables {

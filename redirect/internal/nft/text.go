@@ -34,7 +34,7 @@ func Text(rs ruleset.Ruleset) string {
 	}
 	for _, f := range ruleset.Families {
 		if p := rs.Program(f); p != nil {
-			for _, l := range p.Fixtures() {
+			for _, l := range p.IPCommands() {
 				b.WriteString("# " + l + "\n")
 			}
 		}
@@ -109,17 +109,10 @@ func (c *Chain) write(b *strings.Builder) {
 
 // priorityName uses the names that nft knows since 0.9.1, which is also the first to know NAT in inet tables.
 func priorityName(p int32, hook string) string {
-	switch {
-	case p == -300:
-		return "raw"
-	case p == -150:
-		return "mangle"
-	case p == -100 && hook == "prerouting":
-		return "dstnat"
-	case p == 100 && hook == "postrouting":
-		return "srcnat"
-	case p == 0:
-		return "filter"
+	for name, priority := range priorityNames {
+		if priority == int(p) && (name != "dstnat" || hook == "prerouting") && (name != "srcnat" || hook == "postrouting") {
+			return name
+		}
 	}
 	return strconv.Itoa(int(p))
 }

@@ -1,8 +1,8 @@
 package ruleset
 
-// NoneOf reports whether the differences from rs are all that a namespace has which has none of its rules. A family without
+// AllMissing reports whether the differences from rs are all that a namespace has which has none of its rules. A family without
 // differences is one that the kernel lacks. Routing does not count.
-func (rs Ruleset) NoneOf(diffs []Difference) bool {
+func (rs Ruleset) AllMissing(diffs []Difference) bool {
 	missing := map[Family]int{}
 	for _, d := range diffs {
 		switch {
