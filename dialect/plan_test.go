@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // families is a mesh that treats the families as given.
@@ -126,7 +126,7 @@ func TestPlanDoesNotGuessAtLabels(t *testing.T) {
 	require.ErrorContains(t, err, "pod shop/cart")
 	assert.Nil(t, plan.Ruleset.IPv4)
 
-	for value, reason := range map[string]selection.Reason{"off": selection.NamespaceExcludedByLabel, "on": selection.Selected} {
+	for value, reason := range map[string]status.Code{"off": status.CodeNamespaceExcludedByLabel, "on": status.CodeSelected} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"mesh": value}}}
 		plan, err = mesh.Plan(dialect.Subject{Pod: toyPod(nil), Namespace: ns}, dialect.Options{})
 		require.NoError(t, err)
@@ -138,7 +138,7 @@ func TestPlanDoesNotGuessAtLabels(t *testing.T) {
 	assert.False(t, mesh.ReadsNamespace(out))
 	plan, err = mesh.Plan(dialect.Subject{Pod: out}, dialect.Options{})
 	require.NoError(t, err)
-	assert.Equal(t, selection.HostNetwork, plan.Decision.Reason)
+	assert.Equal(t, status.CodeHostNetwork, plan.Decision.Reason)
 }
 
 // TestPlanSaysAllThatIsWrong: a container that the options refuse does not hide that the settings are wrong too.

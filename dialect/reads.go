@@ -10,6 +10,7 @@ import (
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // What a mesh reads of a pod's namespace is derived here, from all of the [Dialect], and nowhere else.
@@ -116,7 +117,7 @@ func (d *Dialect) unknown(pod *corev1.Pod, alone selection.Decision) error {
 // maybe is the decision about a pod that is refused because it cannot be decided about: nobody may take it for outside.
 func maybe(alone selection.Decision) selection.Decision {
 	if !alone.Selected {
-		alone.Selected, alone.Reason, alone.Detail = true, selection.Selected, "its namespace may enable it"
+		alone.Selected, alone.Reason, alone.Detail = true, status.CodeSelected, "its namespace may enable it"
 	}
 	alone.Undecided = true
 	return alone

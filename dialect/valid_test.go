@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // mine is a dialect that works.
@@ -198,7 +199,7 @@ func TestOwnPodsOnly(t *testing.T) {
 // TestDeclinePanics: a pod that cannot be decided about is refused for the dialect, whatever mesh comes after, and not contested.
 func TestDeclinePanics(t *testing.T) {
 	d := mine()
-	d.Policy.Decline = func(pod *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) {
+	d.Policy.Decline = func(pod *corev1.Pod, proxy *corev1.Container) (status.Code, string) {
 		if proxy == nil {
 			return "", ""
 		}
@@ -222,7 +223,7 @@ func TestDeclinePanics(t *testing.T) {
 	// It may rely on what the Policy demands, and needs to bear that only annotations are known.
 	d.Policy.Required = []selection.Requirement{{Keys: []string{"mine/port"}}}
 	require.NoError(t, d.Validate())
-	d.Policy.Decline = func(_ *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) { return "", proxy.Name }
+	d.Policy.Decline = func(_ *corev1.Pod, proxy *corev1.Container) (status.Code, string) { return "", proxy.Name }
 	require.ErrorContains(t, d.Validate(), "by a pod's annotations alone, its Policy.Decline panics: ")
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -87,7 +88,7 @@ func (x Explanation) refused(v *Verdict) {
 	pod, err := x.Subject.Pod, x.err
 	v.Sentence = "This pod is refused, and does not start, because its settings are wrong."
 	if errors.Is(err, dialect.ErrNamespaceUnknown) {
-		v.Code = CodeNamespaceUnknown
+		v.Code = status.CodeNamespaceUnknown
 		v.Sentence = "It cannot be told whether this pod is captured, because its namespace is not known."
 		if !x.Plan.Decision.Undecided {
 			v.Sentence = "This pod is in the mesh, and it cannot be told how it is captured, because its namespace is not known, from which it may inherit settings."

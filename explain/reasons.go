@@ -11,6 +11,7 @@ import (
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // about is one mesh's answer about a pod.
@@ -46,20 +47,20 @@ type explained struct {
 }
 
 // reasons has an entry for each reason of the selection.
-var reasons = map[selection.Reason]func(about) explained{
-	selection.ExcludedNamespace:        about.excludedNamespace,
-	selection.HostNetwork:              about.hostNetwork,
-	selection.InitContainer:            about.initContainer,
-	selection.ProxyDisabled:            about.proxyDisabled,
-	selection.NoProxy:                  about.noProxy,
-	selection.ProxyType:                about.proxyType,
-	selection.InjectDisabled:           about.injectDisabled,
-	selection.HasSidecar:               about.hasSidecar,
-	selection.NotEnabled:               about.notEnabled,
-	selection.NotInjected:              about.notInjected,
-	selection.DryRun:                   about.byItsOwn,
-	selection.InterceptionNone:         about.byItsOwn,
-	selection.NamespaceExcludedByLabel: about.namespaceExcludedByLabel,
+var reasons = map[status.Code]func(about) explained{
+	status.CodeExcludedNamespace:        about.excludedNamespace,
+	status.CodeHostNetwork:              about.hostNetwork,
+	status.CodeInitContainer:            about.initContainer,
+	status.CodeProxyDisabled:            about.proxyDisabled,
+	status.CodeNoProxy:                  about.noProxy,
+	status.CodeProxyType:                about.proxyType,
+	status.CodeInjectDisabled:           about.injectDisabled,
+	status.CodeHasSidecar:               about.hasSidecar,
+	status.CodeNotEnabled:               about.notEnabled,
+	status.CodeNotInjected:              about.notInjected,
+	status.CodeDryRun:                   about.byItsOwn,
+	status.CodeInterceptionNone:         about.byItsOwn,
+	status.CodeNamespaceExcludedByLabel: about.namespaceExcludedByLabel,
 }
 
 // explain gives a mesh's reason to leave the pod alone. Of a reason of a dialect's own only its detail is known.

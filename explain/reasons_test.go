@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/internal/playground"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -30,7 +31,7 @@ func pod(metadata, spec string) string {
 // reasonCase is a pod that a mesh leaves alone.
 type reasonCase struct {
 	mesh      string
-	reason    selection.Reason
+	reason    status.Code
 	pod       string
 	namespace string // empty: not known
 	sentence  string // part of it
@@ -45,54 +46,54 @@ const (
 )
 
 var reasonCases = []reasonCase{
-	{"istio", selection.NoProxy, pod(none, app), shop(none), "nothing asks Istio (sidecar) for one", "kubectl label --overwrite namespace shop istio-injection=enabled"},
-	{"istio", selection.NoProxy, pod(none, app), "", "its namespace asks for it is not known", "--namespace-file"},
-	{"istio", selection.NoProxy, pod(none, app), shop(`"labels": {"istio-injection": "disabled"}`), "its namespace has the label istio-injection=disabled", "istio-injection=enabled"},
-	{"istio", selection.NoProxy, pod(none, app), shop(`"labels": {"istio-injection": "enabled"}`), "although its namespace has the label istio-injection=enabled", "check-inject"},
-	{"istio", selection.NoProxy, pod(none, app), shop(`"labels": {"istio.io/rev": "canary"}`), "although its namespace has the label istio.io/rev=canary", "Restart it\\|create it again"},
-	{"istio", selection.NoProxy, pod(`"labels": {"sidecar.istio.io/inject": "false"}`, app), shop(`"labels": {"istio-injection": "enabled"}`), "the pod has the label sidecar.istio.io/inject=false", `the label sidecar.istio.io/inject: "true"`},
-	{"istio", selection.NoProxy, pod(`"labels": {"sidecar.istio.io/inject": "true"}`, app), shop(`"labels": {"istio-injection": "disabled"}`), "istio-injection=disabled", "istio-injection=enabled"},
-	{"istio", selection.NoProxy, `{"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {` + app + `}}`, shop(none), "never touches kube-system", "Nothing"},
-	{"istio", selection.InitContainer, pod(injected, noSidecar+`, "initContainers": [{"name": "istio-init"}]`), shop(none), "it is the mesh's own, and captures the pod", "pilot.cni.enabled=true"},
-	{"istio", selection.ProxyDisabled, pod(injected, `"containers": [{"name": "istio-proxy", "env": [{"name": "DISABLE_ENVOY", "value": "true"}]}]`), shop(none), "its proxy is switched off: DISABLE_ENVOY=true", "proxyMetadata"},
-	{"istio", selection.ProxyType, pod(injected, `"containers": [{"name": "istio-proxy", "args": ["proxy", "router"]}]`), shop(none), `the proxy is a "router"`, "Nothing, this is by design"},
-	{"istio", selection.InjectDisabled, pod(`"labels": {"sidecar.istio.io/inject": "false"}, `+injected, noSidecar), shop(none), `its label sidecar.istio.io/inject is "false", although it has a proxy`, `sidecar.istio.io/inject: "true"`},
-	{"istio", selection.NotInjected, pod(none, noSidecar), shop(none), "annotation sidecar.istio.io/status is absent", "istio-injection=enabled"},
-	{"istio", selection.InterceptionNone, pod(`"annotations": {"sidecar.istio.io/status": "{}", "sidecar.istio.io/interceptionMode": "NONE"}`, noSidecar), shop(none), "a proxy without redirection", "take the annotation sidecar.istio.io/interceptionMode out"},
-	{"istio", selection.InterceptionNone, pod(injected, `"containers": [{"name": "istio-proxy", "env": [{"name": "ISTIO_META_INTERCEPTION_MODE", "value": "NONE"}]}]`), shop(none), "a proxy without redirection", "proxy.istio.io/config"},
-	{"ambient", selection.NotEnabled, pod(none, app), shop(none), "neither it nor its namespace has the label istio.io/dataplane-mode=ambient", "kubectl label --overwrite namespace shop istio.io/dataplane-mode=ambient"},
-	{"ambient", selection.NotEnabled, pod(none, app), shop(`"labels": {"istio.io/dataplane-mode": "none"}`), "its namespace has the label istio.io/dataplane-mode=none", "namespace shop istio.io/dataplane-mode=ambient"},
-	{"ambient", selection.NotEnabled, pod(`"labels": {"istio.io/dataplane-mode": "none"}`, app), shop(`"labels": {"istio.io/dataplane-mode": "ambient"}`), "the pod has the label istio.io/dataplane-mode=none", `istio.io/dataplane-mode: "ambient"`},
-	{"ambient", selection.NotEnabled, `{"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {` + app + `}}`, shop(none), "has the label", "Nothing, this is by design"},
-	{"kuma", selection.NoProxy, `{"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {` + app + `}}`, shop(none), "it has no proxy", "Nothing, this is by design"},
-	{"ambient", selection.HasSidecar, pod(injected, app), shop(`"labels": {"istio.io/dataplane-mode": "ambient"}`), "it has a sidecar of its own", "istio-injection-"},
-	{"linkerd", selection.NoProxy, pod(none, app), shop(`"annotations": {"linkerd.io/inject": "disabled"}`), "its namespace has the annotation linkerd.io/inject=disabled", "kubectl annotate --overwrite namespace shop linkerd.io/inject=enabled"},
-	{"linkerd", selection.NoProxy, pod(`"annotations": {"linkerd.io/inject": "enabled"}`, app), shop(`"annotations": {"linkerd.io/inject": "disabled"}`), "although the pod has the annotation linkerd.io/inject=enabled", "proxy-injector"},
-	{"linkerd", selection.InitContainer, pod(none, `"containers": [{"name": "linkerd-proxy"}], "initContainers": [{"name": "linkerd-init"}]`), shop(none), "linkerd-init", "cniEnabled=true"},
-	{"kuma", selection.NoProxy, pod(none, app), shop(`"labels": {"kuma.io/sidecar-injection": "disabled"}`), "kuma.io/sidecar-injection=disabled", "kuma.io/sidecar-injection=enabled"},
-	{"kuma", selection.NotInjected, pod(none, `"containers": [{"name": "kuma-sidecar"}]`), shop(none), "annotation kuma.io/sidecar-injected is absent", "kuma.io/sidecar-injection=enabled"},
-	{"kuma", selection.InitContainer, pod(none, `"containers": [{"name": "kuma-sidecar"}], "initContainers": [{"name": "kuma-init"}]`), shop(none), "kuma-init", "INJECTOR_CNI_ENABLED=true"},
-	{"kuma", selection.DryRun, pod(`"annotations": {"kuma.io/sidecar-injected": "true", "traffic.kuma.io/transparent-proxy-config": "dryRun: true"}`, `"containers": [{"name": "kuma-sidecar"}]`), shop(none), "asks for a dry run", "Take dryRun out"},
-	{"consul", selection.NotInjected, pod(none, app), shop(none), "nothing asks Consul for one", `consul.hashicorp.com/connect-inject: "true"`},
-	{"consul", selection.NotInjected, pod(`"annotations": {"consul.hashicorp.com/connect-inject": "true", "consul.hashicorp.com/connect-inject-status": "injected"}`, app), shop(none), "transparent-proxy-status is absent", "-enable-cni=true"},
+	{"istio", status.CodeNoProxy, pod(none, app), shop(none), "nothing asks Istio (sidecar) for one", "kubectl label --overwrite namespace shop istio-injection=enabled"},
+	{"istio", status.CodeNoProxy, pod(none, app), "", "its namespace asks for it is not known", "--namespace-file"},
+	{"istio", status.CodeNoProxy, pod(none, app), shop(`"labels": {"istio-injection": "disabled"}`), "its namespace has the label istio-injection=disabled", "istio-injection=enabled"},
+	{"istio", status.CodeNoProxy, pod(none, app), shop(`"labels": {"istio-injection": "enabled"}`), "although its namespace has the label istio-injection=enabled", "check-inject"},
+	{"istio", status.CodeNoProxy, pod(none, app), shop(`"labels": {"istio.io/rev": "canary"}`), "although its namespace has the label istio.io/rev=canary", "Restart it\\|create it again"},
+	{"istio", status.CodeNoProxy, pod(`"labels": {"sidecar.istio.io/inject": "false"}`, app), shop(`"labels": {"istio-injection": "enabled"}`), "the pod has the label sidecar.istio.io/inject=false", `the label sidecar.istio.io/inject: "true"`},
+	{"istio", status.CodeNoProxy, pod(`"labels": {"sidecar.istio.io/inject": "true"}`, app), shop(`"labels": {"istio-injection": "disabled"}`), "istio-injection=disabled", "istio-injection=enabled"},
+	{"istio", status.CodeNoProxy, `{"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {` + app + `}}`, shop(none), "never touches kube-system", "Nothing"},
+	{"istio", status.CodeInitContainer, pod(injected, noSidecar+`, "initContainers": [{"name": "istio-init"}]`), shop(none), "it is the mesh's own, and captures the pod", "pilot.cni.enabled=true"},
+	{"istio", status.CodeProxyDisabled, pod(injected, `"containers": [{"name": "istio-proxy", "env": [{"name": "DISABLE_ENVOY", "value": "true"}]}]`), shop(none), "its proxy is switched off: DISABLE_ENVOY=true", "proxyMetadata"},
+	{"istio", status.CodeProxyType, pod(injected, `"containers": [{"name": "istio-proxy", "args": ["proxy", "router"]}]`), shop(none), `the proxy is a "router"`, "Nothing, this is by design"},
+	{"istio", status.CodeInjectDisabled, pod(`"labels": {"sidecar.istio.io/inject": "false"}, `+injected, noSidecar), shop(none), `its label sidecar.istio.io/inject is "false", although it has a proxy`, `sidecar.istio.io/inject: "true"`},
+	{"istio", status.CodeNotInjected, pod(none, noSidecar), shop(none), "annotation sidecar.istio.io/status is absent", "istio-injection=enabled"},
+	{"istio", status.CodeInterceptionNone, pod(`"annotations": {"sidecar.istio.io/status": "{}", "sidecar.istio.io/interceptionMode": "NONE"}`, noSidecar), shop(none), "a proxy without redirection", "take the annotation sidecar.istio.io/interceptionMode out"},
+	{"istio", status.CodeInterceptionNone, pod(injected, `"containers": [{"name": "istio-proxy", "env": [{"name": "ISTIO_META_INTERCEPTION_MODE", "value": "NONE"}]}]`), shop(none), "a proxy without redirection", "proxy.istio.io/config"},
+	{"ambient", status.CodeNotEnabled, pod(none, app), shop(none), "neither it nor its namespace has the label istio.io/dataplane-mode=ambient", "kubectl label --overwrite namespace shop istio.io/dataplane-mode=ambient"},
+	{"ambient", status.CodeNotEnabled, pod(none, app), shop(`"labels": {"istio.io/dataplane-mode": "none"}`), "its namespace has the label istio.io/dataplane-mode=none", "namespace shop istio.io/dataplane-mode=ambient"},
+	{"ambient", status.CodeNotEnabled, pod(`"labels": {"istio.io/dataplane-mode": "none"}`, app), shop(`"labels": {"istio.io/dataplane-mode": "ambient"}`), "the pod has the label istio.io/dataplane-mode=none", `istio.io/dataplane-mode: "ambient"`},
+	{"ambient", status.CodeNotEnabled, `{"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {` + app + `}}`, shop(none), "has the label", "Nothing, this is by design"},
+	{"kuma", status.CodeNoProxy, `{"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {` + app + `}}`, shop(none), "it has no proxy", "Nothing, this is by design"},
+	{"ambient", status.CodeHasSidecar, pod(injected, app), shop(`"labels": {"istio.io/dataplane-mode": "ambient"}`), "it has a sidecar of its own", "istio-injection-"},
+	{"linkerd", status.CodeNoProxy, pod(none, app), shop(`"annotations": {"linkerd.io/inject": "disabled"}`), "its namespace has the annotation linkerd.io/inject=disabled", "kubectl annotate --overwrite namespace shop linkerd.io/inject=enabled"},
+	{"linkerd", status.CodeNoProxy, pod(`"annotations": {"linkerd.io/inject": "enabled"}`, app), shop(`"annotations": {"linkerd.io/inject": "disabled"}`), "although the pod has the annotation linkerd.io/inject=enabled", "proxy-injector"},
+	{"linkerd", status.CodeInitContainer, pod(none, `"containers": [{"name": "linkerd-proxy"}], "initContainers": [{"name": "linkerd-init"}]`), shop(none), "linkerd-init", "cniEnabled=true"},
+	{"kuma", status.CodeNoProxy, pod(none, app), shop(`"labels": {"kuma.io/sidecar-injection": "disabled"}`), "kuma.io/sidecar-injection=disabled", "kuma.io/sidecar-injection=enabled"},
+	{"kuma", status.CodeNotInjected, pod(none, `"containers": [{"name": "kuma-sidecar"}]`), shop(none), "annotation kuma.io/sidecar-injected is absent", "kuma.io/sidecar-injection=enabled"},
+	{"kuma", status.CodeInitContainer, pod(none, `"containers": [{"name": "kuma-sidecar"}], "initContainers": [{"name": "kuma-init"}]`), shop(none), "kuma-init", "INJECTOR_CNI_ENABLED=true"},
+	{"kuma", status.CodeDryRun, pod(`"annotations": {"kuma.io/sidecar-injected": "true", "traffic.kuma.io/transparent-proxy-config": "dryRun: true"}`, `"containers": [{"name": "kuma-sidecar"}]`), shop(none), "asks for a dry run", "Take dryRun out"},
+	{"consul", status.CodeNotInjected, pod(none, app), shop(none), "nothing asks Consul for one", `consul.hashicorp.com/connect-inject: "true"`},
+	{"consul", status.CodeNotInjected, pod(`"annotations": {"consul.hashicorp.com/connect-inject": "true", "consul.hashicorp.com/connect-inject-status": "injected"}`, app), shop(none), "transparent-proxy-status is absent", "-enable-cni=true"},
 }
 
 // everywhere are reasons that each mesh has.
 func everywhere(mesh string) []reasonCase {
 	return []reasonCase{
-		{mesh, selection.HostNetwork, pod(none, `"hostNetwork": true, `+app), shop(none), "uses the network of its node", "Nothing"},
-		{mesh, selection.ExcludedNamespace, `{"metadata": {"name": "a", "namespace": "quiet"}, "spec": {` + app + `}}`, shop(none), "excludes its namespace, quiet", "take quiet out of exclude_namespaces (excludeNamespaces in the chart's values); kube-system remains there"},
-		{mesh, selection.ExcludedNamespace, `{"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {` + app + `}}`, shop(none), "excludes its namespace, kube-system", "Nothing, this is by design"},
+		{mesh, status.CodeHostNetwork, pod(none, `"hostNetwork": true, `+app), shop(none), "uses the network of its node", "Nothing"},
+		{mesh, status.CodeExcludedNamespace, `{"metadata": {"name": "a", "namespace": "quiet"}, "spec": {` + app + `}}`, shop(none), "excludes its namespace, quiet", "take quiet out of exclude_namespaces (excludeNamespaces in the chart's values); kube-system remains there"},
+		{mesh, status.CodeExcludedNamespace, `{"metadata": {"name": "a", "namespace": "kube-system"}, "spec": {` + app + `}}`, shop(none), "excludes its namespace, kube-system", "Nothing, this is by design"},
 	}
 }
 
 // possible are the reasons that a mesh can give, by its policy.
-func possible(p selection.Policy) []selection.Reason {
-	all := []selection.Reason{selection.ExcludedNamespace, selection.HostNetwork, selection.NamespaceExcludedByLabel}
-	for reason, is := range map[selection.Reason]bool{
-		selection.InitContainer: len(p.InitContainers) > 0, selection.ProxyDisabled: p.DisableEnv != "", selection.NoProxy: len(p.ProxyContainers) > 0,
-		selection.ProxyType: p.ProxyCommand != "", selection.InjectDisabled: p.InjectKey != "", selection.HasSidecar: p.ForeignAnnotation != "",
-		selection.NotEnabled: p.Selectors != nil, selection.NotInjected: p.StatusAnnotation != "" || len(p.Required) > 0,
+func possible(p selection.Policy) []status.Code {
+	all := []status.Code{status.CodeExcludedNamespace, status.CodeHostNetwork, status.CodeNamespaceExcludedByLabel}
+	for reason, is := range map[status.Code]bool{
+		status.CodeInitContainer: len(p.InitContainers) > 0, status.CodeProxyDisabled: p.DisableEnv != "", status.CodeNoProxy: len(p.ProxyContainers) > 0,
+		status.CodeProxyType: p.ProxyCommand != "", status.CodeInjectDisabled: p.InjectKey != "", status.CodeHasSidecar: p.ForeignAnnotation != "",
+		status.CodeNotEnabled: p.Selectors != nil, status.CodeNotInjected: p.StatusAnnotation != "" || len(p.Required) > 0,
 	} {
 		if is {
 			all = append(all, reason)
@@ -102,7 +103,7 @@ func possible(p selection.Policy) []selection.Reason {
 }
 
 // declines are the reasons of the meshes' own functions.
-var declines = map[string]selection.Reason{"istio": selection.InterceptionNone, "kuma": selection.DryRun}
+var declines = map[string]status.Code{"istio": status.CodeInterceptionNone, "kuma": status.CodeDryRun}
 
 // TestEveryReason: each reason that a mesh can give for leaving a pod alone has a sentence, and something to do about it or an
 // explicit nothing.
@@ -115,20 +116,20 @@ func TestEveryReason(t *testing.T) {
 	cases := slices.Clone(reasonCases)
 	for _, name := range builtin.Names() {
 		cases = append(cases, everywhere(name)...)
-		cases = append(cases, reasonCase{name, selection.NamespaceExcludedByLabel, byLabel[name], shop(`"labels": {"mesh": "off"}`), `its labels match "mesh=off"`, "exclude_namespace_selector"})
+		cases = append(cases, reasonCase{name, status.CodeNamespaceExcludedByLabel, byLabel[name], shop(`"labels": {"mesh": "off"}`), `its labels match "mesh=off"`, "exclude_namespace_selector"})
 	}
 	seen := map[string]bool{}
 	for _, c := range cases {
 		name := fmt.Sprintf("%s, %s: %s", c.mesh, c.reason, c.pod)
 		config := netconf.Config{Dialects: []string{c.mesh}}
-		if c.namespace != "" && (!strings.Contains(c.pod, `"kube-system"`) || c.reason == selection.ExcludedNamespace) {
+		if c.namespace != "" && (!strings.Contains(c.pod, `"kube-system"`) || c.reason == status.CodeExcludedNamespace) {
 			config.Kubernetes = netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system", "quiet"}, ExcludeNamespaceSelector: "mesh=off"}
 		}
 		l, err := dialect.Configure(builtin.All(), config)
 		require.NoError(t, err)
 		x := ask(t, l, c.pod, c.namespace)
 		assert.Equal(t, c.reason, x.Decision.Reason, name)
-		assert.Equal(t, explain.Code(c.reason), x.Verdict.Code, name)
+		assert.Equal(t, status.Code(c.reason), x.Verdict.Code, name)
 		assert.Contains(t, explain.Codes(), x.Verdict.Code, name)
 		assert.Regexp(t, `^(This pod is not captured|The plugin leaves this pod alone), because [^A-Z].*\.$`, x.Verdict.Sentence, name)
 		assert.Contains(t, x.Verdict.Sentence, c.sentence, name)
@@ -190,12 +191,12 @@ func TestEveryRefusal(t *testing.T) {
 		end := i + strings.Index(e.Pod[i:], "\n")
 		bad := e.Pod[:i] + "    " + e.Key + ": \"no %!\"" + e.Pod[end:]
 		v := verdict(t, bad, e.Namespace, builtin.Names()...)
-		if v.State != explain.Refused {
+		if v.State != status.StateRefused {
 			assert.NotEmpty(t, append(v.Warnings, v.Excluded...), "%s is neither refused nor a warning", e.Key)
 			continue
 		}
 		refused++
-		assert.Equal(t, explain.CodeRefused, v.Code)
+		assert.Equal(t, status.CodeRefused, v.Code)
 		assert.Contains(t, strings.Join(v.Because, "\n"), e.Key)
 		assert.Contains(t, strings.Join(v.Do, "\n"), e.Key, e.Key)
 	}
@@ -220,35 +221,35 @@ func TestEveryRefusal(t *testing.T) {
 	assert.Contains(t, v.Do[0], "kubectl annotate --overwrite namespace shop config.linkerd.io/skip-inbound-ports=VALUE")
 	// It cannot be told is neither yes nor no.
 	v = verdict(t, pod(none, app), "", "ambient", "istio")
-	assert.Equal(t, explain.CodeNamespaceUnknown, v.Code)
+	assert.Equal(t, status.CodeNamespaceUnknown, v.Code)
 	assert.Contains(t, v.Sentence, "It cannot be told whether this pod is captured")
 	assert.Contains(t, v.Do[0], "--namespace-file")
 	for text, mesh := range map[string]string{app: "ambient", `"containers": [{"name": "linkerd-proxy"}]`: "linkerd"} {
 		v = verdict(t, pod(none, text), "", mesh)
-		assert.Equal(t, explain.CodeNamespaceUnknown, v.Code, mesh)
+		assert.Equal(t, status.CodeNamespaceUnknown, v.Code, mesh)
 		assert.Contains(t, v.Sentence, "t cannot be told", mesh)
 		assert.Contains(t, v.Do[0], "--namespace-file", mesh)
 	}
 	// The pod's own label decides.
 	v = verdict(t, pod(`"labels": {"istio.io/dataplane-mode": "ambient"}`, app), "", "ambient")
-	assert.Equal(t, explain.Captured, v.State)
+	assert.Equal(t, status.StateCaptured, v.State)
 }
 
 // TestSeveralMeshes: of several meshes those explain that the pod has to do with, and one that was not asked is named.
 func TestSeveralMeshes(t *testing.T) {
 	v := verdict(t, pod(none, app), shop(none), builtin.Names()...)
-	assert.Equal(t, explain.CodeNoMesh, v.Code)
+	assert.Equal(t, status.CodeNoMesh, v.Code)
 	for _, want := range []string{"istio-injection=enabled", "istio.io/dataplane-mode=ambient", "linkerd.io/inject=enabled", "kuma.io/sidecar-injection=enabled", "connect-inject"} {
 		assert.Contains(t, strings.Join(v.Do, "\n"), want)
 	}
 	v = verdict(t, pod(none, app), shop(`"labels": {"istio-injection": "enabled"}`), builtin.Names()...)
-	assert.Equal(t, explain.Code(selection.NoProxy), v.Code, "only Istio was asked for it")
+	assert.Equal(t, status.CodeNoProxy, v.Code, "only Istio was asked for it")
 	assert.NotContains(t, strings.Join(v.Do, "\n"), "kuma")
 	v = verdict(t, pod(none, `"hostNetwork": true, `+app), shop(none), builtin.Names()...)
 	assert.Empty(t, v.Because, "the same is not said for each")
 
 	v = verdict(t, pod(none, `"containers": [{"name": "linkerd-proxy"}]`), shop(none), "istio", "ambient")
-	assert.Equal(t, explain.CodeOtherDialect, v.Code)
+	assert.Equal(t, status.CodeOtherDialect, v.Code)
 	assert.Contains(t, v.Sentence, "it is of the mesh Linkerd, and the plugin is configured for Istio (sidecar) and Istio (ambient) only")
 	assert.Contains(t, v.Do[0], "Add linkerd to the plugin's dialect (dialect in the chart's values): [istio, ambient, linkerd]")
 
@@ -257,5 +258,5 @@ func TestSeveralMeshes(t *testing.T) {
 	assert.Contains(t, v.Sentence, "the injector adds the proxy to each pod that is made from it")
 	assert.Equal(t, []string{"Ask about one of its pods: kubectl meshcni explain --namespace shop deployment/cart"}, v.Do)
 	v = verdict(t, template, shop(`"labels": {"istio.io/dataplane-mode": "ambient"}`), "ambient")
-	assert.Equal(t, explain.Captured, v.State)
+	assert.Equal(t, status.StateCaptured, v.State)
 }

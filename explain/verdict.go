@@ -8,40 +8,19 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
-// State answers a person's first question.
-type State string
-
-// The states.
-const (
-	Captured State = "captured" // the plugin captures the pod
-	Outside  State = "outside"  // it leaves the pod alone
-	Refused  State = "refused"  // the pod does not start
-)
-
-// Code is the kind of a verdict, for programs. It is one of [Codes], or if nobody captures the pod the reason of the mesh that has
-// most to do with it, which a dialect may have added. Codes are never renamed or reused.
-type Code string
-
-// The codes beside the reasons of package selection.
-const (
-	CodeCaptured     Code = "captured"      // all traffic that the mesh is to have
-	CodePartly       Code = "partly"        // captured, and there are ways past the mesh
-	CodeRefused      Code = "refused"       // the pod's settings are wrong, or may not be
-	CodeNoMesh       Code = "no-mesh"       // of several meshes none has to do with the pod
-	CodeOtherDialect Code = "other-dialect" // the pod is of a mesh that the plugin is not configured for
-	// CodeNamespaceUnknown: the pod's namespace decides too, and is not known. Its state is that of the pod on a node that
-	// does not know them either.
-	CodeNamespaceUnknown Code = "namespace-unknown"
-)
-
-// Codes lists all codes but those that a dialect adds.
-func Codes() []Code {
-	all := []Code{CodeCaptured, CodePartly, CodeRefused, CodeNoMesh, CodeOtherDialect, CodeNamespaceUnknown}
-	for _, r := range selection.Reasons {
-		if r != selection.Selected {
-			all = append(all, Code(r))
+// Codes lists the codes of verdicts: those that sum up, and the reasons of the decision. A dialect may add its own.
+func Codes() []status.Code {
+	all := []status.Code{
+		status.CodeCaptured, status.CodePartly, status.CodeRefused, status.CodeNoMesh, status.CodeOtherDialect,
+		// The pod's namespace decides too, and is not known. The state is then that of the pod on a node that does not know it either.
+		status.CodeNamespaceUnknown,
+	}
+	for _, r := range selection.Reasons() {
+		if r != status.CodeSelected {
+			all = append(all, r)
 		}
 	}
 	return all
@@ -49,8 +28,9 @@ func Codes() []Code {
 
 // Verdict is an explanation for somebody who knows none of our terms.
 type Verdict struct {
-	Code  Code  `json:"code"`
-	State State `json:"state"`
+	// Code is one of [Codes], or if nobody captures the pod the reason of the mesh that has most to do with it.
+	Code  status.Code  `json:"code"`
+	State status.State `json:"state"`
 	// Mesh is whose the pod is; empty if it is nobody's.
 	Mesh string `json:"mesh,omitempty"`
 	// Sentence describes the pod's fate, with the cause.
@@ -74,30 +54,30 @@ type Notice struct {
 }
 
 // untouched are the reasons of a mesh that the pod has nothing to do with, unless somebody has asked the mesh for it.
-var untouched = []selection.Reason{selection.NoProxy, selection.NotInjected, selection.NotEnabled}
+var untouched = []status.Code{status.CodeNoProxy, status.CodeNotInjected, status.CodeNotEnabled}
 
 // verdict sums up the plan.
 func (x Explanation) verdict() Verdict {
 	v := Verdict{Because: []string{}, Do: []string{}, Past: []Notice{}, Excluded: []Notice{}, Warnings: x.warned()}
 	switch {
 	case x.err != nil:
-		v.Code, v.State, v.Mesh = CodeRefused, Refused, x.Plan.Dialect
+		v.Code, v.State, v.Mesh = status.CodeRefused, status.StateRefused, x.Plan.Dialect
 		x.refused(&v)
 	case x.Plan.Decision.Selected:
-		v.Code, v.State, v.Mesh = CodeCaptured, Captured, x.Plan.Dialect
+		v.Code, v.State, v.Mesh = status.CodeCaptured, status.StateCaptured, x.Plan.Dialect
 		v.Sentence = "The plugin captures this pod: its connections go through " + x.facts.Title(v.Mesh)
 		v.Past, v.Excluded = x.past(), x.excluded()
 		sure := slices.ContainsFunc(x.Plan.Bypasses, func(b dialect.Bypass) bool { return !b.Unsure && !b.ByDefault() })
 		switch {
 		case sure:
-			v.Code = CodePartly
+			v.Code = status.CodePartly
 			v.Sentence += ", but not all of them"
 		case len(v.Past) > 0:
 			v.Sentence += ", though some may get past it"
 		}
 		v.Sentence += "."
 	default:
-		v.State = Outside
+		v.State = status.StateOutside
 		x.outside(&v)
 	}
 	return v
@@ -126,7 +106,7 @@ func (x Explanation) outside(v *Verdict) {
 		x.noMesh(v, all)
 		return
 	}
-	v.Code = Code(all[0].Reason)
+	v.Code = all[0].Reason
 	lead := "This pod is not captured, because "
 	for i, a := range all {
 		e := a.explain()
@@ -159,7 +139,7 @@ func (x Explanation) otherDialect(v *Verdict) bool {
 		if decision := d.Decide(x.Subject.Pod, x.Subject.Namespace); x.meshes.Lookup(d.Name) != nil || !decision.Selected || decision.Err != nil {
 			continue
 		}
-		v.Code = CodeOtherDialect
+		v.Code = status.CodeOtherDialect
 		v.Sentence = fmt.Sprintf("This pod is not captured, because it is of the mesh %s, and the plugin is configured for %s only.", x.facts.Title(d.Name), x.titles(x.meshes.Names()))
 		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(x.meshes.Names(), d.Name), ", ")), Then(inForce, x.Subject.Pod))
 		return true
@@ -177,7 +157,7 @@ func (x Explanation) titles(names []string) string {
 
 // noMesh explains a pod of which no mesh knows, without saying the same for each.
 func (x Explanation) noMesh(v *Verdict, all []about) {
-	v.Code = CodeNoMesh
+	v.Code = status.CodeNoMesh
 	v.Sentence = "This pod is not captured, because no mesh has put its proxy into it, and nothing asks for one."
 	if x.Subject.Namespace == nil {
 		v.Sentence = "This pod is not captured, because no mesh has put its proxy into it; whether its namespace asks for one is not known here."

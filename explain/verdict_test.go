@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/playground"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/status"
 )
 
 // verdict asks the named meshes about a pod. An empty namespace is not known.
@@ -47,9 +48,9 @@ func ask(t *testing.T, set dialect.Set, pod, namespace string) explain.Explanati
 
 // TestVerdict: each of the page's first examples is summed up, and each way past the mesh comes with how to close it.
 func TestVerdict(t *testing.T) {
-	want := map[string]explain.State{
-		"A pod that no mesh knows of": explain.Outside, "A pod in an Istio mesh": explain.Captured, "Settings that are wrong": explain.Refused,
-		"IPv6 gets past the mesh": explain.Captured, "On the host's network": explain.Outside, "An init container sets the rules": explain.Outside,
+	want := map[string]status.State{
+		"A pod that no mesh knows of": status.StateOutside, "A pod in an Istio mesh": status.StateCaptured, "Settings that are wrong": status.StateRefused,
+		"IPv6 gets past the mesh": status.StateCaptured, "On the host's network": status.StateOutside, "An init container sets the rules": status.StateOutside,
 	}
 	seen := 0
 	for _, e := range playground.Examples() {
@@ -61,7 +62,7 @@ func TestVerdict(t *testing.T) {
 		v := verdict(t, e.Pod, e.Namespace, builtin.Names()...)
 		assert.Equal(t, state, v.State, e.Title)
 		assert.Regexp(t, `^(The|This) .*\.$`, v.Sentence, e.Title)
-		assert.Equal(t, state != explain.Captured, len(v.Do) > 0, e.Title)
+		assert.Equal(t, state != status.StateCaptured, len(v.Do) > 0, e.Title)
 		assert.Equal(t, e.Title == "IPv6 gets past the mesh", len(v.Past) > 0, e.Title)
 		for _, p := range v.Past {
 			assert.NotEmpty(t, p.Do, p.Code)
@@ -81,11 +82,11 @@ func TestVerdict(t *testing.T) {
 	const linkerds = `{"metadata": {"name": "a", "namespace": "shop", "annotations": {"linkerd.io/proxy-version": "v"}}, "spec": {"containers": [{"name": "linkerd-proxy"}]}}`
 	for _, labels := range []string{`{"istio-injection": "enabled"}`, `{"istio-injection": "disabled"}`} {
 		v = verdict(t, linkerds, `{"metadata": {"name": "shop", "labels": `+labels+`}}`, "istio")
-		assert.Equal(t, explain.CodeOtherDialect, v.Code, labels)
+		assert.Equal(t, status.CodeOtherDialect, v.Code, labels)
 		assert.Contains(t, v.Sentence, "it is of the mesh Linkerd, and the plugin is configured for Istio (sidecar) only")
 	}
 	v = verdict(t, `{"metadata": {"name": "a"}, "spec": {"containers": [{"name": "istio-proxy"}, {"name": "app", "securityContext": {"runAsUser": 1337}}]}}`, playground.Namespace, "istio")
-	assert.Equal(t, explain.Outside, v.State, "it has no annotation of the injector")
+	assert.Equal(t, status.StateOutside, v.State, "it has no annotation of the injector")
 }
 
 // TestPodsOnly: what is no pod is refused, and says what it is.

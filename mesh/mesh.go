@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/trace"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Facts are those of one mesh. All but Name may be empty; what goes by them then knows less.
@@ -33,7 +33,7 @@ type Facts struct {
 	Plugin      *Plugin
 	PluginTypes []string
 	// Advice is on reasons for which the mesh leaves a pod alone, in its own words.
-	Advice map[selection.Reason]Advice
+	Advice map[status.Code]Advice
 	// Deliberate says in words why our rules treat a packet of a pod otherwise on purpose than the mesh's own do; empty: they do not.
 	Deliberate func(redirect.Redirect, trace.Packet) string
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -297,7 +296,7 @@ func TestDeclinePanics(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, ruleset.BackendNftables)
 	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Names: ambient.Defaults().Names}
-	sidecar.Policy.Decline = func(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
+	sidecar.Policy.Decline = func(pod *corev1.Pod, _ *corev1.Container) (status.Code, string) {
 		if pod.Labels["boom"] != "" {
 			panic("boom")
 		}

@@ -255,7 +255,7 @@ func (c *Controller) tell(w *work, before, now status.Pod, joined bool, mended [
 	if w.pod == nil {
 		return
 	}
-	failure := status.Code("")
+	var failure status.Code
 	var back *heldBack
 	if err != nil && now.State != status.StateCaptured && !errors.As(err, &back) {
 		failure = now.Reason

@@ -14,7 +14,6 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -76,7 +75,7 @@ func (c *Controller) decide(ctx context.Context, w *want) {
 		return
 	}
 	p, namespace, err := c.planOf(ctx, w.pod, w.addrs)
-	w.plan, w.namespace, w.Why, w.detail = p, namespace, status.Code(p.Decision.Reason), p.Decision.Detail
+	w.plan, w.namespace, w.Why, w.detail = p, namespace, p.Decision.Reason, p.Decision.Detail
 	mesh := c.opts.Meshes.Lookup(p.Dialect)
 	switch {
 	case errors.Is(err, dialect.ErrNamespaceUnknown):
@@ -151,7 +150,7 @@ func contested(p dialect.Plan) string {
 
 // othersProxy reports whether the pod has the proxy of another mesh.
 func (w *want) othersProxy() bool {
-	is := func(r selection.Reason) bool { return r == selection.HasSidecar }
+	is := func(r status.Code) bool { return r == status.CodeHasSidecar }
 	return w.Why == status.CodeOtherMesh || is(w.plan.Decision.Reason) ||
 		slices.ContainsFunc(w.plan.Answers, func(a dialect.Answer) bool { return is(a.Reason) })
 }

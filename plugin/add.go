@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -140,12 +141,12 @@ func (r *run) outByName(t target) (selection.Decision, bool) {
 	case t.pod != nil:
 		return selection.Decision{}, false
 	case !id.isPod():
-		return selection.Decision{Reason: selection.NotKubernetes, Detail: "CNI_ARGS names no pod"}, true
+		return selection.Decision{Reason: status.CodeNotKubernetes, Detail: "CNI_ARGS names no pod"}, true
 	case id.namespace == r.config.PodNamespace && strings.HasPrefix(id.name, r.AgentPrefix):
-		return selection.Decision{Reason: selection.AgentPod, Detail: "pod " + id.String() + " is the node agent's own"}, true
+		return selection.Decision{Reason: status.CodeAgentPod, Detail: "pod " + id.String() + " is the node agent's own"}, true
 	case t.meshes.ExcludesNamespace(id.namespace):
 		return selection.Decision{
-			Reason: selection.ExcludedNamespace, Detail: fmt.Sprintf("namespace %q is excluded", id.namespace),
+			Reason: status.CodeExcludedNamespace, Detail: fmt.Sprintf("namespace %q is excluded", id.namespace),
 		}, true
 	case r.config.Annotations != nil:
 		return t.meshes.RuleOut(r.config.Annotations)

@@ -13,21 +13,19 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
-
-// NoRecord is the reason in the event of a CHECK that finds no usable record of what ADD did.
-const NoRecord selection.Reason = "no-record"
 
 // check compares the live rules with what ADD recorded. It uses neither the API server nor today's configuration. A runtime
 // recreates a pod whose CHECK fails, so check fails only if redirection is no longer in force, and passes if it cannot tell.
 func (r *run) check(ctx context.Context) (e Event, failure *types.Error) {
 	defer r.rescue(&failure)
-	e.Decision.Reason = NoRecord
+	e.Decision.Reason = status.CodeNoRecord
 	store := r.Attachments(r.config)
 	record, unread := store.Read(r.attachment)
 	if unread == nil {
-		e.Decision = selection.Decision{Selected: record.Selected, Reason: selection.Reason(record.Reason)}
+		e.Decision = selection.Decision{Selected: record.Selected, Reason: record.Reason}
 		if record.Selected {
 			e.Dialect = record.Dialect
 		}
@@ -50,7 +48,7 @@ func (r *run) check(ctx context.Context) (e Event, failure *types.Error) {
 	case unread != nil:
 		return e.ends(Unknown, "%v", unread), nil
 	case !record.NetNS.Is(ns.ID()):
-		e.Decision, e.Dialect = selection.Decision{Reason: NoRecord}, ""
+		e.Decision, e.Dialect = selection.Decision{Reason: status.CodeNoRecord}, ""
 		return e.ends(Unknown, "the record is of another network namespace, %s", record.NetNS.Path), nil
 	}
 

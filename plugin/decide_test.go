@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -39,75 +40,75 @@ func TestWhoPassesAndWhatItCosts(t *testing.T) {
 	unlabelled := func(c *call) { c.pods.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}) }
 	cases := map[string]struct {
 		change []func(*call)
-		reason selection.Reason
+		reason status.Code
 		calls  int
 		rules  bool
 	}{
-		"a pod of the mesh": {reason: selection.Selected, calls: 1, rules: true},
-		"no CNI_ARGS":       {[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = "" }}, selection.NotKubernetes, 0, false},
-		"other CNI_ARGS":    {[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = "IgnoreUnknown=1;A=b=c;" }}, selection.NotKubernetes, 0, false},
-		"a namespace alone": {[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = "K8S_POD_NAMESPACE=shop" }}, selection.NotKubernetes, 0, false},
+		"a pod of the mesh": {reason: status.CodeSelected, calls: 1, rules: true},
+		"no CNI_ARGS":       {[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = "" }}, status.CodeNotKubernetes, 0, false},
+		"other CNI_ARGS":    {[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = "IgnoreUnknown=1;A=b=c;" }}, status.CodeNotKubernetes, 0, false},
+		"a namespace alone": {[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = "K8S_POD_NAMESPACE=shop" }}, status.CodeNotKubernetes, 0, false},
 		"the agent's own pod": {
 			[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = args("meshcni-system", "meshcni-node-x2x", podUID) }},
-			selection.AgentPod, 0, false,
+			status.CodeAgentPod, 0, false,
 		},
 		"an agent of another name and place": {
 			[]func(*call){noPods, func(c *call) {
 				c.config["pod_namespace"], c.plugin.AgentPrefix = "mesh", "node-"
 				c.env["CNI_ARGS"] = args("mesh", "node-1", "")
 			}},
-			selection.AgentPod, 0, false,
+			status.CodeAgentPod, 0, false,
 		},
 		"an excluded namespace": {
 			[]func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = args("kube-system", "dns", podUID) }},
-			selection.ExcludedNamespace, 0, false,
+			status.CodeExcludedNamespace, 0, false,
 		},
 		"the runtime's annotations rule it out": {
-			[]func(*call){noPods, annotated(map[string]string{"kubernetes.io/config.source": "api"})}, selection.NotInjected, 0, false,
+			[]func(*call){noPods, annotated(map[string]string{"kubernetes.io/config.source": "api"})}, status.CodeNotInjected, 0, false,
 		},
-		"the runtime says that there are none":      {[]func(*call){noPods, annotated(map[string]string{})}, selection.NotInjected, 0, false},
-		"the runtime's annotations don't decide":    {[]func(*call){annotated(map[string]string{"sidecar.istio.io/status": ""})}, selection.Selected, 1, true},
-		"null annotations are unknown, not none":    {[]func(*call){annotated(nil)}, selection.Selected, 1, true},
-		"other plugins' runtimeConfig":              {[]func(*call){func(c *call) { c.config["runtimeConfig"] = object{"portMappings": []int{1}} }}, selection.Selected, 1, true},
-		"a name like the agent's, in another place": {[]func(*call){func(c *call) { rename(c, "shop", "meshcni-node-x2x") }}, selection.Selected, 1, true},
+		"the runtime says that there are none":      {[]func(*call){noPods, annotated(map[string]string{})}, status.CodeNotInjected, 0, false},
+		"the runtime's annotations don't decide":    {[]func(*call){annotated(map[string]string{"sidecar.istio.io/status": ""})}, status.CodeSelected, 1, true},
+		"null annotations are unknown, not none":    {[]func(*call){annotated(nil)}, status.CodeSelected, 1, true},
+		"other plugins' runtimeConfig":              {[]func(*call){func(c *call) { c.config["runtimeConfig"] = object{"portMappings": []int{1}} }}, status.CodeSelected, 1, true},
+		"a name like the agent's, in another place": {[]func(*call){func(c *call) { rename(c, "shop", "meshcni-node-x2x") }}, status.CodeSelected, 1, true},
 		"no status annotation": {
-			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Annotations = nil }) }}, selection.NotInjected, 1, false,
+			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Annotations = nil }) }}, status.CodeNotInjected, 1, false,
 		},
 		"no proxy": {
-			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }) }}, selection.NoProxy, 1, false,
+			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }) }}, status.CodeNoProxy, 1, false,
 		},
 		"no interception, by the runtime's annotations": {
 			[]func(*call){noPods, annotated(map[string]string{"sidecar.istio.io/status": "{}", "sidecar.istio.io/interceptionMode": "NONE"})},
-			selection.InterceptionNone, 0, false,
+			status.CodeInterceptionNone, 0, false,
 		},
 		"no interception, by the pod's annotation": {
 			[]func(*call){func(c *call) {
 				pod(c, func(p *corev1.Pod) { p.Annotations["sidecar.istio.io/interceptionMode"] = "NONE" })
-			}}, selection.InterceptionNone, 1, false,
+			}}, status.CodeInterceptionNone, 1, false,
 		},
 		"no interception, by the pod's ProxyConfig": {
 			[]func(*call){func(c *call) {
 				pod(c, func(p *corev1.Pod) { p.Annotations["proxy.istio.io/config"] = "interceptionMode: NONE" })
-			}}, selection.InterceptionNone, 1, false,
+			}}, status.CodeInterceptionNone, 1, false,
 		},
 		"on the host's network": {
-			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Spec.HostNetwork = true }) }}, selection.HostNetwork, 1, false,
+			[]func(*call){func(c *call) { pod(c, func(p *corev1.Pod) { p.Spec.HostNetwork = true }) }}, status.CodeHostNetwork, 1, false,
 		},
-		"a namespace excluded by its labels": {[]func(*call){off}, selection.NamespaceExcludedByLabel, 2, false},
-		"labels that the selector leaves":    {[]func(*call){off, unlabelled}, selection.Selected, 2, true},
+		"a namespace excluded by its labels": {[]func(*call){off}, status.CodeNamespaceExcludedByLabel, 2, false},
+		"labels that the selector leaves":    {[]func(*call){off, unlabelled}, status.CodeSelected, 2, true},
 		"a pod that needs no namespace": {
-			[]func(*call){off, func(c *call) { pod(c, func(p *corev1.Pod) { p.Annotations = nil }) }}, selection.NotInjected, 1, false,
+			[]func(*call){off, func(c *call) { pod(c, func(p *corev1.Pod) { p.Annotations = nil }) }}, status.CodeNotInjected, 1, false,
 		},
 		"its namespace is excluded by name too": {
-			[]func(*call){noPods, off, func(c *call) { c.env["CNI_ARGS"] = args("kube-system", "dns", podUID) }}, selection.ExcludedNamespace, 0, false,
+			[]func(*call){noPods, off, func(c *call) { c.env["CNI_ARGS"] = args("kube-system", "dns", podUID) }}, status.CodeExcludedNamespace, 0, false,
 		},
-		"the runtime's annotations come first": {[]func(*call){noPods, off, annotated(map[string]string{})}, selection.NotInjected, 0, false},
-		"no UID from the runtime":              {[]func(*call){func(c *call) { c.env["CNI_ARGS"] = args("shop", "cart-0", "") }}, selection.Selected, 1, true},
+		"the runtime's annotations come first": {[]func(*call){noPods, off, annotated(map[string]string{})}, status.CodeNotInjected, 0, false},
+		"no UID from the runtime":              {[]func(*call){func(c *call) { c.env["CNI_ARGS"] = args("shop", "cart-0", "") }}, status.CodeSelected, 1, true},
 		"a mirror pod": {
 			[]func(*call){func(c *call) {
 				c.env["CNI_ARGS"] = args("shop", "cart-0", staticUID)
 				pod(c, func(p *corev1.Pod) { p.UID, p.Annotations["kubernetes.io/config.mirror"] = "other", staticUID })
-			}}, selection.Selected, 1, true,
+			}}, status.CodeSelected, 1, true,
 		},
 	}
 	for name, tc := range cases {
@@ -125,7 +126,7 @@ func TestWhoPassesAndWhatItCosts(t *testing.T) {
 			d := out.record(t, "decision")
 			assert.Equal(t, level(d), d["level"])
 			assert.EqualValues(t, tc.reason, d["reason"])
-			assert.Equal(t, tc.reason == selection.Selected, d["selected"])
+			assert.Equal(t, tc.reason == status.CodeSelected, d["selected"])
 			assert.EqualValues(t, tc.calls, d["api_calls"])
 			assert.NotEmpty(t, d["detail"])
 			assert.Equal(t, "ADD", d["verb"])
@@ -243,14 +244,14 @@ func TestOwnDialect(t *testing.T) {
 	c.plugin.Dialects = []dialect.Dialect{toy()}
 	c.config["dialect"] = "toy"
 	c.env["CNI_ARGS"] = args("kube-system", "a", "")
-	assert.EqualValues(t, selection.ExcludedNamespace, c.run(t).record(t, "decision")["reason"])
+	assert.EqualValues(t, status.CodeExcludedNamespace, c.run(t).record(t, "decision")["reason"])
 }
 
 // TestDeclinePanics: the pod does not start, and the runtime hears which dialect is wrong, also where another mesh comes after it.
 func TestDeclinePanics(t *testing.T) {
 	t.Parallel()
 	boom, after := toy(), toy()
-	boom.Policy.Decline = func(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
+	boom.Policy.Decline = func(pod *corev1.Pod, _ *corev1.Container) (status.Code, string) {
 		if pod.Annotations["boom"] != "" {
 			panic("ouch")
 		}

@@ -19,7 +19,6 @@ import (
 	"github.com/meshcni/meshcni/plugin/kubepod"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -40,7 +39,7 @@ func TestOnEvent(t *testing.T) {
 	e, out := run("ADD")
 	assert.Zero(t, out.exit)
 	assert.Equal(t, status.ID{Namespace: "shop", Name: "cart-0", UID: podUID}, e.Pod)
-	assert.Equal(t, selection.Selected, e.Decision.Reason)
+	assert.Equal(t, status.CodeSelected, e.Decision.Reason)
 	assert.Equal(t, plugin.Redirected, e.Outcome)
 	assert.Equal(t, []ruleset.Family{ruleset.IPv4}, e.Families)
 	assert.Equal(t, []dialect.BypassCode{dialect.BypassIPv6}, e.Bypasses)

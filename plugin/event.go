@@ -93,24 +93,15 @@ type Event struct {
 	Err *types.Error
 }
 
-// FailReason is a stable code for why an ADD failed. The log, the agent's status and explain have the same one.
-type FailReason string
-
-// The reasons.
-const (
-	PodRefused FailReason = "pod-refused" // the pod's settings are refused: they are to be corrected
-	AddFailed  FailReason = "add-failed"  // anything else: the runtime tries again, and the error says what to mend
-)
-
-// FailReason is empty unless the run is an ADD that failed.
-func (e Event) FailReason() FailReason {
+// FailReason is the code of why an ADD failed. It is empty unless the run is an ADD that failed.
+func (e Event) FailReason() status.Code {
 	switch {
 	case e.Verb != "ADD" || e.Err == nil:
 		return ""
 	case e.Err.Code == types.ErrInvalidNetworkConfig && e.Decision.Selected:
-		return PodRefused
+		return status.CodePodRefused
 	}
-	return AddFailed
+	return status.CodeAddFailed
 }
 
 // event returns what an ADD has to say.

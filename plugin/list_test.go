@@ -19,7 +19,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // listed makes the call one with several meshes.
@@ -45,48 +45,48 @@ func TestListOfDialects(t *testing.T) {
 		list      []string
 		change    []func(*call)
 		has       string
-		reason    selection.Reason
+		reason    status.Code
 		calls     int
 		said      []any // nil: no mesh was asked
 		contested string
 	}{
 		"the second has it": {
-			[]string{"linkerd", "istio"}, nil, "istio", selection.Selected, 1, []any{"linkerd: no-proxy", "istio: selected"}, "",
+			[]string{"linkerd", "istio"}, nil, "istio", status.CodeSelected, 1, []any{"linkerd: no-proxy", "istio: selected"}, "",
 		},
 		"a sidecar keeps ambient away": {
-			[]string{"ambient", "istio"}, nil, "istio", selection.Selected, 1, []any{"ambient: has-sidecar", "istio: selected"}, "",
+			[]string{"ambient", "istio"}, nil, "istio", status.CodeSelected, 1, []any{"ambient: has-sidecar", "istio: selected"}, "",
 		},
 		"annotations that rule it out for one alone": {
 			[]string{"istio", "linkerd"}, []func(*call){annotated(map[string]string{}), changed(func(p *corev1.Pod) {
 				plain(p)
 				linkerdToo(p)
-			})}, "linkerd", selection.Selected, 2, []any{"istio: no-proxy", "linkerd: selected"}, "",
+			})}, "linkerd", status.CodeSelected, 2, []any{"istio: no-proxy", "linkerd: selected"}, "",
 		},
 		"annotations that rule it out for all": {
-			[]string{"istio", "kuma"}, []func(*call){noPods, annotated(map[string]string{})}, "", selection.NotInjected, 0, nil, "",
+			[]string{"istio", "kuma"}, []func(*call){noPods, annotated(map[string]string{})}, "", status.CodeNotInjected, 0, nil, "",
 		},
 		"ambient may want a pod without annotations": {
-			[]string{"istio", "ambient"}, []func(*call){annotated(map[string]string{}), changed(plain)}, "", selection.NoProxy, 2,
+			[]string{"istio", "ambient"}, []func(*call){annotated(map[string]string{}), changed(plain)}, "", status.CodeNoProxy, 2,
 			[]any{"istio: no-proxy", "ambient: not-enabled"}, "",
 		},
 		"two would select it": {
-			[]string{"istio", "linkerd"}, []func(*call){changed(linkerdToo)}, "istio", selection.Selected, 2,
+			[]string{"istio", "linkerd"}, []func(*call){changed(linkerdToo)}, "istio", status.CodeSelected, 2,
 			[]any{"istio: selected", "linkerd: selected"}, "linkerd would select the pod too; istio has it, which is asked first",
 		},
 		"in the other order": {
-			[]string{"linkerd", "istio"}, []func(*call){changed(linkerdToo)}, "linkerd", selection.Selected, 2,
+			[]string{"linkerd", "istio"}, []func(*call){changed(linkerdToo)}, "linkerd", status.CodeSelected, 2,
 			[]any{"linkerd: selected", "istio: selected"}, "istio would select the pod too; linkerd has it, which is asked first",
 		},
 		"an excluded namespace": {
 			[]string{"ambient", "istio"}, []func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = args("kube-system", "dns", podUID) }},
-			"", selection.ExcludedNamespace, 0, nil, "",
+			"", status.CodeExcludedNamespace, 0, nil, "",
 		},
 		"the agent's own pod": {
 			[]string{"ambient", "istio"}, []func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = args("meshcni-system", "meshcni-node-x", podUID) }},
-			"", selection.AgentPod, 0, nil, "",
+			"", status.CodeAgentPod, 0, nil, "",
 		},
-		"no pod":        {[]string{"ambient", "istio"}, []func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = "" }}, "", selection.NotKubernetes, 0, nil, ""},
-		"a list of one": {[]string{"istio"}, nil, "istio", selection.Selected, 1, nil, ""},
+		"no pod":        {[]string{"ambient", "istio"}, []func(*call){noPods, func(c *call) { c.env["CNI_ARGS"] = "" }}, "", status.CodeNotKubernetes, 0, nil, ""},
+		"a list of one": {[]string{"istio"}, nil, "istio", status.CodeSelected, 1, nil, ""},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestUnreadPodOfSeveral(t *testing.T) {
 		out := c.run(t)
 		assert.Equal(t, passes, out.exit == 0, "%v: %s", list, out.stdout)
 		if passes {
-			assert.EqualValues(t, selection.NotInjected, out.record(t, "decision")["reason"])
+			assert.EqualValues(t, status.CodeNotInjected, out.record(t, "decision")["reason"])
 		} else {
 			out.fails(t, 11, "connection refused")
 		}

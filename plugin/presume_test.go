@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/plugin/plugintest"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // linkerdCall is an ADD of a pod that has Linkerd's proxy, with annotations by the runtime's word; nil: none known.
@@ -57,7 +57,7 @@ func TestPodThatCannotBeRead(t *testing.T) {
 				out := c.run(t)
 				require.Zero(t, out.exit, out.stdout)
 				d := out.record(t, "decision")
-				assert.EqualValues(t, selection.NotInjected, d["reason"])
+				assert.EqualValues(t, status.CodeNotInjected, d["reason"])
 				assert.Equal(t, "passed", d["outcome"])
 				assert.Contains(t, d["detail"], linkerd.ProxyVersion)
 				require.NotEmpty(t, d["warnings"])

@@ -17,7 +17,7 @@ func (r *run) remember(done captured) error {
 	record := attachment.Record{
 		ID:       r.attachment,
 		Pod:      status.ID{Namespace: r.pod.namespace, Name: r.pod.name, UID: r.pod.uid},
-		Selected: done.decision.Selected, Reason: status.Code(done.decision.Reason), Dialect: done.mesh,
+		Selected: done.decision.Selected, Reason: done.decision.Reason, Dialect: done.mesh,
 		By: r.command, Program: r.version(), Time: time.Now().UTC(),
 	}
 	if done.netns.Ino != 0 {

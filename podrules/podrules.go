@@ -16,7 +16,6 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -72,6 +71,6 @@ func Note(r *attachment.Record, mesh string, rs ruleset.Ruleset, applied apply.R
 		return false
 	}
 	r.Applied(applied.Backend, rs, applied.Skipped, applied.Left()...)
-	r.Selected, r.Reason, r.Dialect = true, status.Code(selection.Selected), mesh
+	r.Selected, r.Reason, r.Dialect = true, status.CodeSelected, mesh
 	return true
 }

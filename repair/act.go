@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // blockedWait is the wait before an eviction is tried again that a disruption budget forbids. Nothing tells when the budget allows it.
@@ -35,23 +36,23 @@ func (c *Controller) act(ctx context.Context, pod *corev1.Pod) result {
 
 func (c *Controller) label(ctx context.Context, pod *corev1.Pod, f Finding) result {
 	criteria := c.criteria(pod)
-	key, value, outcome := criteria.HandledLabel, criteria.HandledValue, OutcomeLabelled
+	key, value, outcome := criteria.HandledLabel, criteria.HandledValue, status.CodeLabelled
 	if !f.Broken {
-		value, outcome = "", OutcomeUnlabelled
+		value, outcome = "", status.CodeUnlabelled
 	}
 	got, err := c.cluster.Label(ctx, pod, key, value)
 	switch {
 	case err != nil:
 		return c.failed(fmt.Errorf("label pod: %w", err))
 	case got.UID != pod.UID || got.Labels[key] != value:
-		return result{outcome: OutcomeUnverified, reason: "no-label", detail: "the server took the label and does not show it", retry: true}
+		return result{outcome: status.CodeUnverified, reason: status.CodeNoLabel, detail: "the server took the label and does not show it", retry: true}
 	}
-	return result{outcome: outcome, reason: string(f.Reason), detail: fmt.Sprintf("%s=%s: %s", key, value, f.Detail)}
+	return result{outcome: outcome, reason: f.Reason, detail: fmt.Sprintf("%s=%s: %s", key, value, f.Detail)}
 }
 
 func (c *Controller) evict(ctx context.Context, pod *corev1.Pod, f Finding) result {
 	// A successor may show up before the answer does, so the time is taken first.
-	outcome, seen, now := OutcomeEvicted, c.tracks.get(pod.UID).seen, time.Now()
+	outcome, seen, now := status.CodeEvicted, c.tracks.get(pod.UID).seen, time.Now()
 	err := c.cluster.Evict(ctx, pod)
 	if apierrors.IsTooManyRequests(err) {
 		if !c.opts.Force {
@@ -59,9 +60,9 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod, f Finding) resu
 			if s, ok := apierrors.SuggestsClientDelay(err); ok {
 				wait = max(wait, time.Duration(s)*time.Second)
 			}
-			return result{outcome: OutcomeBlocked, reason: "disruption-budget", detail: words(err), wait: wait}
+			return result{outcome: status.CodeBlocked, reason: status.CodeDisruptionBudget, detail: words(err), wait: wait}
 		}
-		outcome = OutcomeDeleted
+		outcome = status.CodeDeleted
 		err = c.cluster.Delete(ctx, pod)
 	}
 	if err != nil {
@@ -73,9 +74,9 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod, f Finding) resu
 	case apierrors.IsNotFound(err), err == nil && (left.UID != pod.UID || left.DeletionTimestamp != nil):
 		return of(outcome, f)
 	case err != nil:
-		return result{outcome: OutcomeUnverified, reason: codeOf(err), detail: "deleted, but reading the pod again fails: " + words(err), retry: true}
+		return result{outcome: status.CodeUnverified, reason: codeOf(err), detail: "deleted, but reading the pod again fails: " + words(err), retry: true}
 	}
-	return result{outcome: OutcomeUnverified, reason: "not-deleting", detail: "the server took the deletion and the pod stays", retry: true}
+	return result{outcome: status.CodeUnverified, reason: status.CodeNotDeleting, detail: "the server took the deletion and the pod stays", retry: true}
 }
 
 func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) result {
@@ -87,21 +88,21 @@ func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) r
 		return redirectFailed(err)
 	}
 	if len(left) > 0 {
-		return result{outcome: OutcomeUnverified, reason: "rules-differ", detail: summary(left), retry: true}
+		return result{outcome: status.CodeUnverified, reason: status.CodeRulesDiffer, detail: summary(left), retry: true}
 	}
 	again := false
 	c.tracks.change(pod.UID, func(t *track) {
-		t.repaired, t.verified = time.Now(), verifiedRestored
+		t.repaired, t.verified = time.Now(), status.CodeRestored
 		t.times++
 		again = t.times > 1
 	})
 	c.observe(ctx, pod)
-	r := of(OutcomeRepaired, f)
+	r := of(status.CodeRepaired, f)
 	switch {
 	case !applied.Changed && again:
-		r = result{outcome: OutcomeIneffective, reason: "fails-again", detail: "the rules are there, but: " + f.Detail}
+		r = result{outcome: status.CodeIneffective, reason: status.CodeFailsAgain, detail: "the rules are there, but: " + f.Detail}
 	case !applied.Changed:
-		r.outcome, r.detail = OutcomeIntact, "the rules are there; the pod's check has yet to run again"
+		r.outcome, r.detail = status.CodeIntact, "the rules are there; the pod's check has yet to run again"
 	}
 	r.detail += unusable(applied)
 	return r
@@ -127,16 +128,16 @@ func unusable(applied apply.Result) (s string) {
 }
 
 func redirectFailed(err error) result {
-	r := result{outcome: OutcomeFailed, reason: "error", detail: words(err), retry: true}
+	r := result{outcome: status.CodeFailed, reason: status.CodeError, detail: words(err), retry: true}
 	switch {
 	case errors.Is(err, ErrNoProcess):
-		r.outcome, r.reason = OutcomeNoProcess, "no-process"
+		r.outcome, r.reason = status.CodeNoProcess, status.CodeNoProcess
 	case errors.Is(err, ErrVariant):
-		r.reason = "variant"
+		r.reason = status.CodeVariant
 	case errors.Is(err, ErrRefused):
-		r.reason = "pod-refused"
+		r.reason = status.CodePodRefused
 	case errors.Is(err, context.DeadlineExceeded):
-		r.reason = "timeout"
+		r.reason = status.CodeTimeout
 	}
 	return r
 }

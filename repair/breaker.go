@@ -10,21 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/internal/budget"
-)
-
-// heldReason is a stable code for why deletions are held back.
-type heldReason string
-
-const (
-	heldNotInstalled heldReason = "plugin-not-ready"
-	heldNotConfined  heldReason = "not-confined"
-	heldShare        heldReason = "too-many-broken"
-	heldSuccessor    heldReason = "successor-broken"
+	"github.com/meshcni/meshcni/status"
 )
 
 // held is the reason why a deletion has to wait, and the time.
 type held struct {
-	reason heldReason
+	reason status.Code
 	detail string
 	wait   time.Duration
 }
@@ -45,7 +36,7 @@ type breaker struct {
 	confined  func() error
 
 	mu    sync.Mutex
-	holds map[string]heldReason // by namespace, what held a deletion back last
+	holds map[string]status.Code // by namespace, what held a deletion back last
 }
 
 // census counts the pods that check their redirection, by namespace.
@@ -67,12 +58,12 @@ func (b *breaker) check(namespace string, pods census, now time.Time) *held {
 func (b *breaker) decide(namespace string, pods census, now time.Time) *held {
 	if b.installed != nil {
 		if err := b.installed(); err != nil {
-			return &held{heldNotInstalled, fmt.Sprintf("the plugin is not ready: %v", err), installedAgain}
+			return &held{status.CodePluginNotReady, fmt.Sprintf("the plugin is not ready: %v", err), installedAgain}
 		}
 	}
 	if b.confined != nil {
 		if err := b.confined(); err != nil {
-			return &held{heldNotConfined, fmt.Sprintf("deletions are not known to be confined to this node: %v", err), confinedAgain}
+			return &held{status.CodeNotConfined, fmt.Sprintf("deletions are not known to be confined to this node: %v", err), confinedAgain}
 		}
 	}
 	all, broken := 0, 0
@@ -91,9 +82,9 @@ func (b *breaker) decide(namespace string, pods census, now time.Time) *held {
 	case wait == 0:
 		return nil
 	case own:
-		return &held{heldShare, fmt.Sprintf("%d of the %d pods in the mesh that the namespace has on the node are broken", of.broken, of.candidates), wait}
+		return &held{status.CodeTooManyBroken, fmt.Sprintf("%d of the %d pods in the mesh that the namespace has on the node are broken", of.broken, of.candidates), wait}
 	}
-	return &held{heldShare, fmt.Sprintf("most pods in the mesh are broken in %d of the node's %d namespaces", broken, all), wait}
+	return &held{status.CodeTooManyBroken, fmt.Sprintf("most pods in the mesh are broken in %d of the node's %d namespaces", broken, all), wait}
 }
 
 // keep drops what is known of namespaces without pods, and what held back those that have no broken ones any more.
@@ -113,10 +104,10 @@ func (b *breaker) keep(pods census) {
 }
 
 // holding returns why deletions are held back, in any namespace.
-func (b *breaker) holding() map[heldReason]bool {
+func (b *breaker) holding() map[status.Code]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	reasons := map[heldReason]bool{}
+	reasons := map[status.Code]bool{}
 	for _, r := range b.holds {
 		reasons[r] = true
 	}
@@ -166,7 +157,7 @@ func (l *lineage) check(pod *corev1.Pod, seen, now time.Time) *held {
 	}
 	ago := now.Sub(last.deleted)
 	if wait := last.wait - ago; wait > 0 {
-		return &held{heldSuccessor, fmt.Sprintf("a pod of the same owner was deleted %s ago, and its successor is broken too", ago.Round(time.Second)), wait}
+		return &held{status.CodeSuccessorBroken, fmt.Sprintf("a pod of the same owner was deleted %s ago, and its successor is broken too", ago.Round(time.Second)), wait}
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -103,7 +102,7 @@ func (t traces) judge(pod *corev1.Pod, types []string) status.Pod {
 	switch {
 	case recorded && record.Selected:
 		return status.Pod{State: status.StateCaptured, Reason: status.CodeRecorded, Detail: "the plugin's record says so", Since: record.Time, Backend: record.Backend}
-	case recorded && record.Reason == status.Code(selection.AgentPod):
+	case recorded && record.Reason == status.CodeAgentPod:
 		return status.Pod{State: status.StateCaptured, Reason: status.CodeRecorded, Detail: "the plugin let it through as the agent's own", Since: record.Time}
 	case recorded:
 		return status.Pod{State: status.StateFailed, Reason: status.CodePassedOver,

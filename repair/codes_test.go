@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestCodesAreExplained: docs/troubleshooting.md explains each code of repair, and no other.
@@ -29,25 +31,21 @@ func TestCodesAreExplained(t *testing.T) {
 			explained[m[1]] = true
 		}
 	}
-	given := map[string]bool{eventDrifted: true, eventRestored: true, eventUncaptured: true}
-	for _, r := range Reasons {
-		given[string(r)] = true
-	}
-	for _, o := range Outcomes {
-		given[string(o)] = true
-	}
-	for _, v := range verifications {
-		given[string(v)] = true
-	}
-	for _, e := range eventReasons {
-		given[e.reason] = true
+	given := map[string]bool{}
+	for _, r := range status.Table() {
+		if r.Kind != status.KindCheck && r.Kind != status.KindOutcome && r.Kind != status.KindVerification {
+			continue
+		}
+		if given[string(r.Code)] = true; r.Event != "" {
+			given[r.Event] = true
+		}
 	}
 	assert.Equal(t, given, explained)
 	_, detection, _ := strings.Cut(string(text), "\n### A pod started without the plugin\n")
 	detection, _, _ = strings.Cut(detection, "\n## ")
-	assert.Contains(t, detection, eventUncaptured)
+	assert.Contains(t, detection, "MeshNotCaptured")
 	assert.Contains(t, string(text), "`"+eventBypass+"`")
-	for _, r := range []heldReason{heldNotInstalled, heldNotConfined, heldShare, heldSuccessor} {
+	for _, r := range []status.Code{status.CodePluginNotReady, status.CodeNotConfined, status.CodeTooManyBroken, status.CodeSuccessorBroken} {
 		assert.Contains(t, section, "`"+string(r)+"`", "why deletions are held back")
 	}
 }

@@ -93,7 +93,7 @@ func newController(o Options) (*Controller, error) {
 		opts: o, cluster: o.Cluster, redirector: o.Redirector, events: o.Events,
 		limits:  budget.ForGroups(o.NodeBudget, o.MaxBrokenShare, o.MinBroken, o.TrialInterval),
 		boots:   boots{putBack: o.PutBack},
-		breaker: breaker{node: budget.Breaker{MaxShare: o.MaxBrokenShare, MinBroken: o.MinBroken}, installed: o.Installed, confined: o.Confined, holds: map[string]heldReason{}},
+		breaker: breaker{node: budget.Breaker{MaxShare: o.MaxBrokenShare, MinBroken: o.MinBroken}, installed: o.Installed, confined: o.Confined, holds: map[string]status.Code{}},
 		tracks:  tracks{byUID: map[types.UID]track{}},
 		metrics: newMetrics(o),
 		tracer:  newTracer("", o.Records),

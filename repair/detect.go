@@ -56,11 +56,8 @@ func (l *Lost) has(pod *corev1.Pod, now status.Pod, found traces) bool {
 	})
 }
 
-// The reasons of events about pods that are not captured, or not wholly.
-const (
-	eventUncaptured = "MeshNotCaptured"
-	eventBypass     = "MeshBypass"
-)
+// eventBypass is the reason of the event about a pod that leaves ways past the mesh open.
+const eventBypass = "MeshBypass"
 
 // detect finds out whether a pod is captured, and reports it if that is news. It is called for each change of a pod, and
 // for all pods now and then.
@@ -108,7 +105,7 @@ func (c *Controller) foundUncaptured(ctx context.Context, pod *corev1.Pod, now s
 	}
 	told := was.told == now.Reason
 	if !told && c.mayTell() {
-		c.event(pod, corev1.EventTypeWarning, eventUncaptured, detail)
+		c.tell(pod, status.KindVerification, status.CodeUncaptured, detail)
 		told = true
 	}
 	c.tracks.change(pod.UID, func(t *track) {
@@ -187,11 +184,11 @@ func (c *Controller) known(pod *corev1.Pod, found traces, t track) status.Pod {
 	}
 	f := Diagnose(pod, c.criteria(pod))
 	switch {
-	case f.Reason == CheckPassed, f.Reason == Recovered:
+	case f.Reason == status.CodeCheckPassed, f.Reason == status.CodeRecovered:
 		now = status.Pod{State: status.StateCaptured, Reason: status.CodeCheckPassed, Detail: f.Detail, Since: now.Since}
-	case t.verified == verifiedIntact, t.verified == verifiedRestored:
+	case t.verified == status.CodeIntact, t.verified == status.CodeRestored:
 		now = status.Pod{State: status.StateCaptured, Reason: status.CodeVerified, Detail: "its live rules are the wanted ones", Since: now.Since}
-	case now.State == status.StateUnknown && t.verified == verifiedUncaptured:
+	case now.State == status.StateUnknown && t.verified == status.CodeUncaptured:
 		now = status.Pod{State: status.StateFailed, Reason: status.CodeNoRules, Detail: "none of its rules is there, and nothing says that it had any", Since: now.Since}
 	}
 	return now
@@ -225,7 +222,7 @@ func (c *Controller) diagnose(pod *corev1.Pod) Finding {
 	criteria := c.criteria(pod)
 	f := Diagnose(pod, criteria)
 	if detail := c.passed(pod); detail != "" && (f.Candidate || f.Broken) {
-		return Finding{Reason: NotSelected, Detail: detail}
+		return Finding{Reason: status.CodeNotSelected, Detail: detail}
 	}
 	t := c.tracks.get(pod.UID)
 	known := t.capture
@@ -236,10 +233,10 @@ func (c *Controller) diagnose(pod *corev1.Pod) Finding {
 		return f
 	}
 	f.Candidate = true
-	if known.State == status.StateFailed && f.Reason != Handled && (c.opts.Detect.Lost == nil || t.lost) {
-		f = Finding{Broken: true, Candidate: true, Reason: NotCaptured, Detail: known.Detail}
+	if known.State == status.StateFailed && f.Reason != status.CodeHandled && (c.opts.Detect.Lost == nil || t.lost) {
+		f = Finding{Broken: true, Candidate: true, Reason: status.CodeNotCaptured, Detail: known.Detail}
 		if criteria.handled(pod) {
-			f.Broken, f.Reason = false, Handled
+			f.Broken, f.Reason = false, status.CodeHandled
 		}
 	}
 	return f
@@ -320,13 +317,13 @@ var podStates = []string{countCaptured, countUncaptured, countCannotTell, countD
 func (c *Controller) stateOf(pod *corev1.Pod) string {
 	f, t := c.diagnose(pod), c.tracks.get(pod.UID)
 	switch {
-	case f.Broken && f.Reason != NotCaptured:
+	case f.Broken && f.Reason != status.CodeNotCaptured:
 		return countBroken
 	case t.capture.State == status.StateFailed:
 		return countUncaptured
 	case t.drifted:
 		return countDrifted
-	case t.capture.State == status.StateCaptured, t.capture.State == "" && t.other == "" && (f.Reason == CheckPassed || f.Reason == Recovered):
+	case t.capture.State == status.StateCaptured, t.capture.State == "" && t.other == "" && (f.Reason == status.CodeCheckPassed || f.Reason == status.CodeRecovered):
 		return countCaptured
 	case t.capture.State == "" && t.other != "":
 		return countOther

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/status"
 )
 
 func loadPod(t testing.TB, name string) *corev1.Pod {
@@ -44,60 +45,60 @@ func TestDiagnose(t *testing.T) {
 	cases := []struct {
 		name, pod string
 		criteria  repair.Criteria
-		want      repair.Reason
+		want      status.Code
 		candidate bool
 	}{
-		{"held back after failures", "crash-loop", is, repair.CheckFailed, true},
-		{"between failure and restart", "just-failed", is, repair.CheckFailed, true},
-		{"no last state yet", "first-failure", is, repair.CheckFailed, true},
-		{"runs again", "running-again", is, repair.Checking, true},
-		{"about to run in a new sandbox", "restarted-sandbox", is, repair.Checking, true},
-		{"recovered since", "recovered", is, repair.Recovered, true},
-		{"never broken", "passed", is, repair.CheckPassed, true},
-		{"not run yet", "not-run", is, repair.NotChecked, true},
-		{"scheduled, no status", "no-status", is, repair.NotChecked, true},
-		{"another exit code", "other-exit-code", is, repair.OtherFailure, true},
-		{"Job, restartPolicy Never", "job-failed", is, repair.CheckFailed, true},
-		{"Job, restartPolicy OnFailure", "job-on-failure", is, repair.CheckFailed, true},
-		{"completed", "job-succeeded", is, repair.Completed, false},
-		{"completed after it was broken", "succeeded-after-failure", is, repair.Completed, false},
-		{"deleting", "deleting", is, repair.Deleting, false},
-		{"labelled already", "labelled", is, repair.Handled, true},
-		{"label with another value", "labelled-otherwise", is, repair.CheckFailed, true},
-		{"label means nothing here", "labelled", with(func(c *repair.Criteria) { c.HandledLabel = "" }), repair.CheckFailed, true},
-		{"mirror pod", "mirror", is, repair.MirrorPod, false},
-		{"not injected", "no-annotation", is, repair.NotMatched, false},
-		{"annotation not asked for", "no-annotation", with(func(c *repair.Criteria) { c.Annotation, c.Policy = "", nil }), repair.CheckFailed, true},
-		{"no check in the pod", "no-check", is, repair.NoCheck, false},
-		{"host network", "host-network", is, repair.NotSelected, false},
-		{"injection switched off", "inject-disabled", is, repair.NotSelected, false},
-		{"excluded namespace", "crash-loop", repair.CriteriaFor(istio.New("default")), repair.NotSelected, false},
-		{"label selector", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "web"}) }), repair.CheckFailed, true},
-		{"label selector, others", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "db"}) }), repair.NotMatched, false},
+		{"held back after failures", "crash-loop", is, status.CodeCheckFailed, true},
+		{"between failure and restart", "just-failed", is, status.CodeCheckFailed, true},
+		{"no last state yet", "first-failure", is, status.CodeCheckFailed, true},
+		{"runs again", "running-again", is, status.CodeChecking, true},
+		{"about to run in a new sandbox", "restarted-sandbox", is, status.CodeChecking, true},
+		{"recovered since", "recovered", is, status.CodeRecovered, true},
+		{"never broken", "passed", is, status.CodeCheckPassed, true},
+		{"not run yet", "not-run", is, status.CodeNotChecked, true},
+		{"scheduled, no status", "no-status", is, status.CodeNotChecked, true},
+		{"another exit code", "other-exit-code", is, status.CodeOtherFailure, true},
+		{"Job, restartPolicy Never", "job-failed", is, status.CodeCheckFailed, true},
+		{"Job, restartPolicy OnFailure", "job-on-failure", is, status.CodeCheckFailed, true},
+		{"completed", "job-succeeded", is, status.CodeCompleted, false},
+		{"completed after it was broken", "succeeded-after-failure", is, status.CodeCompleted, false},
+		{"deleting", "deleting", is, status.CodeDeleting, false},
+		{"labelled already", "labelled", is, status.CodeHandled, true},
+		{"label with another value", "labelled-otherwise", is, status.CodeCheckFailed, true},
+		{"label means nothing here", "labelled", with(func(c *repair.Criteria) { c.HandledLabel = "" }), status.CodeCheckFailed, true},
+		{"mirror pod", "mirror", is, status.CodeMirrorPod, false},
+		{"not injected", "no-annotation", is, status.CodeNotMatched, false},
+		{"annotation not asked for", "no-annotation", with(func(c *repair.Criteria) { c.Annotation, c.Policy = "", nil }), status.CodeCheckFailed, true},
+		{"no check in the pod", "no-check", is, status.CodeNoCheck, false},
+		{"host network", "host-network", is, status.CodeNotSelected, false},
+		{"injection switched off", "inject-disabled", is, status.CodeNotSelected, false},
+		{"excluded namespace", "crash-loop", repair.CriteriaFor(istio.New("default")), status.CodeNotSelected, false},
+		{"label selector", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "web"}) }), status.CodeCheckFailed, true},
+		{"label selector, others", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "db"}) }), status.CodeNotMatched, false},
 		{"field selector", "crash-loop", with(func(c *repair.Criteria) {
 			c.Fields = fields.ParseSelectorOrDie("metadata.namespace!=kube-system,status.podIP=10.244.1.5")
-		}), repair.CheckFailed, true},
+		}), status.CodeCheckFailed, true},
 		{"field selector, others", "crash-loop", with(func(c *repair.Criteria) {
 			c.Fields = fields.ParseSelectorOrDie("spec.serviceAccountName=db")
-		}), repair.NotMatched, false},
-		{"message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "not ready for Istio" }), repair.CheckFailed, true},
-		{"another message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "no route to host" }), repair.OtherFailure, true},
-		{"other exit codes asked for", "other-exit-code", with(func(c *repair.Criteria) { c.ExitCodes = []int32{1, 126} }), repair.CheckFailed, true},
-		{"Linkerd's validator", "linkerd", repair.CriteriaFor(linkerd.New()), repair.CheckFailed, true},
-		{"Linkerd's validator, by hand", "linkerd", other("linkerd-network-validator", 95, ""), repair.CheckFailed, true},
-		{"Linkerd's validator, Istio's criteria", "linkerd", with(func(c *repair.Criteria) { c.Annotation = "" }), repair.NoCheck, false},
-		{"Kuma's validator", "kuma", repair.CriteriaFor(kuma.New()), repair.CheckFailed, true},
-		{"Kuma's validator, by hand", "kuma", other("kuma-validation", 1, "kuma.io/sidecar-injected"), repair.CheckFailed, true},
-		{"zero criteria", "crash-loop", repair.Criteria{}, repair.NoCheck, false},
+		}), status.CodeNotMatched, false},
+		{"message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "not ready for Istio" }), status.CodeCheckFailed, true},
+		{"another message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "no route to host" }), status.CodeOtherFailure, true},
+		{"other exit codes asked for", "other-exit-code", with(func(c *repair.Criteria) { c.ExitCodes = []int32{1, 126} }), status.CodeCheckFailed, true},
+		{"Linkerd's validator", "linkerd", repair.CriteriaFor(linkerd.New()), status.CodeCheckFailed, true},
+		{"Linkerd's validator, by hand", "linkerd", other("linkerd-network-validator", 95, ""), status.CodeCheckFailed, true},
+		{"Linkerd's validator, Istio's criteria", "linkerd", with(func(c *repair.Criteria) { c.Annotation = "" }), status.CodeNoCheck, false},
+		{"Kuma's validator", "kuma", repair.CriteriaFor(kuma.New()), status.CodeCheckFailed, true},
+		{"Kuma's validator, by hand", "kuma", other("kuma-validation", 1, "kuma.io/sidecar-injected"), status.CodeCheckFailed, true},
+		{"zero criteria", "crash-loop", repair.Criteria{}, status.CodeNoCheck, false},
 	}
-	seen := map[repair.Reason]bool{}
+	seen := map[status.Code]bool{}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			pod := loadPod(t, c.pod)
 			before := pod.DeepCopy()
 			f := repair.Diagnose(pod, c.criteria)
 			assert.Equal(t, c.want, f.Reason, f.Detail)
-			assert.Equal(t, c.want == repair.CheckFailed, f.Broken)
+			assert.Equal(t, c.want == status.CodeCheckFailed, f.Broken)
 			assert.Equal(t, c.candidate, f.Candidate)
 			assert.NotEmpty(t, f.Detail)
 			assert.Equal(t, before, pod, "the pod is only read")
@@ -106,8 +107,8 @@ func TestDiagnose(t *testing.T) {
 		})
 		seen[c.want] = true
 	}
-	seen[repair.NotCaptured] = true // not Diagnose's
-	for _, r := range repair.Reasons {
+	seen[status.CodeNotCaptured] = true // not Diagnose's
+	for _, r := range status.Codes(status.KindCheck) {
 		assert.True(t, seen[r], "no case for reason %s", r)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/repairtest"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // meshes configures several, with "default" a namespace whose pods ambient has, if they are without an Istio sidecar, and
@@ -118,7 +118,7 @@ func TestDetectionOfSeveralMeshes(t *testing.T) {
 // TestDeclinePanics: of the pod for which a mesh's Decline panics nothing can be told, and nothing is done to it. Others are dealt with.
 func TestDeclinePanics(t *testing.T) {
 	mesh := linkerd.New()
-	mesh.Policy.Decline = func(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
+	mesh.Policy.Decline = func(pod *corev1.Pod, _ *corev1.Container) (status.Code, string) {
 		if pod.Labels["boom"] != "" {
 			panic("boom")
 		}

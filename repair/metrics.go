@@ -61,15 +61,15 @@ func newMetrics(o Options) *metrics {
 }
 
 // troubles are the outcomes that need attention, with their reasons.
-var troubles = map[Outcome][]string{
-	OutcomeFailed:      {"error", "pod-refused", "refused", "timeout", "variant"},
-	OutcomeForbidden:   {"forbidden"},
-	OutcomeIneffective: {"fails-again", "gave-up"},
-	OutcomeUnverified:  {"no-label", "not-deleting", "rules-differ"},
-	OutcomeNoProcess:   {"no-process"},
-	OutcomeTooLate:     {string(CheckFailed)},
-	OutcomeDeferred:    {"node-budget", "cluster-budget"},
-	OutcomeBlocked:     {"disruption-budget"},
+var troubles = map[status.Code][]status.Code{
+	status.CodeFailed:      {status.CodeError, status.CodePodRefused, status.CodeRefused, status.CodeTimeout, status.CodeVariant},
+	status.CodeForbidden:   {status.CodeForbidden},
+	status.CodeIneffective: {status.CodeFailsAgain, status.CodeGaveUp},
+	status.CodeUnverified:  {status.CodeNoLabel, status.CodeNotDeleting, status.CodeRulesDiffer},
+	status.CodeNoProcess:   {status.CodeNoProcess},
+	status.CodeTooLate:     {status.CodeCheckFailed},
+	status.CodeDeferred:    {status.CodeNodeBudget, status.CodeClusterBudget},
+	status.CodeBlocked:     {status.CodeDisruptionBudget},
 }
 
 // begin creates the series that alerts watch. Prometheus does not count a first sample of 1 as an increase, so the series
@@ -78,7 +78,7 @@ func (m *metrics) begin(o Options) {
 	for _, kind := range []string{"expired", "forbidden", "closed", "other"} {
 		m.watch.WithLabelValues(kind)
 	}
-	for _, result := range verifications {
+	for _, result := range status.Codes(status.KindVerification) {
 		m.verified.WithLabelValues(string(result))
 	}
 	for _, code := range []status.Code{status.CodeNotCalled, status.CodePassedOver, status.CodeNoRules} {
@@ -91,7 +91,7 @@ func (m *metrics) begin(o Options) {
 	}
 	for outcome, reasons := range troubles {
 		for _, reason := range reasons {
-			m.outcomes.WithLabelValues(string(o.Action), string(outcome), reason)
+			m.outcomes.WithLabelValues(string(o.Action), string(outcome), string(reason))
 		}
 	}
 }
@@ -99,8 +99,8 @@ func (m *metrics) begin(o Options) {
 func (m *metrics) setReady(err error) { m.ready.Set(oneIf(err == nil)) }
 
 // setHeld shows why deletions are held back, in any namespace or on the whole node.
-func (m *metrics) setHeld(reasons map[heldReason]bool) {
-	for _, reason := range []heldReason{heldNotInstalled, heldNotConfined, heldShare} {
+func (m *metrics) setHeld(reasons map[status.Code]bool) {
+	for _, reason := range []status.Code{status.CodePluginNotReady, status.CodeNotConfined, status.CodeTooManyBroken} {
 		m.held.WithLabelValues(string(reason)).Set(oneIf(reasons[reason]))
 	}
 }

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/status"
 )
 
 // maxRepairs bounds the writes of a pod's rules while its check keeps failing.
@@ -16,8 +18,8 @@ const maxRepairs = 5
 
 // result is the end of one attempt. A zero outcome is not reported.
 type result struct {
-	outcome Outcome
-	reason  string
+	outcome status.Code
+	reason  status.Code
 	detail  string
 	// wait is the time until the next try; retry means to try again with growing waits.
 	wait  time.Duration
@@ -25,8 +27,8 @@ type result struct {
 }
 
 // of returns the result of a pod with the finding.
-func of(outcome Outcome, f Finding) result {
-	return result{outcome: outcome, reason: string(f.Reason), detail: f.Detail}
+func of(outcome status.Code, f Finding) result {
+	return result{outcome: outcome, reason: f.Reason, detail: f.Detail}
 }
 
 // process deals with one pod. It returns when to come back, if at all.
@@ -49,12 +51,12 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	case c.staleLabel(pod, f), c.comesAlive(pod, f):
 	case !f.Broken:
 		t := c.tracks.get(pod.UID)
-		if f.Reason == Recovered && !t.repaired.IsZero() && t.outcome != OutcomeRecovered {
-			c.report(pod, of(OutcomeRecovered, f))
+		if f.Reason == status.CodeRecovered && !t.repaired.IsZero() && t.outcome != status.CodeRecovered {
+			c.report(pod, of(status.CodeRecovered, f))
 		}
 		return 0, false
 	case c.opts.Action == ActionNone:
-		c.report(pod, of(OutcomeFound, f))
+		c.report(pod, of(status.CodeFound, f))
 		return 0, false
 	}
 	if wait := c.suspended(); wait > 0 {
@@ -69,14 +71,14 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 
 // staleLabel reports whether a healthy pod still has the label.
 func (c *Controller) staleLabel(pod *corev1.Pod, f Finding) bool {
-	healthy := f.Reason == CheckPassed || f.Reason == Recovered
+	healthy := f.Reason == status.CodeCheckPassed || f.Reason == status.CodeRecovered
 	return c.opts.Action == ActionLabel && healthy && c.criteria(pod).handled(pod)
 }
 
 // comesAlive reports whether a pod in which no process was found now runs its check. Without a pause process this is the
 // only time to repair it.
 func (c *Controller) comesAlive(pod *corev1.Pod, f Finding) bool {
-	return c.opts.Action == ActionRepair && f.Reason == Checking && c.tracks.get(pod.UID).outcome == OutcomeNoProcess
+	return c.opts.Action == ActionRepair && f.Reason == status.CodeChecking && c.tracks.get(pod.UID).outcome == status.CodeNoProcess
 }
 
 // attempt checks whether the pod may be acted on now, reads it again, and acts.
@@ -90,7 +92,7 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 		limits = c.boots.limits(cached.Namespace)
 	}
 	if wait := limits.Take(); wait > 0 {
-		return deferred("node", wait)
+		return deferred("node", status.CodeNodeBudget, wait)
 	}
 	start := time.Now()
 	fresh, r, ok := c.reread(ctx, cached)
@@ -105,12 +107,12 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 			if err != nil {
 				return c.failed(err)
 			}
-			return deferred("cluster", wait)
+			return deferred("cluster", status.CodeClusterBudget, wait)
 		}
 	}
 	r = c.act(ctx, fresh)
 	c.metrics.duration.WithLabelValues(string(c.opts.Action)).Observe(time.Since(start).Seconds())
-	if r.outcome == "" || r.outcome == OutcomeBlocked || r.outcome == OutcomeConflict { // nothing was done to the pod
+	if r.outcome == "" || r.outcome == status.CodeBlocked || r.outcome == status.CodeConflict { // nothing was done to the pod
 		limits.GiveBack()
 		if c.clusterBudget != nil {
 			_ = c.clusterBudget.giveBack(ctx) // a lost token only slows the pace
@@ -119,9 +121,9 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 	return r
 }
 
-func deferred(whose string, wait time.Duration) result {
+func deferred(whose string, reason status.Code, wait time.Duration) result {
 	return result{
-		outcome: OutcomeDeferred, reason: whose + "-budget", wait: wait,
+		outcome: status.CodeDeferred, reason: reason, wait: wait,
 		detail: fmt.Sprintf("the %s's budget allows the next action in %s", whose, wait.Round(100*time.Millisecond)),
 	}
 }
@@ -133,7 +135,7 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 	case ActionRepair:
 		switch {
 		case f.Final:
-			r = of(OutcomeTooLate, f)
+			r = of(status.CodeTooLate, f)
 			r.detail = "the pod has failed for good, so rules cannot help it; delete it"
 			return r, true
 		case t.repaired.IsZero():
@@ -141,11 +143,11 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 		case !f.FailedAt.After(t.repaired): // the check has not run since; times in a status are truncated to seconds
 			return result{}, true
 		case t.times >= maxRepairs:
-			return result{outcome: OutcomeIneffective, reason: "gave-up", detail: fmt.Sprintf("the check fails although the rules were written %d times", t.times)}, true
+			return result{outcome: status.CodeIneffective, reason: status.CodeGaveUp, detail: fmt.Sprintf("the check fails although the rules were written %d times", t.times)}, true
 		}
 	case ActionDelete:
 		if _, owned := ownerOf(pod); c.opts.SpareUnmanaged && !owned {
-			return result{outcome: OutcomeSpared, reason: "unmanaged", detail: "nothing would replace the pod"}, true
+			return result{outcome: status.CodeSpared, reason: status.CodeUnmanaged, detail: "nothing would replace the pod"}, true
 		}
 		now := time.Now()
 		h := c.lineage.check(pod, t.seen, now)
@@ -154,7 +156,7 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 			c.metrics.setHeld(c.breaker.holding())
 		}
 		if h != nil {
-			return result{outcome: OutcomeHeld, reason: string(h.reason), detail: h.detail, wait: h.wait}, true
+			return result{outcome: status.CodeHeld, reason: h.reason, detail: h.detail, wait: h.wait}, true
 		}
 	case ActionNone, ActionLabel:
 	}
@@ -168,9 +170,9 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 	case err != nil:
 		return nil, c.failed(fmt.Errorf("read pod: %w", err)), false
 	case fresh.UID != cached.UID: // the informer reports the other one, if that is broken too
-		return nil, result{outcome: OutcomeReplaced, reason: "other-uid", detail: fmt.Sprintf("another pod has the name: UID %s", fresh.UID)}, false
+		return nil, result{outcome: status.CodeReplaced, reason: status.CodeOtherUID, detail: fmt.Sprintf("another pod has the name: UID %s", fresh.UID)}, false
 	case fresh.Spec.NodeName != c.opts.Node:
-		return nil, result{outcome: OutcomeReplaced, reason: "other-node", detail: "the pod is on node " + fresh.Spec.NodeName}, false
+		return nil, result{outcome: status.CodeReplaced, reason: status.CodeOtherNode, detail: "the pod is on node " + fresh.Spec.NodeName}, false
 	}
 	if err := c.learn(ctx, fresh); err != nil {
 		return nil, c.failed(err), false
@@ -179,10 +181,10 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 	switch {
 	case f.Broken, c.staleLabel(fresh, f), c.comesAlive(fresh, f):
 		return fresh, result{}, true
-	case f.Reason == Deleting:
-		return nil, of(OutcomeGone, f), false
+	case f.Reason == status.CodeDeleting:
+		return nil, of(status.CodeGone, f), false
 	}
-	return nil, of(OutcomeMended, f), false
+	return nil, of(status.CodeMended, f), false
 }
 
 // failed returns the result of an error from the API server.
@@ -190,28 +192,28 @@ func (c *Controller) failed(err error) result {
 	switch {
 	case apierrors.IsForbidden(err):
 		if !c.refused(err) { // for example, an admission policy refuses this pod
-			return result{outcome: OutcomeFailed, reason: "refused", detail: words(err), retry: true}
+			return result{outcome: status.CodeFailed, reason: status.CodeRefused, detail: words(err), retry: true}
 		}
-		return result{outcome: OutcomeForbidden, reason: "forbidden", detail: words(err), wait: askAgain}
+		return result{outcome: status.CodeForbidden, reason: status.CodeForbidden, detail: words(err), wait: askAgain}
 	case apierrors.IsConflict(err):
-		return result{outcome: OutcomeConflict, reason: "conflict", detail: words(err), retry: true}
+		return result{outcome: status.CodeConflict, reason: status.CodeConflict, detail: words(err), retry: true}
 	case apierrors.IsNotFound(err):
-		return result{outcome: OutcomeGone, reason: "not-found", detail: "the pod is gone"}
+		return result{outcome: status.CodeGone, reason: status.CodeNotFound, detail: "the pod is gone"}
 	}
-	return result{outcome: OutcomeFailed, reason: codeOf(err), detail: words(err), retry: true}
+	return result{outcome: status.CodeFailed, reason: codeOf(err), detail: words(err), retry: true}
 }
 
 // codeOf returns a short code for an error, for metrics.
-func codeOf(err error) string {
+func codeOf(err error) status.Code {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
-		return "timeout"
+		return status.CodeTimeout
 	case apierrors.IsUnauthorized(err):
-		return "unauthorized"
+		return status.CodeUnauthorized
 	case apierrors.IsTooManyRequests(err):
-		return "too-many-requests"
+		return status.CodeTooManyRequests
 	case apierrors.ReasonForError(err) != "":
-		return "api-error"
+		return status.CodeAPIError
 	}
-	return "error"
+	return status.CodeError
 }

@@ -20,31 +20,21 @@ func (c *Controller) event(pod *corev1.Pod, kind, reason, note string) {
 	c.events.Event(pod, kind, reason, brief.Text(note, maxNote))
 }
 
-// eventReasons maps outcomes to Kubernetes events. Other outcomes are no events: there is nothing left to look at.
-var eventReasons = map[Outcome]struct{ kind, reason string }{
-	OutcomeFound:       {corev1.EventTypeWarning, "MeshRedirectionMissing"},
-	OutcomeLabelled:    {corev1.EventTypeWarning, "MeshRepairLabelled"},
-	OutcomeUnlabelled:  {corev1.EventTypeNormal, "MeshRepairUnlabelled"},
-	OutcomeEvicted:     {corev1.EventTypeWarning, "MeshRepairEvicted"},
-	OutcomeDeleted:     {corev1.EventTypeWarning, "MeshRepairDeleted"},
-	OutcomeRepaired:    {corev1.EventTypeNormal, "MeshRepairRepaired"},
-	OutcomeIntact:      {corev1.EventTypeNormal, "MeshRepairIntact"},
-	OutcomeRecovered:   {corev1.EventTypeNormal, "MeshRepairRecovered"},
-	OutcomeIneffective: {corev1.EventTypeWarning, "MeshRepairIneffective"},
-	OutcomeTooLate:     {corev1.EventTypeWarning, "MeshRepairTooLate"},
-	OutcomeMended:      {corev1.EventTypeNormal, "MeshRepairNotNeeded"},
-	OutcomeDeferred:    {corev1.EventTypeNormal, "MeshRepairDeferred"},
-	OutcomeHeld:        {corev1.EventTypeWarning, "MeshRepairHeld"},
-	OutcomeBlocked:     {corev1.EventTypeWarning, "MeshRepairBlocked"},
-	OutcomeSpared:      {corev1.EventTypeWarning, "MeshRepairSpared"},
-	OutcomeNoProcess:   {corev1.EventTypeWarning, "MeshRepairNoProcess"},
-	OutcomeUnverified:  {corev1.EventTypeWarning, "MeshRepairUnverified"},
-	OutcomeFailed:      {corev1.EventTypeWarning, "MeshRepairFailed"},
+// tell sends the event of a code, if it has one: a warning if somebody has to look.
+func (c *Controller) tell(pod *corev1.Pod, k status.Kind, code status.Code, note string) {
+	row, _ := status.Lookup(k, code)
+	kind := corev1.EventTypeNormal
+	if row.Attention {
+		kind = corev1.EventTypeWarning
+	}
+	if row.Event != "" {
+		c.event(pod, kind, row.Event, note)
+	}
 }
 
 // alwaysNews are the outcomes to report each time.
-var alwaysNews = map[Outcome]bool{
-	OutcomeLabelled: true, OutcomeUnlabelled: true, OutcomeEvicted: true, OutcomeDeleted: true, OutcomeRepaired: true,
+var alwaysNews = map[status.Code]bool{
+	status.CodeLabelled: true, status.CodeUnlabelled: true, status.CodeEvicted: true, status.CodeDeleted: true, status.CodeRepaired: true,
 }
 
 // report counts and logs a result and sends its event; once for a pod whose result stays the same.
@@ -57,13 +47,11 @@ func (c *Controller) report(pod *corev1.Pod, r result) {
 	if known && !alwaysNews[r.outcome] {
 		return
 	}
-	c.metrics.outcomes.WithLabelValues(string(c.opts.Action), string(r.outcome), r.reason).Inc()
-	if r.reason == string(NotCaptured) { // as detection has said it
-		r.reason = string(cmp.Or(c.tracks.get(pod.UID).uncaptured, status.Code(r.reason)))
+	c.metrics.outcomes.WithLabelValues(string(c.opts.Action), string(r.outcome), string(r.reason)).Inc()
+	if r.reason == status.CodeNotCaptured { // as detection has said it
+		r.reason = cmp.Or(c.tracks.get(pod.UID).uncaptured, r.reason)
 	}
 	c.opts.Log.Info("broken pod", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
-		"action", string(c.opts.Action), "outcome", string(r.outcome), "reason", r.reason, "detail", brief.Finding(r.detail))
-	if e, ok := eventReasons[r.outcome]; ok {
-		c.event(pod, e.kind, e.reason, r.detail)
-	}
+		"action", string(c.opts.Action), "outcome", string(r.outcome), "reason", string(r.reason), "detail", brief.Finding(r.detail))
+	c.tell(pod, status.KindOutcome, r.outcome, r.detail)
 }

@@ -17,11 +17,11 @@ import (
 type track struct {
 	seen       time.Time // first
 	looks      budget.Changes
-	outcome    Outcome
-	reason     string
+	outcome    status.Code
+	reason     status.Code
 	repaired   time.Time // when its rules were last seen to be right
 	times      int       // how often they were written
-	verified   verification
+	verified   status.Code
 	drifted    bool
 	capture    status.Pod           // zero: none of the mesh's, or nobody has looked
 	dialect    string               // the mesh that has it, when it was last looked at

@@ -16,30 +16,6 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// verification is a stable code for the result of comparing a pod's rules with the wanted ones.
-type verification string
-
-const (
-	verifiedIntact     verification = "intact"
-	verifiedDrifted    verification = "drifted"    // it had its rules, and some are not as they were
-	verifiedUncaptured verification = "uncaptured" // none is there, and nothing says that it had any
-	verifiedRestored   verification = "restored"
-	verifiedNoProcess  verification = "no-process"
-	verifiedVariant    verification = "variant"
-	verifiedRefused    verification = "refused"
-	verifiedFailed     verification = "failed"
-)
-
-var verifications = []verification{
-	verifiedIntact, verifiedDrifted, verifiedUncaptured, verifiedRestored, verifiedNoProcess, verifiedVariant, verifiedRefused, verifiedFailed,
-}
-
-// The reasons of events about drift.
-const (
-	eventDrifted  = "MeshRulesDrifted"
-	eventRestored = "MeshRulesRestored"
-)
-
 // verifyAll verifies the node's running captured pods round after round. It spreads a round evenly over the interval, so
 // that the cost is the same at any time. A pod whose look takes long delays neither the round nor other pods.
 func (c *Controller) verifyAll(ctx context.Context) {
@@ -96,7 +72,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	case errors.Is(err, ErrNotSelected), errors.Is(err, ErrNodeProxy), errors.Is(err, errSlow):
 		return
 	case err == nil && len(diffs) == 0:
-		c.verified(cached, verifiedIntact, "")
+		c.verified(cached, status.CodeIntact, "")
 		return
 	}
 	pod, err := c.cluster.Pod(ctx, cached.Namespace, cached.Name)
@@ -107,7 +83,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 		c.deny(err)
 		return
 	case err != nil:
-		c.verified(cached, verifiedFailed, "read pod: "+words(err))
+		c.verified(cached, status.CodeFailed, "read pod: "+words(err))
 		return
 	case pod.UID != cached.UID || !c.shouldHaveRules(pod):
 		return
@@ -118,13 +94,13 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	case err != nil:
 		c.verified(pod, verifyFailed(err), words(err))
 	case len(diffs) == 0:
-		c.verified(pod, verifiedIntact, "")
+		c.verified(pod, status.CodeIntact, "")
 	default:
 		if found := c.tracer.look(); c.neverHad(ctx, pod, found, diffs) {
-			c.verified(pod, verifiedUncaptured, "")
+			c.verified(pod, status.CodeUncaptured, "")
 			c.verifiedNone(ctx, pod, found)
 		} else {
-			c.verified(pod, verifiedDrifted, summary(diffs)+c.suspects())
+			c.verified(pod, status.CodeDrifted, summary(diffs)+c.suspects())
 		}
 		if c.opts.Action == ActionRepair {
 			c.restore(ctx, pod, diffs)
@@ -171,16 +147,16 @@ func (c *Controller) verifiedNone(ctx context.Context, pod *corev1.Pod, found tr
 	}
 }
 
-func verifyFailed(err error) verification {
+func verifyFailed(err error) status.Code {
 	switch {
 	case errors.Is(err, ErrNoProcess):
-		return verifiedNoProcess
+		return status.CodeNoProcess
 	case errors.Is(err, ErrVariant):
-		return verifiedVariant
+		return status.CodeVariant
 	case errors.Is(err, ErrRefused):
-		return verifiedRefused
+		return status.CodeRefused
 	}
-	return verifiedFailed
+	return status.CodeFailed
 }
 
 // restore restores drifted rules within the budget of the pod's namespace. Without a token, the next round does.
@@ -196,23 +172,23 @@ func (c *Controller) restore(ctx context.Context, pod *corev1.Pod, was []ruleset
 	case err != nil:
 		c.verified(pod, verifyFailed(err), words(err))
 	case len(left) > 0:
-		c.verified(pod, verifiedFailed, "restored, but "+summary(left))
+		c.verified(pod, status.CodeFailed, "restored, but "+summary(left))
 	default:
-		c.verified(pod, verifiedRestored, "restored: "+summary(was)+unusable(applied))
+		c.verified(pod, status.CodeRestored, "restored: "+summary(was)+unusable(applied))
 	}
 }
 
 // verified counts a result and, if it is news, logs it and sends an event.
-func (c *Controller) verified(pod *corev1.Pod, result verification, detail string) {
+func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string) {
 	c.metrics.verified.WithLabelValues(string(result)).Inc()
 	was, same := false, false
 	c.tracks.change(pod.UID, func(t *track) {
 		was, same = t.drifted, t.verified == result
 		t.verified = result
 		switch result {
-		case verifiedDrifted:
+		case status.CodeDrifted:
 			t.drifted = true
-		case verifiedIntact, verifiedRestored:
+		case status.CodeIntact, status.CodeRestored:
 			if t.drifted = false; c.opts.Detect == nil {
 				t.capture, t.told = status.Pod{}, ""
 			}
@@ -221,16 +197,16 @@ func (c *Controller) verified(pod *corev1.Pod, result verification, detail strin
 	detail = brief.Finding(detail)
 	log := c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID), "result", string(result))
 	switch {
-	case result == verifiedDrifted && !was:
+	case result == status.CodeDrifted && !was:
 		log.Warn("rules of a running pod have drifted", "reason", "rules", "detail", detail)
-		c.event(pod, corev1.EventTypeWarning, eventDrifted, detail)
-	case result == verifiedRestored:
+		c.tell(pod, status.KindVerification, result, detail)
+	case result == status.CodeRestored:
 		log.Info("rules of a running pod are restored", "detail", detail)
-		c.event(pod, corev1.EventTypeNormal, eventRestored, detail)
+		c.tell(pod, status.KindVerification, result, detail)
 	case same:
-	case result == verifiedFailed, result == verifiedVariant, result == verifiedRefused:
+	case result == status.CodeFailed, result == status.CodeVariant, result == status.CodeRefused:
 		log.Warn("rules of a running pod cannot be verified", "detail", detail)
-	case result == verifiedIntact && was:
+	case result == status.CodeIntact && was:
 		log.Info("rules of a running pod are as wanted again")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -16,8 +17,8 @@ func TestSelectorOfNamespaces(t *testing.T) {
 	on := metav1.LabelSelector{MatchLabels: map[string]string{"mode": "on"}}
 	p := selection.Policy{Selectors: []selection.Selector{{Namespace: on}}}
 	pod := &corev1.Pod{}
-	assert.Equal(t, selection.NotEnabled, p.Decide(pod, nil).Reason)
-	assert.Equal(t, selection.NotEnabled, p.Decide(pod, &corev1.Namespace{}).Reason)
+	assert.Equal(t, status.CodeNotEnabled, p.Decide(pod, nil).Reason)
+	assert.Equal(t, status.CodeNotEnabled, p.Decide(pod, &corev1.Namespace{}).Reason)
 	d := p.Decide(pod, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"mode": "on"}}})
 	assert.True(t, d.Selected)
 	assert.Contains(t, d.Detail, "selector")
@@ -29,7 +30,7 @@ func TestInvalidSelector(t *testing.T) {
 	assert.ErrorContains(t, p.Validate(), `namespace selector 2: "Like" is not a valid label selector operator`)
 	assert.NoError(t, policy.Validate())
 	p.Selectors = p.Selectors[1:]
-	assert.Equal(t, selection.NotEnabled, p.Decide(&corev1.Pod{}, nil).Reason, "what cannot be matches nothing")
+	assert.Equal(t, status.CodeNotEnabled, p.Decide(&corev1.Pod{}, nil).Reason, "what cannot be matches nothing")
 }
 
 func TestRuleOutByRequirement(t *testing.T) {
@@ -40,7 +41,7 @@ func TestRuleOutByRequirement(t *testing.T) {
 	d, _ = p.RuleOut(nil)
 	assert.Equal(t, "annotation a or b is absent", d.Detail)
 	d, _ = p.RuleOut(map[string]string{"b": "x", "other": ""})
-	assert.Equal(t, selection.HasSidecar, d.Reason)
+	assert.Equal(t, status.CodeHasSidecar, d.Reason)
 	_, out = p.RuleOut(map[string]string{"b": "x"})
 	assert.False(t, out)
 }
@@ -50,7 +51,7 @@ func TestPresumeOut(t *testing.T) {
 	for _, annotations := range []map[string]string{{}, {"other": "x"}, {"mesh/inject": "disabled"}} {
 		d, out := p.PresumeOut(annotations)
 		assert.True(t, out, annotations)
-		assert.Equal(t, selection.NotInjected, d.Reason)
+		assert.Equal(t, status.CodeNotInjected, d.Reason)
 		assert.Contains(t, d.Detail, "mesh/version or mesh/by")
 		_, out = p.RuleOut(annotations)
 		assert.False(t, out, "a pod that can be read is looked at")
@@ -78,19 +79,19 @@ func TestInjectSelects(t *testing.T) {
 	for _, c := range []struct {
 		labels, annotations map[string]string
 		namespace           *corev1.Namespace
-		gated, either       selection.Reason
+		gated, either       status.Code
 		warned              warning.Code // by the first
 	}{
-		{nil, nil, mesh, selection.Selected, selection.Selected, ""},
-		{nil, nil, plain, selection.NotEnabled, selection.NotEnabled, ""},
-		{nil, map[string]string{"net.example/join": "on"}, mesh, selection.Selected, selection.Selected, ""},
-		{nil, map[string]string{"net.example/join": "on"}, plain, selection.NotEnabled, selection.Selected, warning.NoEffect},
-		{map[string]string{"net.example/join": "always"}, nil, plain, selection.NotEnabled, selection.Selected, warning.NoEffect},
-		{nil, map[string]string{"net.example/join": "off"}, mesh, selection.InjectDisabled, selection.InjectDisabled, ""},
-		{map[string]string{"net.example/join": "off"}, map[string]string{"net.example/join": "on"}, plain, selection.InjectDisabled, selection.InjectDisabled, ""},
-		{nil, map[string]string{"net.example/join": "true"}, plain, selection.NotEnabled, selection.NotEnabled, warning.Invalid},
-		{nil, map[string]string{"net.example/jion": "on"}, plain, selection.NotEnabled, selection.NotEnabled, warning.Unknown},
-		{map[string]string{"net.example/Join": "off"}, nil, mesh, selection.Selected, selection.Selected, warning.Unknown},
+		{nil, nil, mesh, status.CodeSelected, status.CodeSelected, ""},
+		{nil, nil, plain, status.CodeNotEnabled, status.CodeNotEnabled, ""},
+		{nil, map[string]string{"net.example/join": "on"}, mesh, status.CodeSelected, status.CodeSelected, ""},
+		{nil, map[string]string{"net.example/join": "on"}, plain, status.CodeNotEnabled, status.CodeSelected, warning.NoEffect},
+		{map[string]string{"net.example/join": "always"}, nil, plain, status.CodeNotEnabled, status.CodeSelected, warning.NoEffect},
+		{nil, map[string]string{"net.example/join": "off"}, mesh, status.CodeInjectDisabled, status.CodeInjectDisabled, ""},
+		{map[string]string{"net.example/join": "off"}, map[string]string{"net.example/join": "on"}, plain, status.CodeInjectDisabled, status.CodeInjectDisabled, ""},
+		{nil, map[string]string{"net.example/join": "true"}, plain, status.CodeNotEnabled, status.CodeNotEnabled, warning.Invalid},
+		{nil, map[string]string{"net.example/jion": "on"}, plain, status.CodeNotEnabled, status.CodeNotEnabled, warning.Unknown},
+		{map[string]string{"net.example/Join": "off"}, nil, mesh, status.CodeSelected, status.CodeSelected, warning.Unknown},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: c.labels, Annotations: c.annotations}}
 		gated, both := byLabel.Decide(pod, c.namespace), either.Decide(pod, c.namespace)

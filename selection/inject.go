@@ -10,6 +10,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/misspelt"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -56,7 +57,7 @@ func (p Policy) unheeded(pod *corev1.Pod, d Decision) (warnings warning.List) {
 				}
 			}
 		}
-	case d.Reason == NotEnabled && !d.Undecided && p.saysOn(pod):
+	case d.Reason == status.CodeNotEnabled && !d.Undecided && p.saysOn(pod):
 		warnings = warning.List{warning.New(warning.NoEffect, p.InjectKey,
 			"%s %s=%s has no effect: %s", kind, p.InjectKey, brief.Quote(value), d.Detail)}
 	}

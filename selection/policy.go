@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -67,7 +68,7 @@ type Policy struct {
 	//
 	// It is also asked where only the pod's annotations are known. Proxy is then
 	// nil, and it must decline only what no other part of the pod can overrule.
-	Decline func(pod *corev1.Pod, proxy *corev1.Container) (reason Reason, detail string)
+	Decline func(pod *corev1.Pod, proxy *corev1.Container) (reason status.Code, detail string)
 	// Traces are annotations of which the injector leaves at least one on every pod that it injects. They do not decide
 	// about a pod that can be read; see [Policy.PresumeOut].
 	Traces []string
@@ -88,7 +89,7 @@ type Requirement struct {
 }
 
 // decided makes the Decision that rules a pod out, for the functions below. They report whether they do.
-func decided(r Reason, format string, args ...any) (Decision, bool) {
+func decided(r status.Code, format string, args ...any) (Decision, bool) {
 	return Decision{Reason: r, Detail: fmt.Sprintf(format, args...)}, true
 }
 
@@ -98,7 +99,7 @@ func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 	var warnings warning.List
 	d, out := p.ruleOut(pod, namespace, &warnings)
 	if !out {
-		d = Decision{Selected: true, Reason: Selected, Detail: p.selectedBecause(pod)}
+		d = Decision{Selected: true, Reason: status.CodeSelected, Detail: p.selectedBecause(pod)}
 		d.Undecided = namespace == nil && len(p.ExcludedNamespaceLabels) > 0
 	}
 	d.Warnings = append(warnings, p.unheeded(pod, d)...)
@@ -108,28 +109,28 @@ func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *warning.List) (Decision, bool) {
 	proxy := p.Proxy(pod)
 	if p.ExcludesNamespace(pod.Namespace) {
-		return decided(ExcludedNamespace, "namespace %q is excluded", pod.Namespace)
+		return decided(status.CodeExcludedNamespace, "namespace %q is excluded", pod.Namespace)
 	}
 	if pod.Spec.HostNetwork {
-		return decided(HostNetwork, "the pod uses the host's network")
+		return decided(status.CodeHostNetwork, "the pod uses the host's network")
 	}
 	if name := p.setsRules(pod); name != "" {
-		return decided(InitContainer, "container %q sets the rules itself", name)
+		return decided(status.CodeInitContainer, "container %q sets the rules itself", name)
 	}
 	if v := env(proxy, p.DisableEnv); v != "" {
 		if off, _ := readSwitch(p.DisableEnv, p.DisableEnv, v, nil, nil, warnings); off {
-			return decided(ProxyDisabled, "%s=%s on container %q", p.DisableEnv, v, proxy.Name)
+			return decided(status.CodeProxyDisabled, "%s=%s on container %q", p.DisableEnv, v, proxy.Name)
 		}
 	}
 	if len(p.ProxyContainers) > 0 && proxy == nil {
-		return decided(NoProxy, "no container is named %s", strings.Join(p.ProxyContainers, " or "))
+		return decided(status.CodeNoProxy, "no container is named %s", strings.Join(p.ProxyContainers, " or "))
 	}
 	if kind, ok := p.proxyType(proxy); ok && !slices.Contains(p.ProxyTypes, kind) {
-		return decided(ProxyType, "the proxy is a %s, not a %s", brief.Quote(kind), strings.Join(p.ProxyTypes, " or "))
+		return decided(status.CodeProxyType, "the proxy is a %s, not a %s", brief.Quote(kind), strings.Join(p.ProxyTypes, " or "))
 	}
 	if kind, value := p.inject(pod); value != "" {
 		if on, ok := readSwitch(kind+" "+p.InjectKey, p.InjectKey, value, p.InjectOn, p.InjectOff, warnings); ok && !on {
-			return decided(InjectDisabled, "%s %s is %s", kind, p.InjectKey, brief.Quote(value))
+			return decided(status.CodeInjectDisabled, "%s %s is %s", kind, p.InjectKey, brief.Quote(value))
 		}
 	}
 	if d, out := p.foreign(pod.Annotations); out {
@@ -146,7 +147,7 @@ func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *
 	}
 	for _, by := range p.ExcludedNamespaceLabels {
 		if namespace != nil && by.Matches(labels.Set(namespace.Labels)) {
-			return decided(NamespaceExcludedByLabel, "namespace %q is excluded: its labels match %s", pod.Namespace, brief.Quote(by.String()))
+			return decided(status.CodeNamespaceExcludedByLabel, "namespace %q is excluded: its labels match %s", pod.Namespace, brief.Quote(by.String()))
 		}
 	}
 	return Decision{}, false
@@ -213,16 +214,16 @@ func (p Policy) PresumeOut(annotations map[string]string) (Decision, bool) {
 	if annotations == nil || len(p.Traces) == 0 || injected {
 		return Decision{}, false
 	}
-	return decided(NotInjected, "annotation %s is absent", strings.Join(p.Traces, " or "))
+	return decided(status.CodeNotInjected, "annotation %s is absent", strings.Join(p.Traces, " or "))
 }
 
 func (p Policy) notInjected(annotations map[string]string) (Decision, bool) {
 	if _, ok := annotations[p.StatusAnnotation]; !ok && p.StatusAnnotation != "" {
-		return decided(NotInjected, "annotation %s is absent", p.StatusAnnotation)
+		return decided(status.CodeNotInjected, "annotation %s is absent", p.StatusAnnotation)
 	}
 	for _, r := range p.Required {
 		if !slices.ContainsFunc(r.Keys, func(key string) bool { return r.allows(annotations[key]) }) {
-			return decided(NotInjected, "%s", r.unmet(annotations))
+			return decided(status.CodeNotInjected, "%s", r.unmet(annotations))
 		}
 	}
 	return Decision{}, false
@@ -236,7 +237,7 @@ func (p Policy) declined(pod *corev1.Pod, proxy *corev1.Container) (d Decision, 
 	defer func() {
 		if v := recover(); v != nil {
 			err := fmt.Errorf("%w: %s", errDecline, brief.Text(fmt.Sprint(v), maxPanic))
-			d, out = Decision{Selected: true, Reason: Selected, Detail: err.Error(), Undecided: true, Err: err}, true
+			d, out = Decision{Selected: true, Reason: status.CodeSelected, Detail: err.Error(), Undecided: true, Err: err}, true
 		}
 	}()
 	reason, detail := p.Decline(pod, proxy)
@@ -251,7 +252,7 @@ func (p Policy) foreign(annotations map[string]string) (Decision, bool) {
 	if _, ok := annotations[p.ForeignAnnotation]; !ok || p.ForeignAnnotation == "" {
 		return Decision{}, false
 	}
-	return decided(HasSidecar, "annotation %s is there: the pod has a proxy of its own", p.ForeignAnnotation)
+	return decided(status.CodeHasSidecar, "annotation %s is there: the pod has a proxy of its own", p.ForeignAnnotation)
 }
 
 func (r Requirement) allows(value string) bool {
@@ -283,11 +284,11 @@ func (p Policy) notEnabled(pod *corev1.Pod, namespace *corev1.Namespace) (Decisi
 	case p.Selectors == nil, p.optsIn(pod):
 		return Decision{}, false
 	case undecided:
-		d, out := decided(NotEnabled, "no selector matches the pod's own labels, and those of its namespace are not known")
+		d, out := decided(status.CodeNotEnabled, "no selector matches the pod's own labels, and those of its namespace are not known")
 		d.Undecided = true
 		return d, out
 	}
-	return decided(NotEnabled, "no selector matches the labels of the pod and its namespace")
+	return decided(status.CodeNotEnabled, "no selector matches the labels of the pod and its namespace")
 }
 
 func matches(by *metav1.LabelSelector, of map[string]string) bool {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -41,15 +42,15 @@ var policy = selection.Policy{
 		{Keys: []string{"mesh/injected"}, Values: []string{"true", "yes"}},
 		{Keys: []string{"mesh/state", "mesh/state-v2"}},
 	},
-	Decline: func(pod *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) {
+	Decline: func(pod *corev1.Pod, proxy *corev1.Container) (status.Code, string) {
 		none := func(e corev1.EnvVar) bool { return e.Name == "MESH_INTERCEPTION" && e.Value == "none" }
 		switch {
 		case pod.Annotations["mesh/trial"] == "yes":
-			return selection.DryRun, "mesh/trial is yes"
+			return status.CodeDryRun, "mesh/trial is yes"
 		case pod.Annotations["mesh/interception"] == "none":
-			return selection.InterceptionNone, "annotation mesh/interception"
+			return status.CodeInterceptionNone, "annotation mesh/interception"
 		case proxy != nil && slices.ContainsFunc(proxy.Env, none):
-			return selection.InterceptionNone, "variable MESH_INTERCEPTION"
+			return status.CodeInterceptionNone, "variable MESH_INTERCEPTION"
 		}
 		return "", ""
 	},
@@ -134,79 +135,79 @@ func withoutStatus(p *corev1.Pod) { delete(p.Annotations, "mesh/status") }
 var cases = []struct {
 	name     string
 	changes  []func(*corev1.Pod)
-	reason   selection.Reason
+	reason   status.Code
 	warnings int
 }{
-	{"a meshed pod", nil, selection.Selected, 0},
-	{"without label", []func(*corev1.Pod){func(p *corev1.Pod) { p.Labels = nil }}, selection.Selected, 0},
-	{"an empty status is a status", []func(*corev1.Pod){func(p *corev1.Pod) { p.Annotations["mesh/status"] = "" }}, selection.Selected, 0},
+	{"a meshed pod", nil, status.CodeSelected, 0},
+	{"without label", []func(*corev1.Pod){func(p *corev1.Pod) { p.Labels = nil }}, status.CodeSelected, 0},
+	{"an empty status is a status", []func(*corev1.Pod){func(p *corev1.Pod) { p.Annotations["mesh/status"] = "" }}, status.CodeSelected, 0},
 
-	{"excluded namespace", []func(*corev1.Pod){in("kube-system")}, selection.ExcludedNamespace, 0},
-	{"not a prefix of one", []func(*corev1.Pod){in("kube")}, selection.Selected, 0},
+	{"excluded namespace", []func(*corev1.Pod){in("kube-system")}, status.CodeExcludedNamespace, 0},
+	{"not a prefix of one", []func(*corev1.Pod){in("kube")}, status.CodeSelected, 0},
 
-	{"host network", []func(*corev1.Pod){onHost}, selection.HostNetwork, 0},
+	{"host network", []func(*corev1.Pod){onHost}, status.CodeHostNetwork, 0},
 
-	{"init container", []func(*corev1.Pod){initContainer(corev1.Container{Name: "mesh-init"})}, selection.InitContainer, 0},
+	{"init container", []func(*corev1.Pod){initContainer(corev1.Container{Name: "mesh-init"})}, status.CodeInitContainer, 0},
 	{"init container that may set rules", []func(*corev1.Pod){initContainer(corev1.Container{
 		Name: "mesh-setup", SecurityContext: &corev1.SecurityContext{Privileged: &yes},
-	})}, selection.InitContainer, 0},
+	})}, status.CodeInitContainer, 0},
 	{"init container with the capability for it", []func(*corev1.Pod){initContainer(corev1.Container{
 		Name: "mesh-setup", SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}}},
-	})}, selection.InitContainer, 0},
+	})}, status.CodeInitContainer, 0},
 	{"init container with all capabilities", []func(*corev1.Pod){initContainer(corev1.Container{
 		Name: "mesh-setup", SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"ALL"}}},
-	})}, selection.InitContainer, 0},
+	})}, status.CodeInitContainer, 0},
 	{"init container that may not", []func(*corev1.Pod){initContainer(corev1.Container{
 		Name: "mesh-setup", SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"NET_ADMIN"}}},
-	})}, selection.Selected, 0},
-	{"its name on an ordinary container", []func(*corev1.Pod){container("mesh-init")}, selection.InitContainer, 0},
-	{"somebody else's init container", []func(*corev1.Pod){initContainer(corev1.Container{Name: "migrate"})}, selection.Selected, 0},
+	})}, status.CodeSelected, 0},
+	{"its name on an ordinary container", []func(*corev1.Pod){container("mesh-init")}, status.CodeInitContainer, 0},
+	{"somebody else's init container", []func(*corev1.Pod){initContainer(corev1.Container{Name: "migrate"})}, status.CodeSelected, 0},
 
-	{"disabled", []func(*corev1.Pod){proxyEnv("MESH_OFF", "true")}, selection.ProxyDisabled, 0},
-	{"disabled, said as 1", []func(*corev1.Pod){proxyEnv("MESH_OFF", "1")}, selection.ProxyDisabled, 0},
-	{"not disabled", []func(*corev1.Pod){proxyEnv("MESH_OFF", "false")}, selection.Selected, 0},
-	{"disabled by what is no boolean", []func(*corev1.Pod){proxyEnv("MESH_OFF", "perhaps")}, selection.Selected, 1},
-	{"the last of two counts", []func(*corev1.Pod){proxyEnv("MESH_OFF", "true"), proxyEnv("MESH_OFF", "false")}, selection.Selected, 0},
+	{"disabled", []func(*corev1.Pod){proxyEnv("MESH_OFF", "true")}, status.CodeProxyDisabled, 0},
+	{"disabled, said as 1", []func(*corev1.Pod){proxyEnv("MESH_OFF", "1")}, status.CodeProxyDisabled, 0},
+	{"not disabled", []func(*corev1.Pod){proxyEnv("MESH_OFF", "false")}, status.CodeSelected, 0},
+	{"disabled by what is no boolean", []func(*corev1.Pod){proxyEnv("MESH_OFF", "perhaps")}, status.CodeSelected, 1},
+	{"the last of two counts", []func(*corev1.Pod){proxyEnv("MESH_OFF", "true"), proxyEnv("MESH_OFF", "false")}, status.CodeSelected, 0},
 	{"on another container it says nothing", []func(*corev1.Pod){func(p *corev1.Pod) {
 		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "MESH_OFF", Value: "true"}}
-	}}, selection.Selected, 0},
+	}}, status.CodeSelected, 0},
 
-	{"no proxy", []func(*corev1.Pod){withoutProxy}, selection.NoProxy, 0},
-	{"native sidecar", []func(*corev1.Pod){withoutProxy, initContainer(corev1.Container{Name: "mesh-proxy"})}, selection.Selected, 0},
+	{"no proxy", []func(*corev1.Pod){withoutProxy}, status.CodeNoProxy, 0},
+	{"native sidecar", []func(*corev1.Pod){withoutProxy, initContainer(corev1.Container{Name: "mesh-proxy"})}, status.CodeSelected, 0},
 	{"native sidecar that is disabled", []func(*corev1.Pod){withoutProxy, initContainer(corev1.Container{
 		Name: "mesh-proxy", Env: []corev1.EnvVar{{Name: "MESH_OFF", Value: "true"}},
-	})}, selection.ProxyDisabled, 0},
+	})}, status.CodeProxyDisabled, 0},
 
-	{"another type", []func(*corev1.Pod){proxyArgs("proxy", "router")}, selection.ProxyType, 0},
-	{"an empty type", []func(*corev1.Pod){proxyArgs("proxy", "")}, selection.ProxyType, 0},
-	{"one argument says no type", []func(*corev1.Pod){proxyArgs("proxy")}, selection.Selected, 0},
-	{"another command has no type", []func(*corev1.Pod){proxyArgs("wait", "router")}, selection.Selected, 0},
-	{"only the second argument counts", []func(*corev1.Pod){proxyArgs("proxy", "--log", "router")}, selection.ProxyType, 0},
+	{"another type", []func(*corev1.Pod){proxyArgs("proxy", "router")}, status.CodeProxyType, 0},
+	{"an empty type", []func(*corev1.Pod){proxyArgs("proxy", "")}, status.CodeProxyType, 0},
+	{"one argument says no type", []func(*corev1.Pod){proxyArgs("proxy")}, status.CodeSelected, 0},
+	{"another command has no type", []func(*corev1.Pod){proxyArgs("wait", "router")}, status.CodeSelected, 0},
+	{"only the second argument counts", []func(*corev1.Pod){proxyArgs("proxy", "--log", "router")}, status.CodeProxyType, 0},
 
-	{"label false", []func(*corev1.Pod){label("false")}, selection.InjectDisabled, 0},
-	{"label F", []func(*corev1.Pod){label("F")}, selection.InjectDisabled, 0},
-	{"annotation false", []func(*corev1.Pod){annotation("false")}, selection.InjectDisabled, 0},
-	{"label true hides annotation false", []func(*corev1.Pod){annotation("false"), label("true")}, selection.Selected, 0},
-	{"label false hides annotation true", []func(*corev1.Pod){annotation("true"), label("false")}, selection.InjectDisabled, 0},
-	{"an empty label hides annotation false", []func(*corev1.Pod){annotation("false"), label("")}, selection.Selected, 0},
-	{"a label that is no boolean hides annotation false", []func(*corev1.Pod){annotation("false"), label("maybe")}, selection.Selected, 1},
-	{"a label that is no boolean", []func(*corev1.Pod){label("no")}, selection.Selected, 1},
-	{"an annotation that is no boolean", []func(*corev1.Pod){annotation("off")}, selection.Selected, 1},
+	{"label false", []func(*corev1.Pod){label("false")}, status.CodeInjectDisabled, 0},
+	{"label F", []func(*corev1.Pod){label("F")}, status.CodeInjectDisabled, 0},
+	{"annotation false", []func(*corev1.Pod){annotation("false")}, status.CodeInjectDisabled, 0},
+	{"label true hides annotation false", []func(*corev1.Pod){annotation("false"), label("true")}, status.CodeSelected, 0},
+	{"label false hides annotation true", []func(*corev1.Pod){annotation("true"), label("false")}, status.CodeInjectDisabled, 0},
+	{"an empty label hides annotation false", []func(*corev1.Pod){annotation("false"), label("")}, status.CodeSelected, 0},
+	{"a label that is no boolean hides annotation false", []func(*corev1.Pod){annotation("false"), label("maybe")}, status.CodeSelected, 1},
+	{"a label that is no boolean", []func(*corev1.Pod){label("no")}, status.CodeSelected, 1},
+	{"an annotation that is no boolean", []func(*corev1.Pod){annotation("off")}, status.CodeSelected, 1},
 
-	{"another kind of proxy", []func(*corev1.Pod){annotate("other/status", "")}, selection.HasSidecar, 0},
-	{"no selector matches", []func(*corev1.Pod){off}, selection.NotEnabled, 0},
-	{"a requirement has another value", []func(*corev1.Pod){annotate("mesh/injected", "false")}, selection.NotInjected, 0},
-	{"a requirement is met by its second value", []func(*corev1.Pod){annotate("mesh/injected", "yes")}, selection.Selected, 0},
-	{"a requirement is empty", []func(*corev1.Pod){annotate("mesh/state", "")}, selection.NotInjected, 0},
-	{"a requirement is met under its second key", []func(*corev1.Pod){annotate("mesh/state", ""), annotate("mesh/state-v2", "x")}, selection.Selected, 0},
-	{"not injected", []func(*corev1.Pod){withoutStatus}, selection.NotInjected, 0},
-	{"a trial run", []func(*corev1.Pod){annotate("mesh/trial", "yes")}, selection.DryRun, 0},
-	{"no trial run", []func(*corev1.Pod){annotate("mesh/trial", "no")}, selection.Selected, 0},
-	{"no interception, by annotation", []func(*corev1.Pod){annotate("mesh/interception", "none")}, selection.InterceptionNone, 0},
-	{"no interception, by the proxy", []func(*corev1.Pod){proxyEnv("MESH_INTERCEPTION", "none")}, selection.InterceptionNone, 0},
-	{"no interception, with warnings", []func(*corev1.Pod){annotate("mesh/interception", "none"), label("no")}, selection.InterceptionNone, 1},
-	{"its namespace has the label", []func(*corev1.Pod){in("off")}, selection.NamespaceExcludedByLabel, 0},
-	{"warnings are kept", []func(*corev1.Pod){withoutStatus, label("no"), proxyEnv("MESH_OFF", "so so")}, selection.NotInjected, 2},
+	{"another kind of proxy", []func(*corev1.Pod){annotate("other/status", "")}, status.CodeHasSidecar, 0},
+	{"no selector matches", []func(*corev1.Pod){off}, status.CodeNotEnabled, 0},
+	{"a requirement has another value", []func(*corev1.Pod){annotate("mesh/injected", "false")}, status.CodeNotInjected, 0},
+	{"a requirement is met by its second value", []func(*corev1.Pod){annotate("mesh/injected", "yes")}, status.CodeSelected, 0},
+	{"a requirement is empty", []func(*corev1.Pod){annotate("mesh/state", "")}, status.CodeNotInjected, 0},
+	{"a requirement is met under its second key", []func(*corev1.Pod){annotate("mesh/state", ""), annotate("mesh/state-v2", "x")}, status.CodeSelected, 0},
+	{"not injected", []func(*corev1.Pod){withoutStatus}, status.CodeNotInjected, 0},
+	{"a trial run", []func(*corev1.Pod){annotate("mesh/trial", "yes")}, status.CodeDryRun, 0},
+	{"no trial run", []func(*corev1.Pod){annotate("mesh/trial", "no")}, status.CodeSelected, 0},
+	{"no interception, by annotation", []func(*corev1.Pod){annotate("mesh/interception", "none")}, status.CodeInterceptionNone, 0},
+	{"no interception, by the proxy", []func(*corev1.Pod){proxyEnv("MESH_INTERCEPTION", "none")}, status.CodeInterceptionNone, 0},
+	{"no interception, with warnings", []func(*corev1.Pod){annotate("mesh/interception", "none"), label("no")}, status.CodeInterceptionNone, 1},
+	{"its namespace has the label", []func(*corev1.Pod){in("off")}, status.CodeNamespaceExcludedByLabel, 0},
+	{"warnings are kept", []func(*corev1.Pod){withoutStatus, label("no"), proxyEnv("MESH_OFF", "so so")}, status.CodeNotInjected, 2},
 }
 
 func TestDecide(t *testing.T) {
@@ -216,12 +217,12 @@ func TestDecide(t *testing.T) {
 			before := pod.DeepCopy()
 			d := policy.Decide(pod, namespaceOf(pod))
 			assert.Equal(t, c.reason, d.Reason, d.Detail)
-			assert.Equal(t, c.reason == selection.Selected, d.Selected)
+			assert.Equal(t, c.reason == status.CodeSelected, d.Selected)
 			assert.NotEmpty(t, d.Detail)
 			assert.Len(t, d.Warnings, c.warnings)
 			assert.Equal(t, before, pod, "Decide changed the pod")
 			alone := policy.Decide(pod, nil)
-			if last := c.reason == selection.Selected || c.reason == selection.NamespaceExcludedByLabel; last {
+			if last := c.reason == status.CodeSelected || c.reason == status.CodeNamespaceExcludedByLabel; last {
 				assert.True(t, alone.Undecided, "the namespace may still exclude it")
 				return
 			}
@@ -232,43 +233,43 @@ func TestDecide(t *testing.T) {
 
 // TestEveryReasonHasACase keeps the table above complete.
 func TestEveryReasonHasACase(t *testing.T) {
-	seen := map[selection.Reason]bool{}
+	seen := map[status.Code]bool{}
 	for _, c := range cases {
 		seen[c.reason] = true
 	}
-	for _, r := range selection.Reasons {
+	for _, r := range selection.Reasons() {
 		assert.True(t, seen[r], "no case gives reason %q", r)
 	}
-	assert.Len(t, seen, len(selection.Reasons), "a reason is missing from Reasons")
+	assert.Len(t, seen, len(selection.Reasons()), "a reason is missing from Reasons")
 }
 
 // TestOrder: of two reasons against a pod the earlier in Reasons is given.
 func TestOrder(t *testing.T) {
-	against := map[selection.Reason]func(*corev1.Pod){
-		selection.ExcludedNamespace: in("kube-system"),
-		selection.HostNetwork:       onHost,
-		selection.InitContainer:     container("mesh-init"),
-		selection.ProxyDisabled:     proxyEnv("MESH_OFF", "true"),
-		selection.NoProxy:           withoutProxy,
-		selection.ProxyType:         proxyArgs("proxy", "router"),
-		selection.InjectDisabled:    label("false"),
-		selection.HasSidecar:        annotate("other/status", "x"),
-		selection.NotEnabled: func(p *corev1.Pod) {
+	against := map[status.Code]func(*corev1.Pod){
+		status.CodeExcludedNamespace: in("kube-system"),
+		status.CodeHostNetwork:       onHost,
+		status.CodeInitContainer:     container("mesh-init"),
+		status.CodeProxyDisabled:     proxyEnv("MESH_OFF", "true"),
+		status.CodeNoProxy:           withoutProxy,
+		status.CodeProxyType:         proxyArgs("proxy", "router"),
+		status.CodeInjectDisabled:    label("false"),
+		status.CodeHasSidecar:        annotate("other/status", "x"),
+		status.CodeNotEnabled: func(p *corev1.Pod) {
 			p.Labels = maps.Clone(p.Labels)
 			p.Labels["mesh/mode"] = "off"
 		},
-		selection.NotInjected:              withoutStatus,
-		selection.DryRun:                   annotate("mesh/trial", "yes"),
-		selection.InterceptionNone:         annotate("mesh/interception", "none"),
-		selection.NamespaceExcludedByLabel: in("off"),
+		status.CodeNotInjected:              withoutStatus,
+		status.CodeDryRun:                   annotate("mesh/trial", "yes"),
+		status.CodeInterceptionNone:         annotate("mesh/interception", "none"),
+		status.CodeNamespaceExcludedByLabel: in("off"),
 	}
 	// Both are about the proxy container, which the other says is absent.
-	apart := []selection.Reason{selection.ProxyDisabled, selection.ProxyType}
-	spaces := []selection.Reason{selection.ExcludedNamespace, selection.NamespaceExcludedByLabel} // a pod has one namespace
-	for i, first := range selection.Reasons {
-		for _, second := range selection.Reasons[i+1:] {
-			if second == selection.Selected || first == selection.NoProxy && slices.Contains(apart, second) ||
-				second == selection.NoProxy && slices.Contains(apart, first) || slices.Contains(spaces, first) && slices.Contains(spaces, second) {
+	apart := []status.Code{status.CodeProxyDisabled, status.CodeProxyType}
+	spaces := []status.Code{status.CodeExcludedNamespace, status.CodeNamespaceExcludedByLabel} // a pod has one namespace
+	for i, first := range selection.Reasons() {
+		for _, second := range selection.Reasons()[i+1:] {
+			if second == status.CodeSelected || first == status.CodeNoProxy && slices.Contains(apart, second) ||
+				second == status.CodeNoProxy && slices.Contains(apart, first) || slices.Contains(spaces, first) && slices.Contains(spaces, second) {
 				continue
 			}
 			pod := meshed(against[first], against[second])
@@ -281,7 +282,7 @@ func TestOrder(t *testing.T) {
 // TestDeclinePanics: what cannot be told is neither out nor decided, and what rules the pod out before is as ever.
 func TestDeclinePanics(t *testing.T) {
 	p := policy
-	p.Decline = func(_ *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) { panic(proxy) }
+	p.Decline = func(_ *corev1.Pod, proxy *corev1.Container) (status.Code, string) { panic(proxy) }
 	pod := meshed()
 	for _, namespace := range []*corev1.Namespace{nil, namespaceOf(pod)} {
 		d := p.Decide(pod, namespace)
@@ -296,22 +297,22 @@ func TestDeclinePanics(t *testing.T) {
 	pod.Spec.HostNetwork = true
 	d = p.Decide(pod, nil)
 	require.NoError(t, d.Err)
-	assert.Equal(t, selection.HostNetwork, d.Reason)
+	assert.Equal(t, status.CodeHostNetwork, d.Reason)
 }
 
 // An injector may have words of its own for on and off, and a dialect reasons.
 func TestWordsOfItsOwn(t *testing.T) {
 	p := selection.Policy{
 		InjectKey: "mesh/inject", InjectOn: []string{"enabled"}, InjectOff: []string{"disabled", "off"},
-		Decline: func(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
+		Decline: func(pod *corev1.Pod, _ *corev1.Container) (status.Code, string) {
 			if pod.Annotations["mesh/gateway"] != "" {
 				return "is-gateway", "annotation mesh/gateway is there"
 			}
 			return "", ""
 		},
 	}
-	for value, reason := range map[string]selection.Reason{
-		"enabled": selection.Selected, "disabled": selection.InjectDisabled, "off": selection.InjectDisabled,
+	for value, reason := range map[string]status.Code{
+		"enabled": status.CodeSelected, "disabled": status.CodeInjectDisabled, "off": status.CodeInjectDisabled,
 	} {
 		d := p.Decide(meshed(label(value)), nil)
 		assert.Equal(t, reason, d.Reason, value)
@@ -339,16 +340,16 @@ func TestWordsOfItsOwn(t *testing.T) {
 func TestRuleOut(t *testing.T) {
 	d, out := policy.RuleOut(map[string]string{"other": "x"})
 	assert.True(t, out)
-	assert.Equal(t, selection.NotInjected, d.Reason)
+	assert.Equal(t, status.CodeNotInjected, d.Reason)
 	assert.False(t, d.Selected)
 	_, out = policy.RuleOut(map[string]string{"mesh/status": "", "mesh/injected": "true", "mesh/state": "x"})
 	assert.False(t, out, "a pod with a status may be in the mesh")
 	d, out = policy.RuleOut(map[string]string{"mesh/status": "", "mesh/injected": "true", "mesh/state": "x", "mesh/trial": "yes"})
 	assert.True(t, out)
-	assert.Equal(t, selection.Decision{Reason: selection.DryRun, Detail: "mesh/trial is yes"}, d)
+	assert.Equal(t, selection.Decision{Reason: status.CodeDryRun, Detail: "mesh/trial is yes"}, d)
 	d, out = policy.RuleOut(map[string]string{"mesh/status": "", "mesh/injected": "true", "mesh/state": "x", "mesh/interception": "none"})
 	assert.True(t, out)
-	assert.Equal(t, selection.InterceptionNone, d.Reason)
+	assert.Equal(t, status.CodeInterceptionNone, d.Reason)
 	_, out = selection.Policy{}.RuleOut(nil)
 	assert.False(t, out, "a mesh without status annotation cannot tell by annotations")
 
@@ -365,7 +366,7 @@ func TestZeroPolicySelectsAll(t *testing.T) {
 	var zero selection.Policy
 	assert.True(t, zero.Decide(&corev1.Pod{}, nil).Selected)
 	assert.True(t, zero.Decide(meshed(label("false"), withoutStatus), nil).Selected)
-	assert.Equal(t, selection.HostNetwork, zero.Decide(meshed(onHost), nil).Reason)
+	assert.Equal(t, status.CodeHostNetwork, zero.Decide(meshed(onHost), nil).Reason)
 	assert.Nil(t, zero.Proxy(meshed()))
 }
 
@@ -377,9 +378,9 @@ func TestProxy(t *testing.T) {
 }
 
 func TestReasonsAreStable(t *testing.T) {
-	assert.Equal(t, []selection.Reason{
+	assert.Equal(t, []status.Code{
 		"excluded-namespace", "host-network", "init-container", "proxy-disabled", "no-proxy",
 		"proxy-type", "inject-disabled", "has-sidecar", "not-enabled", "not-injected", "dry-run", "interception-none",
 		"namespace-excluded-by-label", "selected",
-	}, selection.Reasons, "users' alerts are written for these codes")
+	}, selection.Reasons(), "users' alerts are written for these codes")
 }

@@ -8,10 +8,15 @@ import (
 // Kind is the question that a code answers. A code means one thing within a kind; "no-proxy" is one of two kinds.
 type Kind string
 
-// The kinds.
+// The kinds of what is said of a pod.
 const (
-	KindDecision Kind = "decision" // why a pod is in the mesh or not
-	KindPod      Kind = "pod"      // why a pod's redirection is in its state
+	KindDecision     Kind = "decision"     // why a pod is in the mesh or not
+	KindPod          Kind = "pod"          // why a pod's redirection is in its state
+	KindNow          Kind = "now"          // what is wrong with a pod now
+	KindCheck        Kind = "check"        // what the mesh's check in a pod says of it
+	KindOutcome      Kind = "outcome"      // what an attempt to repair a pod came to
+	KindAttempt      Kind = "attempt"      // why it came to that
+	KindVerification Kind = "verification" // what comparing a running pod's rules came to
 )
 
 // Code says why, stably: codes are never renamed or reused. [Codes] lists those of this module; a dialect may add its own.
@@ -38,6 +43,8 @@ type Row struct {
 	Do []Remedy `json:"do,omitempty"`
 	// Attention: somebody has to look at it.
 	Attention bool `json:"attention"`
+	// Event is the reason of the Kubernetes event that tells of it; empty: none does.
+	Event string `json:"event,omitempty"`
 	// Page is the section of the documentation that says more, such as "troubleshooting.md#my-pod-does-not-start".
 	Page string `json:"page"`
 }
@@ -46,10 +53,20 @@ type Row struct {
 var pages = map[Kind]string{
 	KindDecision: "troubleshooting.md#reasons-of-the-decision",
 	KindPod:      "troubleshooting.md#what-the-agent-knows-of-each-pod",
+	KindCheck:    "troubleshooting.md#repair", KindOutcome: "troubleshooting.md#repair", KindAttempt: "troubleshooting.md#repair", KindVerification: "troubleshooting.md#repair",
+	KindNow: "kubectl.md#what-about-my-pod",
 }
 
 // table has a row for each code of each kind.
-var table = slices.Concat(podTable, nodeTable, findingTable)
+var table = slices.Concat(decisions, podTable, nodeTable, findingTable,
+	of(KindNow, present), of(KindCheck, checks), of(KindOutcome, outcomes), of(KindAttempt, attempts), of(KindVerification, verifications))
+
+func of(k Kind, rows []Row) []Row {
+	for i := range rows {
+		rows[i].Kind = k
+	}
+	return rows
+}
 
 // Remedy returns what helps as one text, of whole sentences; empty: nothing is to be done.
 func (r Row) Remedy() string {
@@ -74,10 +91,11 @@ func Lookup(k Kind, c Code) (Row, bool) {
 	return Row{}, false
 }
 
-// Rows returns the rows of a code, one for each kind that has it; none: this version does not know it.
+// Rows returns the rows of a code, one for each kind that has it, or those of which an event tells whose reason it is; none: this version
+// does not know it.
 func Rows(c Code) (all []Row) {
 	for _, r := range table {
-		if r.Code == c {
+		if r.Code == c || r.Event == string(c) && c != "" {
 			all = append(all, r.complete())
 		}
 	}

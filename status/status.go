@@ -22,12 +22,13 @@ const (
 	StateOutside  State = "outside"  // it is not in the mesh
 	StateDrifted  State = "drifted"  // it was captured, and something of that is missing now
 	StateFailed   State = "failed"   // it is in the mesh, bypasses it, and stays so without help
+	StateRefused  State = "refused"  // its settings are wrong, or may not be: it does not start with them
 	StateUnknown  State = "unknown"  // nothing says whether it is captured, or whether it is to be
 )
 
 // States lists all states.
 func States() []State {
-	return []State{StateCaptured, StateWaiting, StateOutside, StateDrifted, StateFailed, StateUnknown}
+	return []State{StateCaptured, StateWaiting, StateOutside, StateDrifted, StateFailed, StateRefused, StateUnknown}
 }
 
 // Pod is the state of one pod, and the reason.
@@ -69,7 +70,7 @@ func (p Pod) NeedsAttention() bool {
 	switch r := p.Row(); p.State {
 	case StateCaptured:
 		return false
-	case StateDrifted, StateFailed:
+	case StateDrifted, StateFailed, StateRefused:
 		return true
 	case StateWaiting:
 		return r.Attention || r.Code == ""

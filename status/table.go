@@ -7,6 +7,7 @@ const (
 	whoChanges Remedy = "If it happens again, find out who changes the rules: kubectl meshcni show"
 	seeLog     Remedy = "See the agent's log, which says why"
 	mend       Remedy = "Mend what is named; docs/troubleshooting.md#my-pod-does-not-start has each. The pod then starts by itself"
+	byDesign   Remedy = "Nothing: this is by design"
 	smaller    Remedy = "Make what the mesh reads of it smaller: 64 KiB are kept"
 )
 

@@ -23,7 +23,7 @@ func (s *subject) captured(is onNode) present {
 	if !cut {
 		rest = some
 	}
-	p := present{Code: nowCaptured, Sentence: fmt.Sprintf("This pod is captured (%s): %s.", by, rest), Do: []string{}}
+	p := present{Code: status.CodeCaptured, Sentence: fmt.Sprintf("This pod is captured (%s): %s.", by, rest), Do: []string{}}
 	if is.LiveError != "" && (is.State == nil || is.State.State == status.StateCaptured && is.State.Reason != "verified") {
 		p.Because = []string{"Whether its rules are still there was not looked at, since the agent may not enter pods"}
 		if is.hint {

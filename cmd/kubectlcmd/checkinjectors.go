@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/mesh"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // injector is a webhook by which a mesh puts its proxies into pods.
@@ -171,7 +171,7 @@ func (f *findings) missed(pod *corev1.Pod, namespace *corev1.Namespace, d *decid
 	}
 	for _, i := range webhooks.all {
 		of := d.meshes.Lookup(i.mesh)
-		if of != nil && of.Decide(pod, namespace).Reason == selection.NoProxy && i.takes(pod, namespace) == mesh.Yes {
+		if of != nil && of.Decide(pod, namespace).Reason == status.CodeNoProxy && i.takes(pod, namespace) == mesh.Yes {
 			f.add(codeInjectorMissed, levelWarning, "pod/"+pod.Namespace+"/"+pod.Name,
 				fmt.Sprintf("has no proxy, and the injector of %s would give it one today: the pod started before the injection was switched on, or while nothing answered for the injector", i.mesh))
 			return

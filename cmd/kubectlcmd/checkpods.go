@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // settings decide on pods, by node. Nodes with the same configuration share it.
@@ -219,9 +219,9 @@ func (f *findings) pod(ctx context.Context, j *judged) {
 	case j.err != nil && j.plan.Decision.Selected:
 		f.add(codePodRefused, levelError, where, strings.ReplaceAll(j.err.Error(), "\n", "; "))
 	case j.plan.Decision.Selected:
-	case reason == selection.InitContainer:
+	case reason == status.CodeInitContainer:
 		f.add(codeOwnInit, levelWarning, where, "an init container of the mesh writes the rules itself: the injector is not told that there is a CNI plugin")
-	case reason == selection.ExcludedNamespace || reason == selection.NamespaceExcludedByLabel:
+	case reason == status.CodeExcludedNamespace || reason == status.CodeNamespaceExcludedByLabel:
 		if other, err := d.everywhere.Choose(pod, namespace); err == nil && other.Decision.Selected {
 			f.add(codeExcludedInjected, levelError, where, "has a proxy, and the plugin leaves its namespace alone: its traffic bypasses the mesh")
 		}

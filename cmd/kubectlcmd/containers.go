@@ -7,6 +7,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/status"
 )
 
 // containers is about a pod that has its network, and does not run all the same.
@@ -17,10 +18,10 @@ func (s *subject) containers(onNode) *present {
 			continue
 		}
 		if s.checks(c.Name) {
-			return &present{Code: nowBypassing, Sentence: fmt.Sprintf("The mesh's own check in this pod, container %s, fails (%s): most likely the pod's traffic is not redirected.", c.Name, w.Reason), Because: s.notReady(), exit: ExitWrong,
+			return &present{Code: status.CodeBypassing, Sentence: fmt.Sprintf("The mesh's own check in this pod, container %s, fails (%s): most likely the pod's traffic is not redirected.", c.Name, w.Reason), Because: s.notReady(), exit: ExitWrong,
 				Do: s.mendFirst("See what it has tried: "+s.kubectl(fmt.Sprintf("logs %s --container %s", s.pod.Name, c.Name)), explain.Restart(s.pod))}
 		}
-		p := &present{Code: nowNotRunning, Sentence: fmt.Sprintf("Container %s of this pod does not run (%s).", c.Name, w.Reason), Because: bounded([]string{w.Message}), Do: []string{
+		p := &present{Code: status.CodeNotRunning, Sentence: fmt.Sprintf("Container %s of this pod does not run (%s).", c.Name, w.Reason), Because: bounded([]string{w.Message}), Do: []string{
 			"See why: " + s.kubectl(fmt.Sprintf("logs %s --container %s --previous", s.pod.Name, c.Name)) + ", and " + s.kubectl("describe pod "+s.pod.Name),
 		}}
 		switch { // one that has never run has no log

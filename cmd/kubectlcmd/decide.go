@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/status"
 )
 
 // subject is a pod, what decides on it, and what its node's agent says.
@@ -227,7 +228,7 @@ func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *cor
 		pod := &pods[i]
 		s := e.subject(ctx, pod)
 		// That nobody has looked into it is no trouble.
-		is := onNode{selected: s.explained.Verdict.State == explain.Captured, started: s.started(), Pod: agentapi.Pod{Records: []attachment.Record{{Selected: true}}, LiveError: "not looked at"}}
+		is := onNode{selected: s.explained.Verdict.State == status.StateCaptured, started: s.started(), Pod: agentapi.Pod{Records: []attachment.Record{{Selected: true}}, LiveError: "not looked at"}}
 		for _, state := range s.node.Pods {
 			if podid.Is(pod, state.Namespace, state.Name, state.UID) {
 				is.State = &state
@@ -236,7 +237,7 @@ func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *cor
 		switch now := s.present(is); {
 		case now.exit == ExitWrong:
 			ranks[pod.Name] = wrong
-		case now.Code == nowEnding:
+		case now.Code == status.CodeEnding:
 			ranks[pod.Name] = ending
 		case now.trouble():
 			ranks[pod.Name] = unsure

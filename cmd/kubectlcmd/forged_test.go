@@ -36,7 +36,7 @@ func TestPrintersKeepLines(t *testing.T) {
 		V   explain.Verdict
 	}
 	for name, change := range map[string]func(*both){
-		"trouble": nil, "captured": func(b *both) { b.Now.Code = nowCaptured }, "outside": func(b *both) { b.Now.Code = nowOutside }, "refused": func(b *both) { b.V.State, b.V.Sentence = explain.Refused, b.Now.Sentence+"!" },
+		"trouble": nil, "captured": func(b *both) { b.Now.Code = status.CodeCaptured }, "outside": func(b *both) { b.Now.Code = status.CodeOutside }, "refused": func(b *both) { b.V.State, b.V.Sentence = status.StateRefused, b.Now.Sentence+"!" },
 	} {
 		visibletest.Check(t, "now: "+name, change, func(w *visible.Printer, b both) { assert.NoError(t, b.Now.print(printed{w}, b.V)) })
 	}

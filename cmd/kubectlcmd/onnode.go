@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // onNode is the state of a pod on its node.
@@ -43,7 +43,7 @@ type event struct {
 const maxEvents = 10
 
 func (c *cluster) onNode(ctx context.Context, s *subject) (is onNode) {
-	is.Node, is.Events, is.selected, is.started = s.pod.Spec.NodeName, []event{}, s.explained.Verdict.State == explain.Captured, s.started()
+	is.Node, is.Events, is.selected, is.started = s.pod.Spec.NodeName, []event{}, s.explained.Verdict.State == status.StateCaptured, s.started()
 	p, err := s.look(ctx, c)
 	is.hint = s.enterable() && !s.entered
 	if is.Pod = p; err != nil {

@@ -67,7 +67,7 @@ func notReady(s *subject) {
 func TestPresentCodesDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/kubectl.md")
 	require.NoError(t, err)
-	for _, code := range presentCodes {
+	for _, code := range status.Codes(status.KindNow) {
 		assert.Contains(t, string(page), "`"+string(code)+"`")
 	}
 	for _, code := range explain.Codes()[:6] {
@@ -92,7 +92,7 @@ func TestTroubles(t *testing.T) {
 	wrong := func(s *subject) {
 		s.pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a"
 	}
-	seen := map[presentCode]bool{}
+	seen := map[status.Code]bool{}
 	captured := state(status.StateCaptured, "recorded")
 	lost := captured
 	lost.Lost, lost.Live = gone, []ruleset.LiveRule{{Ours: true}}
@@ -104,58 +104,58 @@ func TestTroubles(t *testing.T) {
 		name     string
 		change   []func(*subject)
 		is       onNode
-		code     presentCode
+		code     status.Code
 		exit     int
 		sentence string
 		because  string
 		do       []string // in order, a part of each
 	}{
-		{"captured", nil, captured, nowCaptured, ExitOK, "This pod is captured (the plugin wrote its rules when it started): its connections go through Istio (sidecar)", "", nil},
-		{"captured, by a mesh of its own", nil, state(status.StateCaptured, "acme"), nowCaptured, ExitOK, "(the agent of its node says so: acme)", "", nil},
-		{"captured by the record alone", nil, unread, nowCaptured, ExitOK, "(the plugin wrote its rules when it started)", "Whether its rules are still there was not looked at, since the agent may not enter pods; --enter reads them", nil},
-		{"started before the plugin", nil, state(status.StateFailed, "not-called"), nowBypassing, ExitWrong, "it started before the plugin was on its node", "", []string{restart}},
-		{"the same, node not ready", []func(*subject){notReady}, state(status.StateFailed, "not-called"), nowBypassing, ExitWrong, "bypasses the mesh", "no-kubeconfig: it is not there", []string{"First make the node's agent ready", restart}},
-		{"passed over", nil, state(status.StateFailed, "passed-over"), nowBypassing, ExitWrong, "would not do so now", "", []string{restart}},
-		{"drifted", nil, state(status.StateDrifted, "rules"), nowLost, ExitWrong, "it has other rules than it should have", "", []string{restart, "find out who"}},
-		{"lost", nil, lost, nowLost, ExitWrong, "has lost rules", "ipv4 nat/OUTPUT:1 missing: -j X", []string{restart, "kubectl meshcni show"}},
-		{"lost all", nil, flushed, nowBypassing, ExitWrong, "it had rules, and none of them are there any more", "", []string{restart, "kubectl meshcni show"}},
-		{"waits for the proxy", nil, state(status.StateWaiting, "no-proxy"), nowWaiting, ExitWrong, "not captured yet: no proxy of its node is connected", "", []string{"ztunnel"}},
-		{"cannot tell", nil, state(status.StateUnknown, "no-trace"), nowUnknown, ExitUnknown, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
-		{"no rules at all", nil, onNode{selected: true}, nowBypassing, ExitWrong, "none of its rules are there", "", []string{restart}},
-		{"nobody can look", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted"}}, nowUnknown, ExitUnknown, "nothing says whether the pod has its rules", "", []string{restart}},
-		{"nobody can look, ADD did", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, nowCaptured, ExitOK, "the plugin wrote its rules", "Whether its rules are still there was not looked at", nil},
-		{"its rules are there", nil, onNode{selected: true, Pod: agentapi.Pod{Live: []ruleset.LiveRule{{Ours: true}}}}, nowCaptured, ExitOK, "This pod is captured (its rules are there): its", "", nil},
-		{"refused", []func(*subject){wrong, pending}, sandbox(`plugin type="meshcni" failed (add): x`), nowRefused, ExitWrong, "This pod is refused, and does not start", `excludeOutboundPorts="80a"`, []string{"Give the annotation traffic.sidecar.istio.io/excludeOutboundPorts a value that is allowed", "Correct it where"}},
-		{"would be refused", []func(*subject){wrong}, captured, nowWouldRefuse, ExitWrong, "would not start again", `excludeOutboundPorts="80a"`, []string{"Give the annotation", "Correct it where"}},
-		{"the plugin fails", []func(*subject){pending, notReady}, sandbox(`rpc error: plugin type="meshcni" failed (add): read kubeconfig: no such file`), nowNetwork, ExitWrong, "the plugin refuses to", "read kubeconfig: no such file", []string{"First make the node's agent ready", "Mend what the message names"}},
-		{"another plugin fails", []func(*subject){pending}, sandbox(`plugin type="calico" failed (add): x`), nowNetwork, ExitWrong, "not this plugin's", "calico", []string{"another CNI plugin"}},
-		{"starting", []func(*subject){pending}, onNode{}, nowStarting, ExitUnknown, "has no network yet", "", []string{"Ask again"}},
-		{"starting, the agent knows why not", []func(*subject){pending}, state(status.StateWaiting, "add-failed"), nowNetwork, ExitWrong, "does not start: the plugin could not set it up", "", []string{"Mend what is named"}},
-		{"refused by what decided then", []func(*subject){pending}, state(status.StateWaiting, "pod-refused"), nowRefused, ExitWrong, "does not start: its settings are refused", "", []string{"Correct the settings"}},
-		{"unscheduled", []func(*subject){pending, func(s *subject) { s.pod.Spec.NodeName = "" }}, onNode{Events: []event{{Reason: "FailedScheduling", Message: "0/1 nodes: untolerated taint {meshcni.io/agent-not-ready: }"}}}, nowUnscheduled, ExitUnknown, "on no node yet", "0/1 nodes", []string{"kubectl meshcni status"}},
-		{"no agent", []func(*subject){func(s *subject) { s.asking = fmt.Errorf("node a: %w", errNoAgent) }}, onNode{}, nowNoAgent, ExitWrong, "Node a, where this pod is, has no agent", "", []string{"kubectl get daemonset", restart}},
-		{"no agent anywhere", []func(*subject){func(s *subject) { s.asking = fmt.Errorf("node a: %w", errNoAgents) }}, onNode{}, nowNoAgent, ExitWrong, "meshcni does not seem to be installed", "", []string{"kubectl get daemonset", "install the chart", restart}},
-		{"silent", []func(*subject){func(s *subject) { s.asking = errors.New("connection refused") }}, onNode{}, nowSilent, ExitUnknown, "does not answer", "connection refused", []string{"describe pod meshcni-node-x", "can-i create pods/portforward"}},
-		{"not chained", []func(*subject){notReady, func(s *subject) { s.node.Installed = agentapi.Installed{Error: "x"} }}, onNode{}, nowNotChained, ExitWrong, "has the plugin's entry", "no-kubeconfig", []string{"logs meshcni-node-x", restart}},
-		{"excluded, and injected", []func(*subject){func(s *subject) { s.pod.Namespace = "quiet" }}, onNode{}, nowExcluded, ExitWrong, "bypasses the mesh", "excludes its namespace, quiet", []string{"Nothing, if", "take quiet out", "rollout restart", "Or keep the pod out"}},
-		{"another mesh's", []func(*subject){func(s *subject) { s.pod.Spec.Containers[1].Name = "linkerd-proxy" }}, onNode{}, nowOther, ExitWrong, "it is of the mesh Linkerd", "", []string{"Add linkerd", "rollout restart"}},
-		{"outside", []func(*subject){func(s *subject) { s.pod.Spec.Containers = s.pod.Spec.Containers[:1] }}, onNode{}, nowOutside, ExitOK, "This pod is not captured", "", nil},
+		{"captured", nil, captured, status.CodeCaptured, ExitOK, "This pod is captured (the plugin wrote its rules when it started): its connections go through Istio (sidecar)", "", nil},
+		{"captured, by a mesh of its own", nil, state(status.StateCaptured, "acme"), status.CodeCaptured, ExitOK, "(the agent of its node says so: acme)", "", nil},
+		{"captured by the record alone", nil, unread, status.CodeCaptured, ExitOK, "(the plugin wrote its rules when it started)", "Whether its rules are still there was not looked at, since the agent may not enter pods; --enter reads them", nil},
+		{"started before the plugin", nil, state(status.StateFailed, "not-called"), status.CodeBypassing, ExitWrong, "it started before the plugin was on its node", "", []string{restart}},
+		{"the same, node not ready", []func(*subject){notReady}, state(status.StateFailed, "not-called"), status.CodeBypassing, ExitWrong, "bypasses the mesh", "no-kubeconfig: it is not there", []string{"First make the node's agent ready", restart}},
+		{"passed over", nil, state(status.StateFailed, "passed-over"), status.CodeBypassing, ExitWrong, "would not do so now", "", []string{restart}},
+		{"drifted", nil, state(status.StateDrifted, "rules"), status.CodeRulesLost, ExitWrong, "it has other rules than it should have", "", []string{restart, "find out who"}},
+		{"lost", nil, lost, status.CodeRulesLost, ExitWrong, "has lost rules", "ipv4 nat/OUTPUT:1 missing: -j X", []string{restart, "kubectl meshcni show"}},
+		{"lost all", nil, flushed, status.CodeBypassing, ExitWrong, "it had rules, and none of them are there any more", "", []string{restart, "kubectl meshcni show"}},
+		{"waits for the proxy", nil, state(status.StateWaiting, "no-proxy"), status.CodeWaiting, ExitWrong, "not captured yet: no proxy of its node is connected", "", []string{"ztunnel"}},
+		{"cannot tell", nil, state(status.StateUnknown, "no-trace"), status.CodeUnknown, ExitUnknown, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
+		{"no rules at all", nil, onNode{selected: true}, status.CodeBypassing, ExitWrong, "none of its rules are there", "", []string{restart}},
+		{"nobody can look", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted"}}, status.CodeUnknown, ExitUnknown, "nothing says whether the pod has its rules", "", []string{restart}},
+		{"nobody can look, ADD did", nil, onNode{selected: true, Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, status.CodeCaptured, ExitOK, "the plugin wrote its rules", "Whether its rules are still there was not looked at", nil},
+		{"its rules are there", nil, onNode{selected: true, Pod: agentapi.Pod{Live: []ruleset.LiveRule{{Ours: true}}}}, status.CodeCaptured, ExitOK, "This pod is captured (its rules are there): its", "", nil},
+		{"refused", []func(*subject){wrong, pending}, sandbox(`plugin type="meshcni" failed (add): x`), status.CodeRefused, ExitWrong, "This pod is refused, and does not start", `excludeOutboundPorts="80a"`, []string{"Give the annotation traffic.sidecar.istio.io/excludeOutboundPorts a value that is allowed", "Correct it where"}},
+		{"would be refused", []func(*subject){wrong}, captured, status.CodeWouldRefuse, ExitWrong, "would not start again", `excludeOutboundPorts="80a"`, []string{"Give the annotation", "Correct it where"}},
+		{"the plugin fails", []func(*subject){pending, notReady}, sandbox(`rpc error: plugin type="meshcni" failed (add): read kubeconfig: no such file`), status.CodeNetworkFailed, ExitWrong, "the plugin refuses to", "read kubeconfig: no such file", []string{"First make the node's agent ready", "Mend what the message names"}},
+		{"another plugin fails", []func(*subject){pending}, sandbox(`plugin type="calico" failed (add): x`), status.CodeNetworkFailed, ExitWrong, "not this plugin's", "calico", []string{"another CNI plugin"}},
+		{"starting", []func(*subject){pending}, onNode{}, status.CodeStarting, ExitUnknown, "has no network yet", "", []string{"Ask again"}},
+		{"starting, the agent knows why not", []func(*subject){pending}, state(status.StateWaiting, "add-failed"), status.CodeNetworkFailed, ExitWrong, "does not start: the plugin could not set it up", "", []string{"Mend what is named"}},
+		{"refused by what decided then", []func(*subject){pending}, state(status.StateWaiting, "pod-refused"), status.CodeRefused, ExitWrong, "does not start: its settings are refused", "", []string{"Correct the settings"}},
+		{"unscheduled", []func(*subject){pending, func(s *subject) { s.pod.Spec.NodeName = "" }}, onNode{Events: []event{{Reason: "FailedScheduling", Message: "0/1 nodes: untolerated taint {meshcni.io/agent-not-ready: }"}}}, status.CodeUnscheduled, ExitUnknown, "on no node yet", "0/1 nodes", []string{"kubectl meshcni status"}},
+		{"no agent", []func(*subject){func(s *subject) { s.asking = fmt.Errorf("node a: %w", errNoAgent) }}, onNode{}, status.CodeNoAgent, ExitWrong, "Node a, where this pod is, has no agent", "", []string{"kubectl get daemonset", restart}},
+		{"no agent anywhere", []func(*subject){func(s *subject) { s.asking = fmt.Errorf("node a: %w", errNoAgents) }}, onNode{}, status.CodeNoAgent, ExitWrong, "meshcni does not seem to be installed", "", []string{"kubectl get daemonset", "install the chart", restart}},
+		{"silent", []func(*subject){func(s *subject) { s.asking = errors.New("connection refused") }}, onNode{}, status.CodeAgentSilent, ExitUnknown, "does not answer", "connection refused", []string{"describe pod meshcni-node-x", "can-i create pods/portforward"}},
+		{"not chained", []func(*subject){notReady, func(s *subject) { s.node.Installed = agentapi.Installed{Error: "x"} }}, onNode{}, status.CodeNotInstalled, ExitWrong, "has the plugin's entry", "no-kubeconfig", []string{"logs meshcni-node-x", restart}},
+		{"excluded, and injected", []func(*subject){func(s *subject) { s.pod.Namespace = "quiet" }}, onNode{}, status.CodeExcludedInjected, ExitWrong, "bypasses the mesh", "excludes its namespace, quiet", []string{"Nothing, if", "take quiet out", "rollout restart", "Or keep the pod out"}},
+		{"another mesh's", []func(*subject){func(s *subject) { s.pod.Spec.Containers[1].Name = "linkerd-proxy" }}, onNode{}, status.CodeOtherDialect, ExitWrong, "it is of the mesh Linkerd", "", []string{"Add linkerd", "rollout restart"}},
+		{"outside", []func(*subject){func(s *subject) { s.pod.Spec.Containers = s.pod.Spec.Containers[:1] }}, onNode{}, status.CodeOutside, ExitOK, "This pod is not captured", "", nil},
 		{"labels unknown", []func(*subject){func(s *subject) {
 			s.namespace, s.pod.Annotations, s.pod.Spec.Containers = nil, nil, s.pod.Spec.Containers[:1]
-		}}, onNode{}, nowUnknown, ExitUnknown, "It cannot be told whether this pod is captured", "its namespace is not known", []string{"kubectl get namespace shop", "On a node such a pod is refused"}},
+		}}, onNode{}, status.CodeUnknown, ExitUnknown, "It cannot be told whether this pod is captured", "its namespace is not known", []string{"kubectl get namespace shop", "On a node such a pod is refused"}},
 		{"not running", []func(*subject){func(s *subject) {
 			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
-		}}, captured, nowNotRunning, ExitOK, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"Correct the image"}},
+		}}, captured, status.CodeNotRunning, ExitOK, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"Correct the image"}},
 		{"crashing", []func(*subject){func(s *subject) {
 			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
-		}}, captured, nowNotRunning, ExitOK, "Container app of this pod does not run (CrashLoopBackOff).", "", []string{"logs cart-5d-x --container app --previous"}},
+		}}, captured, status.CodeNotRunning, ExitOK, "Container app of this pod does not run (CrashLoopBackOff).", "", []string{"logs cart-5d-x --container app --previous"}},
 		{"not made", []func(*subject){func(s *subject) {
 			s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: "no such secret"}}}}
-		}}, captured, nowNotRunning, ExitOK, "does not run (CreateContainerConfigError)", "no such secret", []string{"See why: kubectl --namespace shop describe pod"}},
+		}}, captured, status.CodeNotRunning, ExitOK, "does not run (CreateContainerConfigError)", "no such secret", []string{"See why: kubectl --namespace shop describe pod"}},
 		{"its check fails", []func(*subject){func(s *subject) {
 			s.pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "istio-validation", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
-		}}, captured, nowBypassing, ExitWrong, "container istio-validation, fails", "", []string{"logs cart-5d-x --container istio-validation", restart}},
-		{"ending", []func(*subject){func(s *subject) { s.pod.DeletionTimestamp = &metav1.Time{} }}, state(status.StateFailed, "not-called"), nowEnding, ExitOK, "being deleted", "", []string{"Nothing"}},
+		}}, captured, status.CodeBypassing, ExitWrong, "container istio-validation, fails", "", []string{"logs cart-5d-x --container istio-validation", restart}},
+		{"ending", []func(*subject){func(s *subject) { s.pod.DeletionTimestamp = &metav1.Time{} }}, state(status.StateFailed, "not-called"), status.CodeEnding, ExitOK, "being deleted", "", []string{"Nothing"}},
 	} {
 		seen[test.code] = true
 		s := running(test.change...)
@@ -175,7 +175,7 @@ func TestTroubles(t *testing.T) {
 		assert.NotContains(t, out.String(), "--namespace-file")
 		assert.LessOrEqual(t, strings.Count(out.String(), `Ports="80a"`), 1, "one thing is said once")
 	}
-	for _, code := range presentCodes {
+	for _, code := range status.Codes(status.KindNow) {
 		assert.True(t, seen[code], "no pod is %s", code)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // labelled is a pod with the mode; an empty one is no label.
@@ -48,18 +49,18 @@ func TestSelection(t *testing.T) {
 		name string
 		pod  *corev1.Pod
 		ns   *corev1.Namespace
-		want selection.Reason
+		want status.Code
 	}{
-		{"the pod says so", labelled("ambient", nil), namespace(""), selection.Selected},
-		{"the pod says so, and there is no namespace", labelled("ambient", nil), nil, selection.Selected},
-		{"the namespace says so", labelled("", nil), namespace("ambient"), selection.Selected},
-		{"the pod says so against its namespace", labelled("ambient", nil), namespace("none"), selection.Selected},
-		{"the pod says no", labelled("none", nil), namespace("ambient"), selection.NotEnabled},
-		{"nobody says so", labelled("", nil), namespace(""), selection.NotEnabled},
-		{"something else", labelled("sidecar", nil), namespace(""), selection.NotEnabled},
-		{"it has a sidecar", labelled("ambient", sidecar), namespace("ambient"), selection.HasSidecar},
-		{"host network", onHost, namespace("ambient"), selection.HostNetwork},
-		{"excluded namespace", excluded, namespace("ambient"), selection.ExcludedNamespace},
+		{"the pod says so", labelled("ambient", nil), namespace(""), status.CodeSelected},
+		{"the pod says so, and there is no namespace", labelled("ambient", nil), nil, status.CodeSelected},
+		{"the namespace says so", labelled("", nil), namespace("ambient"), status.CodeSelected},
+		{"the pod says so against its namespace", labelled("ambient", nil), namespace("none"), status.CodeSelected},
+		{"the pod says no", labelled("none", nil), namespace("ambient"), status.CodeNotEnabled},
+		{"nobody says so", labelled("", nil), namespace(""), status.CodeNotEnabled},
+		{"something else", labelled("sidecar", nil), namespace(""), status.CodeNotEnabled},
+		{"it has a sidecar", labelled("ambient", sidecar), namespace("ambient"), status.CodeHasSidecar},
+		{"host network", onHost, namespace("ambient"), status.CodeHostNetwork},
+		{"excluded namespace", excluded, namespace("ambient"), status.CodeExcludedNamespace},
 	}
 	for _, tt := range tests {
 		assert.Equal(t, tt.want, d.Decide(tt.pod, tt.ns).Reason, tt.name)
@@ -84,23 +85,23 @@ func TestOwnSelectors(t *testing.T) {
 		selectors []selection.Selector
 		pod       *corev1.Pod
 		ns        *corev1.Namespace
-		want      selection.Reason
+		want      status.Code
 	}{
-		{"none", []selection.Selector{}, labelled("ambient", nil), namespace("ambient"), selection.NotEnabled},
-		{"an empty one is for all", []selection.Selector{{}}, pod(nil), ns(nil), selection.Selected},
-		{"all but host network", []selection.Selector{{}}, func() *corev1.Pod { p := pod(nil); p.Spec.HostNetwork = true; return p }(), ns(nil), selection.HostNetwork},
+		{"none", []selection.Selector{}, labelled("ambient", nil), namespace("ambient"), status.CodeNotEnabled},
+		{"an empty one is for all", []selection.Selector{{}}, pod(nil), ns(nil), status.CodeSelected},
+		{"all but host network", []selection.Selector{{}}, func() *corev1.Pod { p := pod(nil); p.Spec.HostNetwork = true; return p }(), ns(nil), status.CodeHostNetwork},
 		{"all but those with a sidecar", []selection.Selector{{}}, func() *corev1.Pod {
 			p := pod(nil)
 			p.Annotations = map[string]string{ambient.SidecarStatus: ""}
 			return p
-		}(), ns(nil), selection.HasSidecar},
-		{"the mesh's own label means nothing", []selection.Selector{{Pod: in}}, labelled("ambient", nil), namespace("ambient"), selection.NotEnabled},
-		{"in", []selection.Selector{{Pod: in}}, pod(map[string]string{"tier": "api"}), ns(nil), selection.Selected},
-		{"not in", []selection.Selector{{Pod: in}}, pod(map[string]string{"tier": "db"}), ns(nil), selection.NotEnabled},
-		{"both halves", []selection.Selector{{Pod: in, Namespace: notLegacy}}, pod(map[string]string{"tier": "web"}), ns(map[string]string{"team": "a"}), selection.Selected},
-		{"the namespace's half does not match", []selection.Selector{{Pod: in, Namespace: notLegacy}}, pod(map[string]string{"tier": "web"}), ns(map[string]string{"team": "a", "legacy": ""}), selection.NotEnabled},
-		{"the pod's half does not match", []selection.Selector{{Pod: in, Namespace: notLegacy}}, pod(nil), ns(map[string]string{"team": "a"}), selection.NotEnabled},
-		{"the second matches", []selection.Selector{{Pod: in}, {Namespace: notLegacy}}, pod(nil), ns(map[string]string{"team": "a"}), selection.Selected},
+		}(), ns(nil), status.CodeHasSidecar},
+		{"the mesh's own label means nothing", []selection.Selector{{Pod: in}}, labelled("ambient", nil), namespace("ambient"), status.CodeNotEnabled},
+		{"in", []selection.Selector{{Pod: in}}, pod(map[string]string{"tier": "api"}), ns(nil), status.CodeSelected},
+		{"not in", []selection.Selector{{Pod: in}}, pod(map[string]string{"tier": "db"}), ns(nil), status.CodeNotEnabled},
+		{"both halves", []selection.Selector{{Pod: in, Namespace: notLegacy}}, pod(map[string]string{"tier": "web"}), ns(map[string]string{"team": "a"}), status.CodeSelected},
+		{"the namespace's half does not match", []selection.Selector{{Pod: in, Namespace: notLegacy}}, pod(map[string]string{"tier": "web"}), ns(map[string]string{"team": "a", "legacy": ""}), status.CodeNotEnabled},
+		{"the pod's half does not match", []selection.Selector{{Pod: in, Namespace: notLegacy}}, pod(nil), ns(map[string]string{"team": "a"}), status.CodeNotEnabled},
+		{"the second matches", []selection.Selector{{Pod: in}, {Namespace: notLegacy}}, pod(nil), ns(map[string]string{"team": "a"}), status.CodeSelected},
 	}
 	for _, tt := range tests {
 		d := ambient.New(ambient.Options{Selectors: tt.selectors})

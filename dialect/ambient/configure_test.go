@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestConfigure: each key of the configuration reaches the dialect.
@@ -38,13 +38,13 @@ func TestConfigure(t *testing.T) {
 	assert.Equal(t, "198.18.0.1/32,fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128", built(`{"probe_ipv4": "198.18.0.1"}`).Inbound.ExcludeSources.String())
 	assert.Equal(t, "169.254.7.127/32,2001:db8::7/128", built(`{"probe_ipv6": "2001:db8::7"}`).Inbound.ExcludeSources.String())
 
-	for text, want := range map[string]selection.Reason{
-		`{}`:                           selection.Selected,
-		`{"enablement_selectors": []}`: selection.NotEnabled,
-		`{"enablement_selectors": [{"podSelector": {"matchLabels": {"tier": "web"}}}]}`:                                                          selection.NotEnabled,
-		`{"enablement_selectors": [{"podSelector": {"matchExpressions": [{"key": "istio.io/dataplane-mode", "operator": "Exists"}]}}]}`:          selection.Selected,
-		`{"enablement_selectors": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}, {"podSelector": {}}]}`:                                    selection.Selected,
-		`{"enablement_selectors": [{"podSelector": {}, "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}}]}`: selection.Selected,
+	for text, want := range map[string]status.Code{
+		`{}`:                           status.CodeSelected,
+		`{"enablement_selectors": []}`: status.CodeNotEnabled,
+		`{"enablement_selectors": [{"podSelector": {"matchLabels": {"tier": "web"}}}]}`:                                                          status.CodeNotEnabled,
+		`{"enablement_selectors": [{"podSelector": {"matchExpressions": [{"key": "istio.io/dataplane-mode", "operator": "Exists"}]}}]}`:          status.CodeSelected,
+		`{"enablement_selectors": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}, {"podSelector": {}}]}`:                                    status.CodeSelected,
+		`{"enablement_selectors": [{"podSelector": {}, "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}}]}`: status.CodeSelected,
 	} {
 		d, err := configured(text)
 		require.NoError(t, err)

@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // meshed is an injected pod with the given annotations.
@@ -39,25 +39,25 @@ func TestSelection(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*corev1.Pod)
-		want   selection.Reason
+		want   status.Code
 	}{
-		{"injected", func(*corev1.Pod) {}, selection.Selected},
+		{"injected", func(*corev1.Pod) {}, status.CodeSelected},
 		{"injected by catalog v2", func(p *corev1.Pod) {
 			delete(p.Annotations, consul.InjectStatus)
 			p.Annotations[consul.MeshInjectStatus] = "injected"
-		}, selection.Selected},
-		{"not injected", func(p *corev1.Pod) { delete(p.Annotations, consul.InjectStatus) }, selection.NotInjected},
-		{"an empty status", func(p *corev1.Pod) { p.Annotations[consul.InjectStatus] = "" }, selection.NotInjected},
-		{"no transparent proxy", func(p *corev1.Pod) { delete(p.Annotations, consul.TransparentProxyStatus) }, selection.NotInjected},
-		{"an empty one", func(p *corev1.Pod) { p.Annotations[consul.TransparentProxyStatus] = "" }, selection.NotInjected},
-		{"excluded namespace", func(p *corev1.Pod) { p.Namespace = "kube-system" }, selection.ExcludedNamespace},
-		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, selection.HostNetwork},
+		}, status.CodeSelected},
+		{"not injected", func(p *corev1.Pod) { delete(p.Annotations, consul.InjectStatus) }, status.CodeNotInjected},
+		{"an empty status", func(p *corev1.Pod) { p.Annotations[consul.InjectStatus] = "" }, status.CodeNotInjected},
+		{"no transparent proxy", func(p *corev1.Pod) { delete(p.Annotations, consul.TransparentProxyStatus) }, status.CodeNotInjected},
+		{"an empty one", func(p *corev1.Pod) { p.Annotations[consul.TransparentProxyStatus] = "" }, status.CodeNotInjected},
+		{"excluded namespace", func(p *corev1.Pod) { p.Namespace = "kube-system" }, status.CodeExcludedNamespace},
+		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, status.CodeHostNetwork},
 		{"rules set from inside", initContainer(&corev1.SecurityContext{
 			Privileged: &yes, Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}},
-		}), selection.InitContainer},
+		}), status.CodeInitContainer},
 		{"the init container of a pod with a plugin", initContainer(&corev1.SecurityContext{
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		}), selection.Selected},
+		}), status.CodeSelected},
 	}
 	for _, tt := range tests {
 		pod := meshed("{}", "false")
@@ -280,7 +280,7 @@ func TestSandbox(t *testing.T) {
 	assert.False(t, d.ReadsNamespace(nil))
 	assert.Empty(t, d.Applied)
 	pod := meshed("{", "perhaps")
-	assert.Equal(t, selection.Selected, d.Decide(pod, nil).Reason)
+	assert.Equal(t, status.CodeSelected, d.Decide(pod, nil).Reason)
 	built, err := d.Redirect(pod, nil, dialecttest.Addrs())
 	require.NoError(t, err)
 	want := consul.Defaults()
@@ -293,7 +293,7 @@ func TestSandbox(t *testing.T) {
 	assert.Contains(t, built.Origins, redirect.Origin{Field: "ipv6", Source: redirect.FromDefault})
 
 	// The mesh itself is as it was.
-	assert.Equal(t, selection.ExcludedNamespace, mesh.Decide(pod, nil).Reason)
+	assert.Equal(t, status.CodeExcludedNamespace, mesh.Decide(pod, nil).Reason)
 }
 
 func TestSandboxFamilies(t *testing.T) {

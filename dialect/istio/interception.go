@@ -8,7 +8,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/podyaml"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -25,10 +25,10 @@ const noneNumber = "2"
 
 // decline leaves a pod alone whose interception mode is NONE. The annotation wins
 // over all else, and without a container it alone counts.
-func decline(pod *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) {
+func decline(pod *corev1.Pod, proxy *corev1.Container) (status.Code, string) {
 	mode, annotated := pod.Annotations[InterceptionMode]
 	if annotated && mode == modeNone {
-		return selection.InterceptionNone, fmt.Sprintf("annotation %s is %q", InterceptionMode, mode)
+		return status.CodeInterceptionNone, fmt.Sprintf("annotation %s is %q", InterceptionMode, mode)
 	}
 	if annotated || proxy == nil {
 		return "", ""
@@ -37,7 +37,7 @@ func decline(pod *corev1.Pod, proxy *corev1.Container) (selection.Reason, string
 	if o.Value != modeNone {
 		return "", ""
 	}
-	return selection.InterceptionNone, fmt.Sprintf("%s %s says interception mode %q", o.Source, o.Key, o.Value)
+	return status.CodeInterceptionNone, fmt.Sprintf("%s %s says interception mode %q", o.Source, o.Key, o.Value)
 }
 
 // interception finds the interception mode of a pod without an annotation of it: the injector's word to the proxy, else

@@ -12,7 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Where a pod says how connections reach its proxy, and what counts.
@@ -67,13 +67,13 @@ func TestInterception(t *testing.T) {
 			pod := meshed(tt.changes...)
 			decision := d.Decide(pod, nil)
 			if tt.want == "NONE" {
-				assert.Equal(t, selection.InterceptionNone, decision.Reason)
+				assert.Equal(t, status.CodeInterceptionNone, decision.Reason)
 				assert.False(t, decision.Selected)
 				assert.Contains(t, decision.Detail, tt.from)
 				assert.Contains(t, decision.Detail, `"NONE"`)
 				return
 			}
-			assert.Equal(t, selection.Selected, decision.Reason)
+			assert.Equal(t, status.CodeSelected, decision.Reason)
 			built, err := d.Redirect(pod, nil, nil)
 			if tt.want != "REDIRECT" && tt.want != "TPROXY" {
 				var e *redirect.SettingError
@@ -105,10 +105,10 @@ func TestInterception(t *testing.T) {
 // The reasons that come before: a pod that was never injected has no mode.
 func TestInterceptionComesLast(t *testing.T) {
 	none := annotated(istio.InterceptionMode, "NONE")
-	tests := map[selection.Reason]func(*corev1.Pod){
-		selection.NotInjected:   func(p *corev1.Pod) { delete(p.Annotations, istio.StatusAnnotation) },
-		selection.NoProxy:       func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] },
-		selection.InitContainer: func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "istio-init"}} },
+	tests := map[status.Code]func(*corev1.Pod){
+		status.CodeNotInjected:   func(p *corev1.Pod) { delete(p.Annotations, istio.StatusAnnotation) },
+		status.CodeNoProxy:       func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] },
+		status.CodeInitContainer: func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "istio-init"}} },
 	}
 	for want, change := range tests {
 		assert.Equal(t, want, istio.New().Decide(meshed(none, change), nil).Reason)
@@ -121,7 +121,7 @@ func TestInterceptionByAnnotationsAlone(t *testing.T) {
 	p := istio.New().Policy
 	decision, out := p.RuleOut(meshed(annotated(istio.InterceptionMode, "NONE")).Annotations)
 	assert.True(t, out)
-	assert.Equal(t, selection.InterceptionNone, decision.Reason)
+	assert.Equal(t, status.CodeInterceptionNone, decision.Reason)
 	for _, change := range []func(*corev1.Pod){
 		annotated(istio.InterceptionMode, "TPROXY"), annotated(istio.InterceptionMode, "MAGIC"), annotated(istio.ProxyConfig, "interceptionMode: NONE"),
 	} {

@@ -17,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/rulesettest"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // meshed is a pod as the injector leaves it, but for the changes.
@@ -275,25 +275,25 @@ func TestDecide(t *testing.T) {
 	}
 	for _, c := range []struct {
 		pod  *corev1.Pod
-		want selection.Reason
+		want status.Code
 	}{
-		{meshed(), selection.Selected},
+		{meshed(), status.CodeSelected},
 		{meshed(func(p *corev1.Pod) {
 			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers[:1], p.Spec.Containers[1:]
-		}), selection.Selected},
-		{meshed(func(p *corev1.Pod) { p.Namespace = "istio-system" }), selection.ExcludedNamespace},
-		{meshed(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), selection.HostNetwork},
-		{meshed(func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "istio-init"}} }), selection.InitContainer},
-		{meshed(func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "istio-validation"}} }), selection.Selected},
-		{meshed(proxyEnv(istio.DisableEnvoy, "true")), selection.ProxyDisabled},
-		{meshed(proxyEnv(istio.DisableEnvoy, "perhaps")), selection.Selected},
-		{meshed(func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] }), selection.NoProxy},
-		{meshed(func(p *corev1.Pod) { p.Spec.Containers[0].Args[1] = "router" }), selection.ProxyType},
-		{meshed(func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"router"} }), selection.Selected},
-		{meshed(label("false")), selection.InjectDisabled},
-		{meshed(annotated(istio.InjectKey, "false")), selection.InjectDisabled},
-		{meshed(annotated(istio.InjectKey, "false"), label("true")), selection.Selected},
-		{meshed(func(p *corev1.Pod) { p.Annotations = nil }), selection.NotInjected},
+		}), status.CodeSelected},
+		{meshed(func(p *corev1.Pod) { p.Namespace = "istio-system" }), status.CodeExcludedNamespace},
+		{meshed(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), status.CodeHostNetwork},
+		{meshed(func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "istio-init"}} }), status.CodeInitContainer},
+		{meshed(func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "istio-validation"}} }), status.CodeSelected},
+		{meshed(proxyEnv(istio.DisableEnvoy, "true")), status.CodeProxyDisabled},
+		{meshed(proxyEnv(istio.DisableEnvoy, "perhaps")), status.CodeSelected},
+		{meshed(func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] }), status.CodeNoProxy},
+		{meshed(func(p *corev1.Pod) { p.Spec.Containers[0].Args[1] = "router" }), status.CodeProxyType},
+		{meshed(func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"router"} }), status.CodeSelected},
+		{meshed(label("false")), status.CodeInjectDisabled},
+		{meshed(annotated(istio.InjectKey, "false")), status.CodeInjectDisabled},
+		{meshed(annotated(istio.InjectKey, "false"), label("true")), status.CodeSelected},
+		{meshed(func(p *corev1.Pod) { p.Annotations = nil }), status.CodeNotInjected},
 	} {
 		got := d.Decide(c.pod, nil)
 		assert.Equal(t, c.want, got.Reason, got.Detail)

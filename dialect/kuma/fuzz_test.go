@@ -7,7 +7,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/dialect/kuma"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // FuzzConfig: whatever a pod says, it is refused or its rules render.
@@ -28,7 +28,7 @@ func FuzzConfig(f *testing.F) {
 			p.Annotations[kuma.ExcludeInboundIPs], p.Annotations[kuma.ExcludeOutboundIPs] = ips, ips
 			p.Annotations[kuma.ExcludeInboundPorts], p.Annotations[kuma.ExcludeOutboundPorts] = ports, ports
 		})
-		if d := kuma.New().Decide(pod, nil); !d.Selected && d.Reason != selection.DryRun {
+		if d := kuma.New().Decide(pod, nil); !d.Selected && d.Reason != status.CodeDryRun {
 			t.Errorf("the pod is out for another reason than its configuration: %+v", d)
 		}
 		built, err := kuma.New().Redirect(pod, nil, dialecttest.Addrs())

@@ -33,6 +33,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -162,7 +163,7 @@ func configured(annotations map[string]string) (string, bool) {
 }
 
 // decline leaves a pod alone whose YAML asks for a dry run. YAML that cannot be read does not: Build refuses the pod.
-func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (selection.Reason, string) {
+func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (status.Code, string) {
 	value, ok := configured(pod.Annotations)
 	// Reading YAML costs more than the rest of the decision, and hardly any pod
 	// asks for a dry run. Only escapes and tags can spell the key differently.
@@ -172,7 +173,7 @@ func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (selection.Rea
 	if doc := d.read(value); doc.err != nil || !doc.has(dryRun) {
 		return "", ""
 	}
-	return selection.DryRun, Config + ".dryRun is true: no rules are to be applied"
+	return status.CodeDryRun, Config + ".dryRun is true: no rules are to be applied"
 }
 
 // runsAs warns of a proxy that the rules do not know: its traffic comes back to it.

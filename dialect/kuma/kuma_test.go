@@ -17,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // meshed is an injected pod, but for the changes.
@@ -43,30 +43,30 @@ func TestSelection(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*corev1.Pod)
-		want   selection.Reason
+		want   status.Code
 	}{
-		{"injected", func(*corev1.Pod) {}, selection.Selected},
+		{"injected", func(*corev1.Pod) {}, status.CodeSelected},
 		{"native sidecar", func(p *corev1.Pod) {
 			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers[:1], p.Spec.Containers[1:]
-		}, selection.Selected},
-		{"rules set from inside", func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "kuma-init"}} }, selection.InitContainer},
-		{"no proxy", func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] }, selection.NoProxy},
-		{"not injected", func(p *corev1.Pod) { delete(p.Annotations, kuma.SidecarInjected) }, selection.NotInjected},
-		{"injected: false", func(p *corev1.Pod) { p.Annotations[kuma.SidecarInjected] = "false" }, selection.NotInjected},
-		{"excluded namespace", func(p *corev1.Pod) { p.Namespace = "kuma-system" }, selection.ExcludedNamespace},
-		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, selection.HostNetwork},
-		{"a trial run", yaml("kumaDPUser: 5678\ndryRun: true\n"), selection.DryRun},
-		{"a trial run in JSON, and another case", yaml(`{"DryRun": true}`), selection.DryRun},
-		{"a trial run, escaped", yaml(`"\x64ryRun": true`), selection.DryRun},
-		{"a trial run, in base64", yaml(`!!binary ZHJ5UnVu: true`), selection.DryRun},
-		{"no trial run", yaml("dryRun: false"), selection.Selected},
-		{"a trial run of something else", yaml("retry: {dryRun: true}"), selection.Selected},
-		{"a remark about trial runs", yaml("verbose: true # not dryRun: true"), selection.Selected},
-		{"a trial run that cannot be read", yaml("dryRun: perhaps"), selection.Selected},
+		}, status.CodeSelected},
+		{"rules set from inside", func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "kuma-init"}} }, status.CodeInitContainer},
+		{"no proxy", func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] }, status.CodeNoProxy},
+		{"not injected", func(p *corev1.Pod) { delete(p.Annotations, kuma.SidecarInjected) }, status.CodeNotInjected},
+		{"injected: false", func(p *corev1.Pod) { p.Annotations[kuma.SidecarInjected] = "false" }, status.CodeNotInjected},
+		{"excluded namespace", func(p *corev1.Pod) { p.Namespace = "kuma-system" }, status.CodeExcludedNamespace},
+		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, status.CodeHostNetwork},
+		{"a trial run", yaml("kumaDPUser: 5678\ndryRun: true\n"), status.CodeDryRun},
+		{"a trial run in JSON, and another case", yaml(`{"DryRun": true}`), status.CodeDryRun},
+		{"a trial run, escaped", yaml(`"\x64ryRun": true`), status.CodeDryRun},
+		{"a trial run, in base64", yaml(`!!binary ZHJ5UnVu: true`), status.CodeDryRun},
+		{"no trial run", yaml("dryRun: false"), status.CodeSelected},
+		{"a trial run of something else", yaml("retry: {dryRun: true}"), status.CodeSelected},
+		{"a remark about trial runs", yaml("verbose: true # not dryRun: true"), status.CodeSelected},
+		{"a trial run that cannot be read", yaml("dryRun: perhaps"), status.CodeSelected},
 		{"a trial run outside the mesh", func(p *corev1.Pod) {
 			yaml("dryRun: true")(p)
 			delete(p.Annotations, kuma.SidecarInjected)
-		}, selection.NotInjected},
+		}, status.CodeNotInjected},
 	}
 	for _, tt := range tests {
 		assert.Equal(t, tt.want, d.Decide(meshed(tt.change), nil).Reason, tt.name)

@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // meshed is an injected pod, but for the changes.
@@ -37,18 +37,18 @@ func TestSelection(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*corev1.Pod)
-		want   selection.Reason
+		want   status.Code
 	}{
-		{"injected", func(*corev1.Pod) {}, selection.Selected},
+		{"injected", func(*corev1.Pod) {}, status.CodeSelected},
 		{"native sidecar", func(p *corev1.Pod) {
 			p.Spec.InitContainers, p.Spec.Containers = append(p.Spec.InitContainers, p.Spec.Containers[1]), p.Spec.Containers[:1]
-		}, selection.Selected},
+		}, status.CodeSelected},
 		{"rules set from inside", func(p *corev1.Pod) {
 			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "linkerd-init"})
-		}, selection.InitContainer},
-		{"no proxy", func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }, selection.NoProxy},
-		{"excluded namespace", func(p *corev1.Pod) { p.Namespace = "kube-system" }, selection.ExcludedNamespace},
-		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, selection.HostNetwork},
+		}, status.CodeInitContainer},
+		{"no proxy", func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }, status.CodeNoProxy},
+		{"excluded namespace", func(p *corev1.Pod) { p.Namespace = "kube-system" }, status.CodeExcludedNamespace},
+		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, status.CodeHostNetwork},
 	}
 	for _, tt := range tests {
 		assert.Equal(t, tt.want, d.Decide(meshed(tt.change), nil).Reason, tt.name)

@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 const keys = "appmesh.k8s.aws/" // what all of App Mesh's keys begin with
@@ -48,9 +49,9 @@ func New() dialect.Dialect {
 }
 
 // VirtualGateway is the reason why a gateway's pod is left alone: its clients connect to Envoy directly.
-const VirtualGateway selection.Reason = "virtual-gateway"
+const VirtualGateway status.Code = "virtual-gateway"
 
-func decline(_ *corev1.Pod, proxy *corev1.Container) (selection.Reason, string) {
+func decline(_ *corev1.Pod, proxy *corev1.Container) (status.Code, string) {
 	if proxy != nil && slices.ContainsFunc(proxy.Env, func(e corev1.EnvVar) bool {
 		return e.Name == "APPMESH_RESOURCE_ARN" && strings.Contains(e.Value, "/virtualGateway/")
 	}) {

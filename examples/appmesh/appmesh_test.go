@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/examples/appmesh"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/rulesettest"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 const prefix = "appmesh.k8s.aws/"
@@ -27,15 +27,15 @@ func pod(annotations map[string]string, env ...corev1.EnvVar) *corev1.Pod {
 }
 
 func TestWhichPods(t *testing.T) {
-	decide := func(p *corev1.Pod) selection.Reason { return appmesh.New().Decide(p, nil).Reason }
-	assert.Equal(t, selection.Selected, decide(pod(map[string]string{prefix + "sidecarInjectorWebhook": "enabled"})))
-	assert.Equal(t, selection.InjectDisabled, decide(pod(map[string]string{prefix + "sidecarInjectorWebhook": "disabled"})))
+	decide := func(p *corev1.Pod) status.Code { return appmesh.New().Decide(p, nil).Reason }
+	assert.Equal(t, status.CodeSelected, decide(pod(map[string]string{prefix + "sidecarInjectorWebhook": "enabled"})))
+	assert.Equal(t, status.CodeInjectDisabled, decide(pod(map[string]string{prefix + "sidecarInjectorWebhook": "disabled"})))
 	assert.Equal(t, appmesh.VirtualGateway, decide(pod(nil, corev1.EnvVar{
 		Name: "APPMESH_RESOURCE_ARN", Value: "arn:aws:appmesh:us-west-2:1:mesh/m/virtualGateway/in",
 	})))
 	withInit := pod(nil)
 	withInit.Spec.InitContainers = []corev1.Container{{Name: "proxyinit"}}
-	assert.Equal(t, selection.InitContainer, decide(withInit))
+	assert.Equal(t, status.CodeInitContainer, decide(withInit))
 }
 
 // Each annotation, with a good and a bad value.

@@ -12,7 +12,7 @@ import (
 	mymesh "github.com/meshcni/meshcni/examples/unittest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/rulesettest"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 func pod(annotations map[string]string) *corev1.Pod {
@@ -45,9 +45,9 @@ func TestWhereTrafficGoes(t *testing.T) {
 
 func TestWhoIsInTheMesh(t *testing.T) {
 	mesh := mymesh.New()
-	assert.Equal(t, selection.Selected, mesh.Decide(pod(nil), nil).Reason)
-	assert.Equal(t, selection.InjectDisabled, mesh.Decide(pod(map[string]string{"mymesh.example/inject": "false"}), nil).Reason)
-	assert.Equal(t, selection.NoProxy, mesh.Decide(&corev1.Pod{}, nil).Reason)
+	assert.Equal(t, status.CodeSelected, mesh.Decide(pod(nil), nil).Reason)
+	assert.Equal(t, status.CodeInjectDisabled, mesh.Decide(pod(map[string]string{"mymesh.example/inject": "false"}), nil).Reason)
+	assert.Equal(t, status.CodeNoProxy, mesh.Decide(&corev1.Pod{}, nil).Reason)
 }
 
 func TestBadAnnotationsAreRefused(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 const troubleshooting = "docs/troubleshooting.md"
@@ -67,7 +69,11 @@ func constants(t *testing.T, dir, typ string) []string {
 }
 
 func TestReasonsOfDecisions(t *testing.T) {
-	assert.ElementsMatch(t, constants(t, "selection", "Reason"), explained(t, "### Reasons of the decision", 1))
+	var all []string
+	for _, r := range append(selection.Reasons(), status.CodeNotKubernetes, status.CodeAgentPod) {
+		all = append(all, string(r))
+	}
+	assert.ElementsMatch(t, all, explained(t, "### Reasons of the decision", 1))
 }
 
 // TestOutcomes: what the records of decisions say.

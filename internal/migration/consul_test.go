@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // TestConsulWithPlugin: the pod of a Consul injector without plugin is judged by what its container was told.
@@ -28,7 +28,7 @@ func TestConsulWithPlugin(t *testing.T) {
 		Env: []corev1.EnvVar{{Name: "CONSUL_REDIRECT_TRAFFIC_CONFIG", Value: `{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeInboundPorts": ["9090"]}`}},
 	}}
 	d := consul.New()
-	assert.Equal(t, selection.InitContainer, d.Policy.Decide(p, nil).Reason)
+	assert.Equal(t, status.CodeInitContainer, d.Policy.Decide(p, nil).Reason)
 	without := migration.WithoutInit(p, dialect.SetOf(d))
 	assert.False(t, d.Policy.Decide(without, nil).Selected, "it has no annotations of a plugin's pod")
 	j := migration.Judge{Meshes: dialect.SetOf(d), Facts: builtin.Facts()}

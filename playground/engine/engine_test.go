@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/dialect/builtin"
-	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/playground/engine"
+	"github.com/meshcni/meshcni/status"
 )
 
 func ask[T any](t *testing.T, r engine.Request) (answer T) {
@@ -55,7 +55,7 @@ func TestLook(t *testing.T) {
 			}
 		}
 		captured := slices.ContainsFunc(v.Matrix, func(c engine.Cell) bool { return c.Class == engine.Mesh })
-		assert.Equal(t, v.Explanation.Verdict.State == explain.Captured, captured, e.Title)
+		assert.Equal(t, v.Explanation.Verdict.State == status.StateCaptured, captured, e.Title)
 	}
 }
 

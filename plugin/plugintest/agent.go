@@ -123,7 +123,7 @@ func (a *Agent) Attach(ctx context.Context, at agentsock.Attachment, ns syscall.
 		return agentsock.Attached{}, err
 	}
 	if !plan.Decision.Selected {
-		return agentsock.Attached{}, &agentsock.StepError{Step: "selection", Reason: status.Code(plan.Decision.Reason), Err: errors.New(plan.Decision.Detail)}
+		return agentsock.Attached{}, &agentsock.StepError{Step: "selection", Reason: plan.Decision.Reason, Err: errors.New(plan.Decision.Detail)}
 	}
 	result, err := n.Apply(ctx, plan.Ruleset)
 	if err != nil {

@@ -6,7 +6,7 @@ package ambientfacts
 import (
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/mesh"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // New returns the facts. Who is in the mesh, the dialect's own selectors say.
@@ -14,13 +14,13 @@ func New() mesh.Facts {
 	return mesh.Facts{
 		Name: ambient.Name, Title: "Istio (ambient)",
 		PluginTypes: []string{"istio-cni"},
-		Advice: map[selection.Reason]mesh.Advice{
-			selection.HasSidecar: {
+		Advice: map[status.Code]mesh.Advice{
+			status.CodeHasSidecar: {
 				Because: "it has a sidecar of its own, which handles its traffic (%s)", Aside: true,
 				Meant: "the sidecar is meant to stay; the plugin captures it if istio is among its dialects",
 				Do:    "To have it in the ambient mesh, switch the sidecar's injection off: kubectl label namespace NAMESPACE istio-injection-",
 			},
-			selection.NotEnabled: {
+			status.CodeNotEnabled: {
 				Do: "The plugin's own selectors decide (enablement_selectors, ambient.enablementSelectors in the chart's values): change them, or the labels of the pod or of its namespace",
 			},
 		},

@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/trace"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // New returns the facts of Istio's sidecars. Its CNI plugin serves ambient mode too.
@@ -43,12 +43,12 @@ func New() mesh.Facts {
 		},
 		Init:   &mesh.Init{Commands: []string{"istio-iptables"}, Flags: append(Flags(), others...), Redirect: written},
 		Plugin: plugin, PluginTypes: []string{plugin.Type}, Deliberate: deliberate,
-		Advice: map[selection.Reason]mesh.Advice{
-			selection.ProxyDisabled: {
+		Advice: map[status.Code]mesh.Advice{
+			status.CodeProxyDisabled: {
 				Because: "its proxy is switched off: %s",
 				Do:      "Take that variable away where it comes from: proxyMetadata in the annotation proxy.istio.io/config of the pod's template, or in meshConfig.defaultConfig",
 			},
-			selection.InterceptionNone: {
+			status.CodeInterceptionNone: {
 				Because: "it asks for a proxy without redirection (%s), so applications address the proxy themselves", Meant: "that is meant", Annotation: istio.InterceptionMode,
 				Do: "Else take interceptionMode out of the annotation proxy.istio.io/config of its template, or of meshConfig.defaultConfig",
 			},

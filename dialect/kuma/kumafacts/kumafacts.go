@@ -11,7 +11,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/mesh"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // New returns the facts.
@@ -32,7 +32,7 @@ func New() mesh.Facts {
 		}},
 		Init:   &mesh.Init{Flags: flags, Annotations: annotations},
 		Plugin: plugin, PluginTypes: []string{plugin.Type},
-		Advice: map[selection.Reason]mesh.Advice{selection.DryRun: {
+		Advice: map[status.Code]mesh.Advice{status.CodeDryRun: {
 			Because: "its configuration asks for a dry run (%s)", Do: "Take dryRun out of Kuma's configuration of the transparent proxy, from which the injector copies it",
 		}},
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
@@ -37,13 +36,13 @@ var foreignLabels = []string{"daemonset", "alertname", "alertstate", "severity",
 var values = map[string][]string{
 	"program": {"meshcni-node", "meshcni-repair", "meshcni-taint"},
 	"outcome": func() (all []string) {
-		for _, o := range repair.Outcomes {
+		for _, o := range status.Codes(status.KindOutcome) {
 			all = append(all, string(o))
 		}
 		return all
 	}(),
 	"reason": func() (all []string) {
-		for _, r := range selection.Reasons {
+		for _, r := range selection.Reasons() {
 			all = append(all, string(r))
 		}
 		return all

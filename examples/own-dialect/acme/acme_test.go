@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/examples/own-dialect/acme"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/rulesettest"
-	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 func pod(annotations map[string]string) *corev1.Pod {
@@ -27,7 +27,7 @@ func pod(annotations map[string]string) *corev1.Pod {
 func TestWhichPods(t *testing.T) {
 	d := acme.New("kube-system")
 	assert.True(t, d.Decide(pod(nil), nil).Selected)
-	assert.Equal(t, selection.InjectDisabled, d.Decide(pod(map[string]string{"acme.example/inject": "false"}), nil).Reason)
+	assert.Equal(t, status.CodeInjectDisabled, d.Decide(pod(map[string]string{"acme.example/inject": "false"}), nil).Reason)
 }
 
 // Each annotation, with a value that is taken and one that is refused.
