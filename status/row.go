@@ -49,7 +49,7 @@ var pages = map[Kind]string{
 }
 
 // table has a row for each code of each kind.
-var table = slices.Concat(podTable, nodeTable, findingTable)
+var table = slices.Concat(decisionTable, podTable, nodeTable, findingTable)
 
 // Remedy returns what helps as one text, of whole sentences; empty: nothing is to be done.
 func (r Row) Remedy() string {

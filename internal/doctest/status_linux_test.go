@@ -114,9 +114,10 @@ func statusSections(rows []status.Row) string {
 // TestStatusIsWhole: package status has each code that is declared elsewhere.
 func TestStatusIsWhole(t *testing.T) {
 	for kind, declared := range map[status.Kind][]string{
-		status.KindNotice: constants(t, "installer", "NoticeCode"),
-		status.KindCause:  constants(t, "installer", "Cause"),
-		status.KindBypass: constants(t, "dialect", "BypassCode"),
+		status.KindDecision: constants(t, "selection", "Reason"),
+		status.KindNotice:   constants(t, "installer", "NoticeCode"),
+		status.KindCause:    constants(t, "installer", "Cause"),
+		status.KindBypass:   constants(t, "dialect", "BypassCode"),
 	} {
 		var codes []string
 		for _, c := range status.Codes(kind) {
