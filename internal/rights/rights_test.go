@@ -18,7 +18,7 @@ import (
 // TestTaint: the taint's controller is said to need what its roles grant, and no more. That the chart grants the same as the file is
 // e2e/deploy's to prove, and that of the agent's rights too.
 func TestTaint(t *testing.T) {
-	text, err := os.ReadFile("../../../deploy/rbac/taint.yaml")
+	text, err := os.ReadFile("../../deploy/rbac/taint.yaml")
 	require.NoError(t, err)
 	var want []string
 	for _, document := range bytes.Split(text, []byte("\n---\n")) {

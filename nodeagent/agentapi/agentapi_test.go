@@ -71,7 +71,7 @@ func TestClient(t *testing.T) {
 			w.Header().Set("Content-Length", "9")
 			_, _ = w.Write([]byte("{"))
 		case agentapi.PodPath + "u1":
-			_, _ = w.Write([]byte(`{"live_error":"x","of a newer agent":1}`))
+			_, _ = w.Write([]byte(`{"liveError":"x","of a newer agent":1}`))
 		default:
 			http.NotFound(w, r)
 		}
@@ -103,7 +103,7 @@ func TestPodOfANewerAgent(t *testing.T) {
 		"lost": [], "links": [{"name": "eth0"}]
 	}`), &p))
 	assert.EqualValues(t, "suspended", p.State.State)
-	assert.Equal(t, "by-hand", p.State.Reason)
+	assert.EqualValues(t, "by-hand", p.State.Reason)
 	assert.Equal(t, "xdp", p.Records[0].Backend)
 	assert.Zero(t, p.Records[0].Rules)
 	assert.EqualValues(t, "xdp", p.Live[0].Backend)
