@@ -11,7 +11,7 @@ type Code string
 const (
 	// Invalid: the value cannot be read, so the setting counts as not set.
 	Invalid Code = "invalid-value"
-	// Deprecated: the setting is read under an old key.
+	// Deprecated says that the setting is read under an old key.
 	Deprecated Code = "deprecated-key"
 	// Unknown: nothing is known of the key, so it has no effect.
 	Unknown Code = "unknown-key"
