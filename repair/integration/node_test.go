@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -63,9 +64,13 @@ func TestTheNodeAgentRepairs(t *testing.T) {
 	address = "127.0.0.1:" + strconv.Itoa(port)
 	q := startProcess(t, address, p.cmd.Path, append(append([]string{}, p.cmd.Args[1:len(p.cmd.Args)-2]...),
 		"--metrics-address="+address, "--health-address="+address)...)
-	eventually(t, "not ready", func() bool { return strings.Contains(q.get(t, "/readyz"), "repair:") })
-	resp, err := http.Get(q.url + "/readyz") //nolint:noctx // a test's
-	require.NoError(t, err)
-	defer func() { _ = resp.Body.Close() }()
-	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	eventually(t, "not ready", func() bool {
+		resp, err := http.Get(q.url + "/readyz") //nolint:noctx // a test's
+		if err != nil {
+			return false // it does not listen yet
+		}
+		defer func() { _ = resp.Body.Close() }()
+		text, err := io.ReadAll(resp.Body)
+		return err == nil && resp.StatusCode == http.StatusServiceUnavailable && strings.Contains(string(text), "repair:")
+	})
 }
