@@ -98,13 +98,12 @@ func (p *proxied) run(ctx context.Context) error {
 			return nil // the caller ended it
 		}
 		err := p.have(ctx)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		}
-		if err == nil && p.isGone() {
+		case errors.Is(err, errResigned):
 			continue
-		}
-		if err == nil {
+		case err == nil:
 			err = errors.New("it ended by itself")
 		}
 		if p.fail(err) {
@@ -135,6 +134,9 @@ func (p *proxied) wanted(ctx context.Context) bool {
 	return false
 }
 
+// errResigned: resign ended the part of run that has the pods. The agent may have them again by the time that run sees it.
+var errResigned = errors.New("another agent follows")
+
 // have has the pods in turns until the context ends, or another agent follows that has none.
 func (p *proxied) have(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
@@ -150,7 +152,10 @@ func (p *proxied) have(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(p.lock.Path), 0o755); err != nil {
 		return err
 	}
-	return p.lock.Run(ctx, p.turn)
+	if err := p.lock.Run(ctx, p.turn); err != nil || ctx.Err() == nil {
+		return err
+	}
+	return errResigned
 }
 
 func (p *proxied) isGone() bool {
