@@ -88,6 +88,7 @@ spec:
     args: [serve, "8080", "http:8081"]
     securityContext: {runAsUser: 1000}
     readinessProbe: {httpGet: {port: 8081, path: /}, periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 10}
+    startupProbe: {httpGet: {port: 8081, path: /}, periodSeconds: 1, failureThreshold: 600} # its start may be slow, on a busy machine
     livenessProbe: {httpGet: {port: 8081, path: /}, periodSeconds: 1, failureThreshold: 2, timeoutSeconds: 10}
 ---
 `, name, s.namespace, image.Tool)
