@@ -227,7 +227,7 @@ func (n *NetNS) Check(_ context.Context, rs ruleset.Ruleset) ([]ruleset.Differen
 		if want == nil {
 			continue
 		}
-		saved := &ruleset.Saved{}
+		var saved ruleset.LiveChains
 		if live != nil {
 			var err error
 			if saved, err = ruleset.Parse(f, live.String()); err != nil {

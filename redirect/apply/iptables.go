@@ -47,8 +47,8 @@ type change struct {
 	family ruleset.Family
 	want   *ruleset.Program
 	tools  tools
-	// live holds the tables that were found; nil when the variant had no tables here.
-	live  *ruleset.Saved
+	// live are the chains that were found; nil when the variant had no tables here.
+	live  ruleset.LiveChains
 	diffs []ruleset.Difference
 	// attempted is set once rules may have changed.
 	attempted bool

@@ -107,12 +107,12 @@ func few(rules int) error {
 const maxReads = 3
 
 // saved reads what is live for a change.
-func (s *session) saved(ctx context.Context, c *change) (*ruleset.Saved, error) {
+func (s *session) saved(ctx context.Context, c *change) (ruleset.LiveChains, error) {
 	return s.list(ctx, c.tools.variant, c.family, []ruleset.Owner{c.want.Owner}, c.tools.save[c.family])
 }
 
 // list reads what is live by a program that saves, and makes sure that the chains of the owners and the built-in ones are the kernel's.
-func (s *session) list(ctx context.Context, variant ruleset.Backend, f ruleset.Family, owners []ruleset.Owner, save string, args ...string) (*ruleset.Saved, error) {
+func (s *session) list(ctx context.Context, variant ruleset.Backend, f ruleset.Family, owners []ruleset.Owner, save string, args ...string) (ruleset.LiveChains, error) {
 	for reads := 1; ; reads++ {
 		var rules chainRules
 		if variant == ruleset.BackendIptablesNFT {
@@ -135,7 +135,7 @@ func (s *session) list(ctx context.Context, variant ruleset.Backend, f ruleset.F
 				err = cmp.Or(err, rules.agree(owner, live))
 			}
 		default:
-			err = s.legacyAgrees(live)
+			err = s.legacyAgrees(f, live)
 		}
 		if err == nil || reads == maxReads {
 			return live, err
@@ -156,24 +156,19 @@ func (r chainRules) names() (names []string) {
 var errText = errors.New("what the program prints is not what the kernel has, so the rules cannot be told")
 
 // agree compares the chains that matter: the owner's, and the built-in ones.
-func (r chainRules) agree(owner ruleset.Owner, live *ruleset.Saved) error {
+func (r chainRules) agree(owner ruleset.Owner, live ruleset.LiveChains) error {
 	matters := func(name string) bool { return owner.OwnsChain(name) || chains.IsBuiltin(name) }
 	seen := chainRules{}
-	for _, t := range live.Tables {
-		table, err := ruleset.ParseTable(t.Name)
-		if err != nil {
+	for _, c := range live {
+		table, err := ruleset.ParseTable(c.Table)
+		if err != nil || !matters(c.Name) {
 			continue
 		}
-		for _, c := range t.Chains {
-			at := chainName{nfProto(live.Family), table, c.Name}
-			if !matters(c.Name) {
-				continue
-			}
-			if _, there := r[at]; !there && !chains.IsBuiltin(c.Name) {
-				return fmt.Errorf("chain %s of table %s: %w", c.Name, table, errText)
-			}
-			seen[at] = len(c.Rules)
+		at := chainName{nfProto(c.Family), table, c.Name}
+		if _, there := r[at]; !there && !chains.IsBuiltin(c.Name) {
+			return fmt.Errorf("chain %s of table %s: %w", c.Name, table, errText)
 		}
+		seen[at] = len(c.Rules)
 	}
 	for at, n := range r {
 		if printed, there := seen[at]; matters(at.name) && (printed != n || !there && n > 0) {

@@ -74,19 +74,17 @@ func state(t testing.TB, ns *netnsexec.NetNS) string {
 			name := strings.Replace(string(v), "iptables", p, 1)
 			saved, err := ruleset.Parse(ruleset.IPv4, shell(t, ns, name+"-save"))
 			require.NoError(t, err)
-			for _, table := range saved.Tables { // in the order of their first use
-				var own []string
-				for _, c := range table.Chains {
-					if c.Policy != "ACCEPT" {
-						own = append(own, fmt.Sprintf("%s %s :%s %s\n", name, table.Name, c.Name, c.Policy))
-					}
-					for _, r := range c.Rules {
-						own = append(own, fmt.Sprintf("%s %s -A %s %s\n", name, table.Name, c.Name, r.Text))
-					}
+			var own []string
+			for _, c := range saved {
+				if c.Policy != "accept" {
+					own = append(own, fmt.Sprintf("%s %s :%s %s\n", name, c.Table, c.Name, c.Policy))
 				}
-				slices.SortStableFunc(own, func(a, b string) int { return strings.Compare(head(a), head(b)) })
-				lines = append(lines, own...)
+				for _, r := range c.Rules {
+					own = append(own, fmt.Sprintf("%s %s -A %s %s\n", name, c.Table, c.Name, r.Text))
+				}
 			}
+			slices.SortStableFunc(own, func(a, b string) int { return strings.Compare(head(a), head(b)) })
+			lines = append(lines, own...)
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b string) int { return strings.Compare(head(a), head(b)) })

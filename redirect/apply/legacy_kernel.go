@@ -91,18 +91,20 @@ func (s *session) measureLegacy(f ruleset.Family) error {
 }
 
 // legacyAgrees compares what iptables-legacy-save printed with the size of each table.
-func (s *session) legacyAgrees(live *ruleset.Saved) error {
-	for _, t := range live.Tables {
-		var size tableSize
-		for _, c := range t.Chains {
-			size.add(c.Name, len(c.Rules))
-		}
-		info, err := s.legacyInfo(live.Family, t.Name)
+func (s *session) legacyAgrees(f ruleset.Family, live ruleset.LiveChains) error {
+	sizes := map[string]tableSize{}
+	for _, c := range live {
+		size := sizes[c.Table]
+		size.add(c.Name, len(c.Rules))
+		sizes[c.Table] = size
+	}
+	for table, size := range sizes {
+		info, err := s.legacyInfo(f, table)
 		if err != nil {
 			return err
 		}
 		if want := info.entriesOf(size); info.entries != want {
-			return fmt.Errorf("table %s has %d entries, printed are %d: %w", t.Name, info.entries, want, errText)
+			return fmt.Errorf("table %s has %d entries, printed are %d: %w", table, info.entries, want, errText)
 		}
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -24,13 +23,13 @@ func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (
 		if err != nil {
 			return err
 		}
-		chains, err := s.baseChains()
+		chains, at, err := s.liveChains()
 		if err != nil {
 			return err
 		}
 		var rules []liveRule
 		err = s.Request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
-			if r := parseLiveRule(m); !(nftTable{r.family, r.table}).isIptables() {
+			if r := parseLiveRule(m); !r.at().isIptables() {
 				rules = append(rules, r)
 			}
 		})
@@ -41,40 +40,32 @@ func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (
 		if err != nil {
 			return err
 		}
-		positions := map[chainAt]int{}
 		var reader nft.Reader
 		for i := range rules {
 			r := &rules[i]
-			at := chainAt{nftTable{r.family, r.table}, r.chain}
-			positions[at]++
-			comment, ours := r.comment, slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool {
-				return at.nftTable == nftTable{unix.NFPROTO_INET, nft.TableName(rs.Owner())}
+			index, ok := at[chainAt{r.at(), r.chain}]
+			if !ok {
+				return nfnetlink.ErrInterrupted // the chain was made meanwhile
+			}
+			reason := ""
+			ours := slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool {
+				return r.at() == nftTable{unix.NFPROTO_INET, nft.TableName(rs.Owner())}
 			})
 			if ours {
-				r.comment = ""
+				reason, r.comment = r.comment, ""
 			}
-			live := reader.Read(nftFamilies[r.family], describe(r), sets[at.nftTable])
-			live.Table, live.Chain, live.Position, live.Handle = at.String(), at.chain, positions[at], r.handle
-			if live.Ours = ours; ours {
-				live.Reason = comment
-			}
-			if c, ok := chains[at]; ok {
-				live.Hook = c.declaration()
-			}
+			live := reader.Read(nftFamilies[r.family], describe(r), sets[r.at()])
+			c := &chains[index]
+			live.Table, live.Chain, live.Position, live.Handle = c.Table, c.Name, len(c.Rules)+1, r.handle
+			live.Ours, live.Reason = ours, reason
 			parseExprs(r.exprs, func(name string, data nfnetlink.Attr) {
 				if name == "counter" {
 					live.Counters = &ruleset.Counters{Packets: data.Attr(unix.NFTA_COUNTER_PACKETS).U64(), Bytes: data.Attr(unix.NFTA_COUNTER_BYTES).U64()}
 				}
 			})
-			all = append(all, live)
+			c.Rules = append(c.Rules, live)
 		}
-		for _, at := range slices.SortedFunc(maps.Keys(chains), chainAt.compare) {
-			if c := chains[at]; c.drops {
-				live := nft.Policy(c.declaration(), positions[at]+1)
-				live.Table, live.Chain = at.String(), c.name
-				all = append(all, live)
-			}
-		}
+		all = chains.Live(ruleset.BackendNftables)
 		// The lists are consistent only if there was no transaction meanwhile.
 		if now, err := s.generation(); err != nil || now != generation {
 			return cmp.Or(err, nfnetlink.ErrInterrupted)

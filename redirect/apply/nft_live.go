@@ -60,6 +60,8 @@ type liveRule struct {
 	comment      string
 }
 
+func (r *liveRule) at() nftTable { return nftTable{r.family, r.table} }
+
 type liveSet struct {
 	name     string
 	elements []setElement
@@ -144,7 +146,7 @@ func (c *nlConn) readRules(family byte, table string, fn func(liveRule)) error {
 	}, func(m nfnetlink.Message) {
 		r := parseLiveRule(m)
 		// Old kernels do not filter by table.
-		if r.family == family && r.table == table {
+		if r.at() == (nftTable{family, table}) {
 			fn(r)
 		}
 	})

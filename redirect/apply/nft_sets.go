@@ -4,7 +4,6 @@ package apply
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -22,22 +21,27 @@ type chainAt struct {
 	chain string
 }
 
-func (c chainAt) compare(o chainAt) int {
-	return cmp.Or(cmp.Compare(c.family, o.family), cmp.Compare(c.name, o.name), cmp.Compare(c.chain, o.chain))
-}
-
-// baseChains returns the base chains that iptables-nft did not write.
-func (c *nlConn) baseChains() (map[chainAt]liveChain, error) {
-	found := map[chainAt]liveChain{}
-	err := c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
-		if ch, t := parseChain(m), (nftTable{m.Family, m.Text(unix.NFTA_CHAIN_TABLE)}); ch.typ != "" && !t.isIptables() {
-			found[chainAt{t, ch.name}] = ch
+// liveChains returns the chains that iptables-nft did not write, without their rules, and where each is.
+func (c *nlConn) liveChains() (found ruleset.LiveChains, at map[chainAt]int, err error) {
+	at = map[chainAt]int{}
+	err = c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
+		ch := parseChain(m)
+		t := nftTable{ch.family, ch.table}
+		if t.isIptables() {
+			return
 		}
+		live := ruleset.LiveChain{Table: t.String(), Name: ch.name}
+		if ch.typ != "" {
+			live.Hook = ch.declaration()
+			live.Policy = live.Hook.Policy
+		}
+		at[chainAt{t, ch.name}] = len(found)
+		found = append(found, live)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list chains: %w", err)
+		return nil, nil, fmt.Errorf("list chains: %w", err)
 	}
-	return found, nil
+	return found, at, nil
 }
 
 // declaration is that of a base chain.
@@ -46,11 +50,11 @@ func (c *liveChain) declaration() *ruleset.Hook {
 	if c.family != unix.NFPROTO_NETDEV && c.family != unix.NFPROTO_ARP && int(c.hook) < len(chains.Builtins) {
 		point = strings.ToLower(chains.Builtins[c.hook])
 	}
-	policy := "accept"
+	policy := ruleset.Accept
 	if c.drops {
-		policy = "drop"
+		policy = ruleset.Drop
 	}
-	return &ruleset.Hook{Type: c.typ, Point: point, Priority: c.priority, Policy: policy}
+	return &ruleset.Hook{Type: c.typ, Point: point, Priority: c.priority, Policy: policy.String()}
 }
 
 // maxElements bounds the elements of a set that are read.
@@ -65,7 +69,7 @@ func (c *nlConn) elements(rules []liveRule) (map[nftTable]map[string][]string, e
 		d := describer{}
 		parseExprs(r.exprs, func(name string, data nfnetlink.Attr) {
 			if name == "lookup" {
-				t := nftTable{r.family, r.table}
+				t := r.at()
 				if keys[t] == nil {
 					keys[t] = map[string]string{}
 				}
@@ -82,30 +86,26 @@ func (c *nlConn) elements(rules []liveRule) (map[nftTable]map[string][]string, e
 	if len(keys) == 0 {
 		return all, nil
 	}
-	interval := map[nftTable]map[string]bool{} // of the sets that are shown
+	shown := map[nftTable][]string{}
 	err := c.Request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
 		t, name := nftTable{m.Family, m.Text(unix.NFTA_SET_TABLE)}, m.Text(unix.NFTA_SET_NAME)
 		flags := m.Attr(unix.NFTA_SET_FLAGS).U32()
-		if keys[t][name] == "" || flags&^(unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_INTERVAL) != 0 {
-			return
+		if keys[t][name] != "" && flags&^(unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_INTERVAL) == 0 {
+			shown[t] = append(shown[t], name)
 		}
-		if interval[t] == nil {
-			interval[t] = map[string]bool{}
-		}
-		interval[t][name] = flags&unix.NFT_SET_INTERVAL != 0
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list sets: %w", err)
 	}
-	for t, names := range interval {
+	for t, names := range shown {
 		all[t] = map[string][]string{}
-		for name := range names {
+		for _, name := range names {
 			s := liveSet{name: name}
 			if err := c.readElements(t, name, s.parseElements); err != nil {
 				return nil, err
 			}
-			if shown := showElements(keys[t][name], s.elements); shown != nil {
-				all[t][name] = shown
+			if elements := showElements(keys[t][name], s.elements); elements != nil {
+				all[t][name] = elements
 			}
 		}
 	}

@@ -174,7 +174,7 @@ COMMIT
 	assert.True(t, errors.Is(err, ruleset.ErrForeign))
 	require.Len(t, foreign.Rules, 4)
 	assert.ErrorContains(t, err, `ipv4 nat/PREROUTING: -m addrtype --dst-type MULTICAST -j ACCEPT (address type "MULTICAST")`)
-	assert.ErrorContains(t, err, "ipv4 filter/FORWARD: policy drop (policies other than ACCEPT are not known)")
+	assert.ErrorContains(t, err, "ipv4 filter/FORWARD: policy drop (policies other than accept are not known)")
 
 	_, err = parse("hello", ruleset.Ruleset{})
 	assert.ErrorContains(t, err, "line 1")

@@ -33,9 +33,8 @@ COMMIT
 
 		saved, err := ruleset.Parse(ruleset.IPv4, text)
 		require.NoError(t, err)
-		require.Len(t, saved.Tables, 1)
-		require.Len(t, saved.Tables[0].Chains, 2)
-		for _, c := range saved.Tables[0].Chains {
+		require.Len(t, saved, 2)
+		for _, c := range saved {
 			assert.Len(t, c.Rules, 1, c.Name)
 		}
 		_, err = parse(strings.TrimSuffix(text, "end\" -j RETURN\nCOMMIT\n"), ruleset.Ruleset{})

@@ -112,7 +112,7 @@ func TestSavedNative(t *testing.T) {
 func TestSavedPolicies(t *testing.T) {
 	for _, tc := range []struct{ program, input, want string }{
 		{"nft", "table inet x { chain c { type filter hook output priority 0; policy drop; }; }", "it drops by its policy"},
-		{"iptables-nft-restore", "*filter\n:OUTPUT DROP [0:0]\nCOMMIT\n", "policy drop (policies other than ACCEPT are not known)"},
+		{"iptables-nft-restore", "*filter\n:OUTPUT DROP [0:0]\nCOMMIT\n", "policy drop (policies other than accept are not known)"},
 	} {
 		ns := netnstest.New(t)
 		args := []string{}

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/internal/align"
-	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
 // Kind is the kind of a difference between the live rules and the wanted ones.
@@ -53,84 +52,54 @@ func (d Difference) String() string {
 // Diff compares the live rules of the program's owner with the program, by rule and in order. Rules
 // of others do not count, wherever they stand. It returns nil when the live rules are as wanted.
 // Policy routing is not part of iptables-save, so it is not compared here.
-func (p *Program) Diff(live *Saved) []Difference {
+func (p *Program) Diff(live LiveChains) []Difference {
 	var diffs []Difference
 	predecessor := p.Owner.predecessor(live)
 	for _, table := range Tables {
+		in := live.of(table)
 		for _, c := range p.table(table) {
-			lc := live.chain(table, c.Name)
-			diffs = append(diffs, p.diffChain(table, c, p.ownRules(lc, predecessor))...)
+			diffs = append(diffs, p.diffChain(table, c, p.Owner.rules(in.named(c.Name), predecessor))...)
 		}
 	}
 	return append(diffs, p.strays(live, predecessor)...)
 }
 
-// ownRules returns the rules of a live chain that are the owner's.
-func (p *Program) ownRules(c *SavedChain, predecessor bool) []liveRule {
-	if c == nil {
-		return nil
-	}
-	var rules []liveRule
-	if chains.IsBuiltin(c.Name) {
-		for _, i := range p.Owner.builtinRules(c, predecessor) {
-			rules = append(rules, liveRule{i + 1, c.Rules[i]})
-		}
-		return rules
-	}
-	for i, r := range c.Rules {
-		rules = append(rules, liveRule{i + 1, r})
-	}
-	return rules
-}
-
-type liveRule struct {
-	position int
-	SavedRule
-}
-
 // strays finds rules of the owner's in chains that the program does not have.
-func (p *Program) strays(live *Saved, predecessor bool) []Difference {
-	if live == nil {
-		return nil
-	}
-	var diffs []Difference
-	for _, t := range live.Tables {
-		led := p.Owner.othersLeadTo(t.Chains)
-		for i := range t.Chains {
-			c := &t.Chains[i]
-			table, err := ParseTable(t.Name)
-			if err != nil || p.Chain(table, c.Name) != nil || !chains.IsBuiltin(c.Name) && !p.Owner.OwnsChain(c.Name) {
-				continue
-			}
-			rules := p.ownRules(c, predecessor)
-			if len(rules) == 0 && !chains.IsBuiltin(c.Name) && !led[c.Name] {
-				diffs = append(diffs, Difference{Kind: Unexpected, Family: p.Family, Table: t.Name, Chain: c.Name})
-			}
-			for _, r := range rules {
-				diffs = append(diffs, Difference{Unexpected, p.Family, t.Name, c.Name, r.position, r.Text})
-			}
+func (p *Program) strays(live LiveChains, predecessor bool) (diffs []Difference) {
+	led := p.Owner.othersLeadTo(live)
+	for i := range live {
+		c := &live[i]
+		table, err := ParseTable(c.Table)
+		if err != nil || p.Chain(table, c.Name) != nil {
+			continue
+		}
+		if len(c.Rules) == 0 && p.Owner.OwnsChain(c.Name) && !led[[2]string{c.Table, c.Name}] {
+			diffs = append(diffs, Difference{Kind: Unexpected, Family: p.Family, Table: c.Table, Chain: c.Name})
+		}
+		for _, r := range p.Owner.rules(c, predecessor) {
+			diffs = append(diffs, Difference{Unexpected, p.Family, c.Table, c.Name, r.Position, r.Text})
 		}
 	}
 	return diffs
 }
 
 // diffChain is the shortest edit script, from the longest common subsequence; for long chains see package align.
-func (p *Program) diffChain(table Table, want Chain, live []liveRule) []Difference {
+func (p *Program) diffChain(table Table, want Chain, live []*LiveRule) []Difference {
 	var diffs []Difference
 	align.Lists{
 		N: len(want.Rules), M: len(live), SecondFirst: true,
-		Same:  func(i, j int) bool { return live[j].Known && want.Rules[i].Equal(live[j].Rule) },
+		Same:  func(i, j int) bool { return live[j].is(want.Rules[i]) },
 		First: func(i int) string { return want.Rules[i].Text(p.Family) },
 		Second: func(j int) string {
-			if !live[j].Known {
+			if !live[j].plain {
 				return ""
 			}
-			return live[j].Rule.Text(p.Family)
+			return live[j].Rules[0].Text(p.Family)
 		},
 	}.Differences(func(i int) {
 		diffs = append(diffs, Difference{Missing, p.Family, table.String(), want.Name, i + 1, want.Rules[i].Text(p.Family)})
 	}, func(j int) {
-		diffs = append(diffs, Difference{Unexpected, p.Family, table.String(), want.Name, live[j].position, live[j].Text})
+		diffs = append(diffs, Difference{Unexpected, p.Family, table.String(), want.Name, live[j].Position, live[j].Text})
 	})
 	return diffs
 }

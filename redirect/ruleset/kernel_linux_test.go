@@ -65,7 +65,7 @@ func (k kernel) restore(text string) {
 }
 
 // saved reads back what is live.
-func (k kernel) saved() *ruleset.Saved {
+func (k kernel) saved() ruleset.LiveChains {
 	k.t.Helper()
 	out, err := k.run("", "save")
 	require.NoError(k.t, err, "%s", out)
@@ -78,14 +78,12 @@ func (k kernel) saved() *ruleset.Saved {
 func (k kernel) rules() []string {
 	k.t.Helper()
 	var lines []string
-	for _, table := range k.saved().Tables {
-		for _, c := range table.Chains {
-			if !chains.IsBuiltin(c.Name) {
-				lines = append(lines, table.Name+" :"+c.Name)
-			}
-			for _, r := range c.Rules {
-				lines = append(lines, table.Name+" "+c.Name+" "+r.Text)
-			}
+	for _, c := range k.saved() {
+		if !chains.IsBuiltin(c.Name) {
+			lines = append(lines, c.Table+" :"+c.Name)
+		}
+		for _, r := range c.Rules {
+			lines = append(lines, c.Table+" "+c.Name+" "+r.Text)
 		}
 	}
 	return lines

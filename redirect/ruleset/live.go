@@ -45,6 +45,9 @@ type LiveRule struct {
 	Ours bool `json:"ours"`
 	// Reason explains one of our rules, if it is known: it is the comment of the same rule in the wanted ruleset, or in the kernel.
 	Reason string `json:"reason,omitempty"`
+
+	// plain: iptables' words of a rule without comment, all of them understood, so that Text can be given back to iptables.
+	plain bool
 }
 
 // Hook declares a base chain of nftables. Type, Point and Policy are nft's words: "nat", "output", "accept".
@@ -219,35 +222,57 @@ func (e *ForeignError) Error() string {
 // Unwrap makes it [ErrForeign].
 func (e *ForeignError) Unwrap() error { return ErrForeign }
 
-// liveChain is a chain with rules.
-type liveChain struct {
-	family      Family // 0 for nftables
-	table, name string
-	rules       Live
+// LiveChain is a chain found in a kernel, or in a file of saved rules, with all its rules.
+type LiveChain struct {
+	// Family is zero for a chain of nftables.
+	Family Family
+	// Table is as in [LiveRule]; it may be none of [Tables] ("security").
+	Table, Name string
+	// Policy is that of a base chain in lower case, else empty. Hook is that of a base chain of nftables.
+	Policy string
+	Hook   *Hook
+	Rules  []LiveRule
+}
+
+// LiveChains are chains of a namespace, also those of others. None is a namespace without tables.
+type LiveChains []LiveChain
+
+// of returns the chains of a table.
+func (l LiveChains) of(table Table) (in LiveChains) {
+	for _, c := range l {
+		if c.Table == table.String() {
+			in = append(in, c)
+		}
+	}
+	return in
+}
+
+// named returns a chain, or nil if there is none of the name.
+func (l LiveChains) named(name string) *LiveChain {
+	if i := slices.IndexFunc(l, func(c LiveChain) bool { return c.Name == name }); i >= 0 {
+		return &l[i]
+	}
+	return nil
 }
 
 // chains groups the rules, in the order of their tables.
-func (l Live) chains() (all []*liveChain) {
-	type at struct {
-		family      Family
-		table, name string
-	}
-	known := map[at]*liveChain{}
+func (l Live) chains() (all []*LiveChain) {
+	known := map[liveChainName]*LiveChain{}
 	for _, r := range l {
-		key := at{r.Family, r.Table, r.Chain}
+		key := liveChainName{r.Family, r.Table, r.Chain}
 		if r.Backend == BackendNftables {
 			key.family = 0
 		}
 		c := known[key]
 		if c == nil {
-			c = &liveChain{key.family, r.Table, r.Chain, nil}
+			c = &LiveChain{Family: key.family, Table: r.Table, Name: r.Chain, Hook: r.Hook}
 			known[key] = c
 			all = append(all, c)
 		}
-		c.rules = append(c.rules, r)
+		c.Rules = append(c.Rules, r)
 	}
-	slices.SortStableFunc(all, func(a, b *liveChain) int {
-		return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.table, b.table))
+	slices.SortStableFunc(all, func(a, b *LiveChain) int {
+		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Table, b.Table))
 	})
 	return all
 }
@@ -291,9 +316,9 @@ func (l Live) Ruleset(beside Ruleset) (Ruleset, error) {
 
 func (l Live) fromIptables(rs Ruleset) (foreign Live) {
 	for _, c := range l.chains() {
-		table, err := ParseTable(c.table)
-		chain := Chain{Table: table, Name: c.name}
-		for _, r := range c.rules {
+		table, err := ParseTable(c.Table)
+		chain := Chain{Table: table, Name: c.Name}
+		for _, r := range c.Rules {
 			if err != nil {
 				r.Rules, r.Foreign = nil, "its table is not known"
 			}
@@ -302,9 +327,9 @@ func (l Live) fromIptables(rs Ruleset) (foreign Live) {
 			}
 			chain.Rules = append(chain.Rules, r.Rules...)
 		}
-		p := rs.Program(c.family)
+		p := rs.Program(c.Family)
 		if p == nil {
-			return append(foreign, c.rules...)
+			return append(foreign, c.Rules...)
 		}
 		p.Chains = append(p.Chains, chain)
 	}
@@ -326,45 +351,41 @@ func (p *Program) addEmpty() {
 	slices.SortStableFunc(p.Chains, func(a, b Chain) int { return cmp.Compare(a.Table, b.Table) })
 }
 
-// Live returns the saved rules. The wanted rulesets say which of them are ours and why they are there: the last one that has a rule
-// explains it.
-func (s *Saved) Live(b Backend, wanted ...Ruleset) (all Live) {
-	for _, t := range s.Tables {
-		there := map[string]bool{}
-		for _, c := range t.Chains {
-			there[c.Name] = true
+// Live returns the rules of the chains, of a backend. A rule that jumps to a chain that is not among them is outside the model. The
+// wanted rulesets say which rules of iptables are ours and why they are there: the last one that has a rule explains it.
+func (l LiveChains) Live(b Backend, wanted ...Ruleset) (all Live) {
+	there := map[liveChainName]bool{}
+	for _, c := range l {
+		there[liveChainName{c.Family, c.Table, c.Name}] = true
+	}
+	predecessors := make([]bool, len(wanted))
+	for i, rs := range wanted {
+		predecessors[i] = rs.Owner().predecessor(l)
+	}
+	for i := range l {
+		c := &l[i]
+		first := len(all)
+		for _, r := range c.Rules {
+			r.Backend, r.Hook = b, c.Hook
+			if len(r.Rules) > 0 && r.JumpTo != "" && !there[liveChainName{c.Family, c.Table, r.JumpTo}] {
+				r.Rules, r.Foreign = nil, "there is no such chain"
+			}
+			all = append(all, r)
 		}
-		for _, c := range t.Chains {
-			first := len(all)
-			at := LiveRule{Backend: b, Family: s.Family, Table: t.Name, Chain: c.Name}
-			for i, saved := range c.Rules {
-				r := at
-				r.Position, r.Text, r.Counters = i+1, saved.Text, saved.Counters
-				r.Action, r.JumpTo = saved.Target.Action.String(), saved.Target.Chain
-				switch {
-				case saved.Err != nil:
-					r.Foreign = foreignReason(saved.Err)
-				case r.JumpTo != "" && !there[r.JumpTo]:
-					r.Foreign = "there is no such chain"
-				default:
-					r.Rules = []Rule{saved.Rule}
-				}
-				all = append(all, r)
+		if c.Policy != "" && c.Policy != Accept.String() {
+			all = append(all, LiveRule{
+				Backend: b, Family: c.Family, Table: c.Table, Chain: c.Name, Hook: c.Hook, Position: len(c.Rules) + 1,
+				Text: "policy " + c.Policy, Action: c.Policy, Foreign: "policies other than accept are not known",
+			})
+		}
+		table, err := ParseTable(c.Table)
+		for w, rs := range wanted {
+			if err != nil {
+				break
 			}
-			if c.Policy != "-" && c.Policy != "ACCEPT" {
-				policy := strings.ToLower(c.Policy)
-				at.Position, at.Text, at.Action, at.Foreign = len(c.Rules)+1, "policy "+policy, policy, "policies other than ACCEPT are not known"
-				all = append(all, at)
-			}
-			table, err := ParseTable(t.Name)
-			for _, rs := range wanted {
-				if err != nil {
-					continue
-				}
-				p := rs.Program(s.Family)
-				for _, i := range rs.Owner().rules(s, table, c.Name) {
-					all[first+i].Ours, all[first+i].Reason = true, p.reason(table, c.Name, c.Rules[i])
-				}
+			for _, r := range rs.Owner().rules(c, predecessors[w]) {
+				at := &all[first+r.Position-1]
+				at.Ours, at.Reason = true, rs.Program(c.Family).reason(table, r)
 			}
 		}
 	}
@@ -372,11 +393,11 @@ func (s *Saved) Live(b Backend, wanted ...Ruleset) (all Live) {
 }
 
 // reason is the comment of the same rule in the program.
-func (p *Program) reason(table Table, chain string, live SavedRule) string {
+func (p *Program) reason(table Table, live *LiveRule) string {
 	if p == nil {
 		return ""
 	}
-	if c := p.Chain(table, chain); c != nil {
+	if c := p.Chain(table, live.Chain); c != nil {
 		if i := slices.IndexFunc(c.Rules, live.is); i >= 0 {
 			return c.Rules[i].Comment
 		}

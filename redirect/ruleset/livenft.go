@@ -14,11 +14,11 @@ func (l Live) fromNFT(rs Ruleset) Live {
 	x := nftLowerer{rs: rs, at: map[chainName]int{}, refused: map[[4]string]bool{}}
 	all := l.chains()
 	for len(all) > 0 {
-		n := slices.IndexFunc(all, func(c *liveChain) bool { return c.table != all[0].table })
+		n := slices.IndexFunc(all, func(c *LiveChain) bool { return c.Table != all[0].Table })
 		if n < 0 {
 			n = len(all)
 		}
-		x.tableName, x.chains = all[0].table, all[:n]
+		x.tableName, x.chains = all[0].Table, all[:n]
 		x.table()
 		all = all[n:]
 	}
@@ -39,7 +39,7 @@ type nftLowerer struct {
 	at map[chainName]int
 	// family, tableName and chains are of the table under way.
 	family, tableName string
-	chains            []*liveChain
+	chains            []*LiveChain
 	index             map[string]int // of chains, by name
 }
 
@@ -57,19 +57,19 @@ func (x *nftLowerer) refuse(r LiveRule, why string) {
 }
 
 // refuseChain refuses a chain as a whole.
-func (x *nftLowerer) refuseChain(c *liveChain, text, why string) {
-	x.refuse(LiveRule{Backend: BackendNftables, Table: c.table, Chain: c.name, Text: text}, why)
+func (x *nftLowerer) refuseChain(c *LiveChain, text, why string) {
+	x.refuse(LiveRule{Backend: BackendNftables, Table: c.Table, Chain: c.Name, Text: text}, why)
 }
 
 func (x *nftLowerer) table() {
 	x.family, _, _ = strings.Cut(x.tableName, " ")
 	x.index = map[string]int{}
 	for i, c := range x.chains {
-		x.index[c.name] = i
+		x.index[c.Name] = i
 	}
 	seen := map[chainName]bool{} // a chain may be reached from several base chains
 	for _, c := range x.chains {
-		hook := c.rules[0].Hook
+		hook := c.Rules[0].Hook
 		if hook == nil {
 			continue
 		}
@@ -117,25 +117,25 @@ func (h *Hook) place(family string) (t Table, chain, why string) {
 var nftFamilies = map[string][]Family{"ip": {IPv4}, "ip6": {IPv6}, "inet": {IPv4, IPv6}}
 
 // chain is one of the table's; without rules if no rule of it is there.
-func (x *nftLowerer) chain(name string) (c *liveChain, index int) {
+func (x *nftLowerer) chain(name string) (c *LiveChain, index int) {
 	if at, ok := x.index[name]; ok {
 		return x.chains[at], at
 	}
-	return &liveChain{table: x.tableName, name: name}, len(x.chains)
+	return &LiveChain{Table: x.tableName, Name: name}, len(x.chains)
 }
 
 // add adds a base chain and those that it leads to, unless they are there.
-func (x *nftLowerer) add(base *liveChain, into Table, as string, seen map[chainName]bool) {
+func (x *nftLowerer) add(base *LiveChain, into Table, as string, seen map[chainName]bool) {
 	type reached struct{ chain, as string }
 	name := func(chain string) string { return strings.TrimPrefix(chain, into.String()+"/") } // as this module names them
-	queue := []reached{{base.name, as}}
+	queue := []reached{{base.Name, as}}
 	for len(queue) > 0 {
 		c, index := x.chain(queue[0].chain)
 		as := queue[0].as
 		queue = queue[1:]
 		x.at[chainName{into, as}] = index
 		made := map[Family][]Rule{}
-		for _, r := range c.rules {
+		for _, r := range c.Rules {
 			if len(r.Rules) == 0 {
 				x.refuse(r, cmp.Or(r.Foreign, "not understood"))
 				continue
@@ -168,13 +168,13 @@ func (x *nftLowerer) add(base *liveChain, into Table, as string, seen map[chainN
 		for _, f := range nftFamilies[x.family] {
 			p := x.rs.Program(f)
 			if p.Chain(into, as) != nil { // another nftables table's
-				x.refuseChain(c, "chain "+c.name, "another table has a chain of the name")
+				x.refuseChain(c, "chain "+c.Name, "another table has a chain of the name")
 				continue
 			}
 			p.Chains = append(p.Chains, Chain{Table: into, Name: as, Rules: made[f]})
 		}
 	}
-	if hook := base.rules[0].Hook; into == Mangle && as == Output && hook.Type != "route" && x.marks(base.name, map[string]bool{}) {
+	if hook := base.Rules[0].Hook; into == Mangle && as == Output && hook.Type != "route" && x.marks(base.Name, map[string]bool{}) {
 		x.refuseChain(base, "type "+hook.Type+" hook output", "a mark that it sets changes no route, as one in iptables would")
 	}
 }
@@ -186,7 +186,7 @@ func (x *nftLowerer) marks(name string, seen map[string]bool) bool {
 	}
 	seen[name] = true
 	c, _ := x.chain(name)
-	return slices.ContainsFunc(c.rules, func(r LiveRule) bool {
+	return slices.ContainsFunc(c.Rules, func(r LiveRule) bool {
 		return r.JumpTo != "" && x.marks(r.JumpTo, seen) || slices.ContainsFunc(r.Rules, func(r Rule) bool {
 			return r.Target.Action == SetMark || r.Target.Action == RestoreMark
 		})

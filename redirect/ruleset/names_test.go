@@ -76,7 +76,6 @@ func TestQuotedLineFeeds(t *testing.T) {
 	p := small("-p tcp -j REDIRECT --to-ports 15001")
 	text := strings.Replace(p.String(), "COMMIT\n", "-A OUTPUT -m comment --comment \"a \\\" b\nCOMMIT\n-A OUTPUT -j MESH_X\n\\\\\" -j MESH_OUTPUT\nCOMMIT\n", 1)
 	saved := parse(t, ruleset.IPv4, text)
-	require.Len(t, saved.Tables, 1)
 	assert.Empty(t, p.Diff(saved))
 	// The jump is not ours, so the chain is emptied and stays: the kernel would refuse more.
 	assert.Equal(t, "*nat\n:MESH_OUTPUT - [0:0]\n-D OUTPUT -j MESH_OUTPUT\nCOMMIT\n", p.Empty().Transition(saved))

@@ -44,57 +44,30 @@ func (o Owner) OwnsChain(name string) bool {
 	return o.Prefix != "" && strings.HasPrefix(name, o.Prefix) && chains.Safe(name)
 }
 
-func (o Owner) jumps(r *SavedRule) bool {
-	return r.Known && r.Rule.Target.Action == Jump && o.OwnsChain(r.Rule.Target.Chain)
+func (o Owner) jumps(r *LiveRule) bool {
+	return r.plain && r.Rules[0].Target.Action == Jump && o.OwnsChain(r.JumpTo)
 }
 
 // entryOnly reports whether a rule is the one that we write into a built-in chain: an unconditional jump.
-func (o Owner) entryOnly(builtin string, r *SavedRule) bool {
-	return o.jumps(r) && r.Rule.Equal(Rule{Target: Target{Action: Jump, Chain: o.Prefix + builtin}})
+func (o Owner) entryOnly(r *LiveRule) bool {
+	return o.jumps(r) && r.is(Rule{Target: Target{Action: Jump, Chain: o.Prefix + r.Chain}})
 }
 
 // predecessor reports whether the mesh's init container wrote the rules. It also puts
 // rules without a jump into the built-in chains, which neither we do nor the program of OtherChains.
-func (o Owner) predecessor(s *Saved) bool {
-	if s == nil {
-		return false
-	}
-	for i := range s.Tables {
-		for _, c := range s.Tables[i].Chains {
-			if !chains.IsBuiltin(c.Name) {
-				continue
-			}
-			for j := range c.Rules {
-				if r := &c.Rules[j]; o.jumps(r) && !o.entryOnly(c.Name, r) && !slices.Contains(o.OtherChains, r.Rule.Target.Chain) {
-					return true
-				}
-			}
-		}
-	}
-	return false
+func (o Owner) predecessor(live LiveChains) bool {
+	return slices.ContainsFunc(live, func(c LiveChain) bool {
+		return chains.IsBuiltin(c.Name) && slices.ContainsFunc(c.Rules, func(r LiveRule) bool {
+			return o.jumps(&r) && !o.entryOnly(&r) && !slices.Contains(o.OtherChains, r.JumpTo)
+		})
+	})
 }
 
-// rules returns the indexes of the owner's rules in a chain of the live rules.
-func (o Owner) rules(live *Saved, table Table, chain string) (own []int) {
-	c := live.chain(table, chain)
-	switch {
-	case c == nil:
-	case chains.IsBuiltin(chain):
-		return o.builtinRules(c, o.predecessor(live))
-	case o.OwnsChain(chain):
-		for i := range c.Rules {
-			own = append(own, i)
-		}
-	}
-	return own
-}
-
-// builtinRules returns the indexes of the mesh's rules in a built-in chain.
-func (o Owner) builtinRules(c *SavedChain, predecessor bool) []int {
-	if c == nil {
+// rules returns the owner's rules in a chain: all of one of its own, and the mesh's in a built-in one.
+func (o Owner) rules(c *LiveChain, predecessor bool) (own []*LiveRule) {
+	if c == nil || !chains.IsBuiltin(c.Name) && !o.OwnsChain(c.Name) {
 		return nil
 	}
-	var own []int
 	lastJump := -1
 	for i := range c.Rules {
 		if o.jumps(&c.Rules[i]) {
@@ -103,13 +76,9 @@ func (o Owner) builtinRules(c *SavedChain, predecessor bool) []int {
 	}
 	for i := range c.Rules {
 		r := &c.Rules[i]
-		switch {
-		case o.jumps(r):
-		case predecessor && r.Known && o.direct(&r.Rule, i < lastJump):
-		default:
-			continue
+		if !chains.IsBuiltin(c.Name) || o.jumps(r) || predecessor && r.plain && o.direct(&r.Rules[0], i < lastJump) {
+			own = append(own, r)
 		}
-		own = append(own, i)
 	}
 	return own
 }

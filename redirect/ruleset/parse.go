@@ -17,94 +17,39 @@ func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 // unknown. Check with errors.Is(err, ruleset.ErrForeign). Parse keeps such rules as text.
 var ErrForeign = errors.New("outside the model of a mesh's rules")
 
-// Saved is the output of iptables-save: every table in use, rules of others
-// included. The zero value is a namespace without tables.
-type Saved struct {
-	Family Family
-	Tables []SavedTable
-}
-
-// SavedTable is one table of an iptables-save output.
-type SavedTable struct {
-	// Name is the table's, which may be none of [Tables] ("security").
-	Name   string
-	Chains []SavedChain
-
-	// at holds the chains' indexes by name, while the table is read.
-	at map[string]int
-}
-
-// SavedChain is a chain as saved. Policy is "-" for a chain that is not built in.
-type SavedChain struct {
-	Name   string
-	Policy string
-	Rules  []SavedRule
-}
-
-// SavedRule is a rule as saved. Text is the line without "-A CHAIN". If Known, Rule is its meaning, and Text is made of
-// the words that were understood, so that it can be given back to iptables. If not, Text is for people only.
-type SavedRule struct {
-	Text  string
-	Rule  Rule
-	Known bool
-	// Err says why the rule is [ErrForeign]. A rule with a comment is neither foreign nor Known: no program of ours writes one.
-	Err error
-	// Target is the rule's, as far as it is understood, of a foreign rule too.
-	Target Target
-	// Counters is nil if the output has none (iptables-save without -c).
-	Counters *Counters
-}
-
-// chains returns the chains of a table.
-func (s *Saved) chains(table Table) []SavedChain {
-	if s != nil {
-		for i := range s.Tables {
-			if s.Tables[i].Name == table.String() {
-				return s.Tables[i].Chains
-			}
-		}
-	}
-	return nil
-}
-
-// chain returns a chain, or nil if there is none of the name.
-func (s *Saved) chain(table Table, name string) *SavedChain { return chainOf(s.chains(table), name) }
-
-func chainOf(chains []SavedChain, name string) *SavedChain {
-	if i := slices.IndexFunc(chains, func(c SavedChain) bool { return c.Name == name }); i >= 0 {
-		return &chains[i]
-	}
-	return nil
-}
-
-// Parse parses the output of iptables-save or ip6tables-save, or the text of a [Program]. The error gives the number of
-// a line that is not such output. A rule outside the model is not an error (see [SavedRule]). Reported are the chains' names that the
-// kernel reports, which are needed for names with a line feed. In names, "?" replaces whatever would separate words.
-func Parse(f Family, text string, reported ...string) (*Saved, error) {
-	saved := &Saved{Family: f}
-	if _, err := parseSaved(saved, text, reported); err != nil {
-		return nil, err
-	}
-	return saved, nil
+// Parse parses the output of iptables-save or ip6tables-save, or the text of a [Program], and returns all its chains. The error gives the
+// number of a line that is not such output. A rule outside the model is not an error (see [LiveRule]). Reported are the chains' names that
+// the kernel reports, which are needed for names with a line feed. In names, "?" replaces whatever would separate words.
+func Parse(f Family, text string, reported ...string) (LiveChains, error) {
+	return parseSaved(text, saveParser{family: f, known: true}, reported)
 }
 
 // ParseSaved parses the output of iptables-save and ip6tables-save, one after the other in any order. Their first comment tells
 // the family; text without one is IPv4. The error is that of [Parse].
-func ParseSaved(text string) ([]*Saved, error) {
-	return parseSaved(nil, text, nil)
+func ParseSaved(text string) (LiveChains, error) {
+	return parseSaved(text, saveParser{family: IPv4}, nil)
 }
 
-// parseSaved parses into one, or into one for each family that the text has.
-func parseSaved(saved *Saved, text string, reported []string) (all []*Saved, err error) {
-	if text, err = maskNames(text, reported); err != nil {
+// saveParser reads the output of programs that save. The family is known, or each program's first comment tells it.
+type saveParser struct {
+	family Family
+	known  bool
+	table  string // under way, or empty
+	chains LiveChains
+	at     map[liveChainName]int
+}
+
+type liveChainName struct {
+	family      Family
+	table, name string
+}
+
+func parseSaved(text string, p saveParser, reported []string) (LiveChains, error) {
+	text, err := maskNames(text, reported)
+	if err != nil {
 		return nil, fmt.Errorf("parse saved rules: %w", err)
 	}
-	several := saved == nil
-	if several {
-		saved = &Saved{Family: IPv4}
-		all = append(all, saved)
-	}
-	var table *SavedTable
+	p.at = map[liveChainName]int{}
 	n, first, from, to, quoted := 0, 0, 0, 0, false
 	for line := range strings.Lines(text) {
 		if n++; !quoted {
@@ -117,60 +62,48 @@ func parseSaved(saved *Saved, text string, reported []string) (all []*Saved, err
 				continue
 			}
 		}
-		line = strings.TrimSpace(text[from:to])
-		if several && table == nil {
-			// The name is the program's: ip6tables-save, ip6tables-nft-save, …
-			family := saved.Family
-			if strings.HasPrefix(line, "# Generated by ip6tables") {
-				family = IPv6
-			} else if strings.HasPrefix(line, "# Generated by iptables") {
-				family = IPv4
-			}
-			if at := slices.IndexFunc(all, func(s *Saved) bool { return s.Family == family }); at >= 0 {
-				saved = all[at]
-			} else {
-				saved = &Saved{Family: family}
-				all = append(all, saved)
-			}
-		}
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		if err := saved.parseLine(&table, line); err != nil {
+		if err := p.line(strings.TrimSpace(text[from:to])); err != nil {
 			return nil, fmt.Errorf("parse saved rules: line %d: %w", first, err)
 		}
 	}
 	if quoted {
 		return nil, fmt.Errorf("parse saved rules: line %d: rule whose quote is not closed", first)
 	}
-	if table != nil {
-		return nil, fmt.Errorf("parse saved rules: table %s has no COMMIT", table.Name)
+	if p.table != "" {
+		return nil, fmt.Errorf("parse saved rules: table %s has no COMMIT", p.table)
 	}
-	return all, nil
+	return p.chains, nil
 }
 
-func (s *Saved) parseLine(table **SavedTable, line string) error {
-	if line[0] == '*' {
-		if *table != nil {
-			return fmt.Errorf("table %s has no COMMIT", (*table).Name)
+func (p *saveParser) line(line string) error {
+	if !p.known && p.table == "" {
+		// The name is the program's: ip6tables-save, ip6tables-nft-save, …
+		if strings.HasPrefix(line, "# Generated by ip6tables") {
+			p.family = IPv6
+		} else if strings.HasPrefix(line, "# Generated by iptables") {
+			p.family = IPv4
 		}
-		*table = s.open(line[1:])
-		return nil
 	}
-	if *table == nil {
+	switch {
+	case line == "" || line[0] == '#':
+		return nil
+	case line[0] == '*' && p.table != "":
+		return fmt.Errorf("table %s has no COMMIT", p.table)
+	case line[0] == '*' && len(line) > 1:
+		p.table = line[1:]
+		return nil
+	case p.table == "":
 		return fmt.Errorf("%q outside a table", line)
-	}
-	if line == "COMMIT" {
-		(*table).at = nil
-		*table = nil
+	case line == "COMMIT":
+		p.table = ""
 		return nil
 	}
-	var saved SavedRule
-	if counters, rest, ok := strings.Cut(line, "] "); ok && line[0] == '[' { // iptables-save -c puts them first
-		packets, bytes, _ := strings.Cut(counters[1:], ":")
-		saved.Counters = &Counters{}
-		saved.Counters.Packets, _ = strconv.ParseUint(packets, 10, 64)
-		saved.Counters.Bytes, _ = strconv.ParseUint(bytes, 10, 64)
+	var counters *Counters
+	if counts, rest, ok := strings.Cut(line, "] "); ok && line[0] == '[' { // iptables-save -c puts them first
+		packets, bytes, _ := strings.Cut(counts[1:], ":")
+		counters = &Counters{}
+		counters.Packets, _ = strconv.ParseUint(packets, 10, 64)
+		counters.Bytes, _ = strconv.ParseUint(bytes, 10, 64)
 		line = rest
 	}
 	switch {
@@ -179,55 +112,56 @@ func (s *Saved) parseLine(table **SavedTable, line string) error {
 		if err != nil {
 			return err
 		}
-		(*table).open(name).Policy = policy
+		if policy == "-" {
+			policy = ""
+		}
+		p.chain(name).Policy = strings.ToLower(policy)
 		return nil
 	case strings.HasPrefix(line, "-A "):
-		name, rule, _ := strings.Cut(line[3:], " ")
-		c := (*table).open(name)
-		p, err := parseRule(s.Family, rule)
-		if err != nil && !errors.Is(err, ErrForeign) {
+		name, text, _ := strings.Cut(line[3:], " ")
+		c := p.chain(name)
+		r, err := liveRuleOf(p.family, text)
+		if err != nil {
 			return err
 		}
-		saved.Text, saved.Err, saved.Target = rule, err, p.rule.Target
-		if saved.Known = err == nil && !p.commented; saved.Known {
-			saved.Text = wordsText(p.all)
-		}
-		if err == nil {
-			saved.Rule = p.rule
-		}
-		c.Rules = append(c.Rules, saved)
+		r.Table, r.Chain, r.Position, r.Counters = c.Table, c.Name, len(c.Rules)+1, counters
+		c.Rules = append(c.Rules, r)
 		return nil
 	}
 	return fmt.Errorf("%q is neither chain, rule nor COMMIT", line)
 }
 
-func (s *Saved) open(name string) *SavedTable {
-	for i := range s.Tables {
-		if s.Tables[i].Name == name {
-			return &s.Tables[i]
+func (p *saveParser) chain(name string) *LiveChain {
+	key := liveChainName{p.family, p.table, name}
+	i, ok := p.at[key]
+	if !ok {
+		i, p.at[key] = len(p.chains), len(p.chains)
+		c := LiveChain{Family: p.family, Table: p.table, Name: name}
+		if chains.IsBuiltin(name) {
+			c.Policy = "accept"
 		}
+		p.chains = append(p.chains, c)
 	}
-	s.Tables = append(s.Tables, SavedTable{Name: name})
-	return &s.Tables[len(s.Tables)-1]
+	return &p.chains[i]
 }
 
-func (t *SavedTable) open(name string) *SavedChain {
-	if t.at == nil {
-		t.at = map[string]int{}
-		for i := range t.Chains {
-			t.at[t.Chains[i].Name] = i
-		}
+// liveRuleOf parses a rule. One with a comment is understood, but not plain: no program of ours writes one.
+func liveRuleOf(f Family, text string) (LiveRule, error) {
+	p, err := parseRule(f, text)
+	t := p.rule.Target
+	r := LiveRule{Family: f, Text: text, Action: t.Action.String(), JumpTo: t.Chain}
+	switch {
+	case errors.Is(err, ErrForeign):
+		r.Foreign = foreignReason(err)
+		return r, nil
+	case err != nil:
+		return r, err
 	}
-	if i, ok := t.at[name]; ok {
-		return &t.Chains[i]
+	r.Rules = []Rule{p.rule}
+	if r.plain = !p.commented; r.plain {
+		r.Text = wordsText(p.all)
 	}
-	t.at[name] = len(t.Chains)
-	policy := "-"
-	if chains.IsBuiltin(name) {
-		policy = "ACCEPT"
-	}
-	t.Chains = append(t.Chains, SavedChain{Name: name, Policy: policy})
-	return &t.Chains[len(t.Chains)-1]
+	return r, nil
 }
 
 // ParseRule parses a rule as iptables-save prints it, without "-A CHAIN". An unknown match or target is [ErrForeign], and so is a

@@ -121,21 +121,15 @@ func TestForeignRules(t *testing.T) {
 
 			saved, err := ruleset.Parse(ruleset.IPv4, "*nat\n-A OUTPUT "+text+"\nCOMMIT\n")
 			require.NoError(t, err, "a foreign rule is no error in a whole output")
-			require.Len(t, saved.Tables[0].Chains[0].Rules, 1)
-			r := saved.Tables[0].Chains[0].Rules[0]
+			require.Len(t, saved[0].Rules, 1)
+			r := saved[0].Rules[0]
 			assert.Equal(t, text, r.Text, "kept as found")
-			assert.Equal(t, ruleset.Rule{}, withoutComment(r), "kept as found")
-			assert.False(t, r.Known)
+			assert.False(t, r.Plain())
+			if !strings.Contains(text, "--comment") {
+				assert.Empty(t, r.Rules)
+			}
 		})
 	}
-}
-
-// withoutComment is what a rule means that is read with its comment.
-func withoutComment(r ruleset.SavedRule) ruleset.Rule {
-	if strings.Contains(r.Text, "--comment") {
-		return ruleset.Rule{}
-	}
-	return r.Rule
 }
 
 func TestParse(t *testing.T) {
@@ -154,16 +148,15 @@ COMMIT
 `
 	saved, err := ruleset.Parse(ruleset.IPv4, text)
 	require.NoError(t, err)
-	require.Len(t, saved.Tables, 2)
-	assert.Equal(t, "security", saved.Tables[0].Name, "tables that we never use are kept too")
-	nat := saved.Tables[1].Chains
-	require.Len(t, nat, 3)
-	assert.Equal(t, "DROP", nat[1].Policy)
-	assert.Equal(t, "-", nat[2].Policy)
+	require.Len(t, saved, 4)
+	assert.Equal(t, "security", saved[0].Table, "tables that we never use are kept too")
+	nat := saved[1:]
+	assert.Equal(t, "drop", nat[1].Policy)
+	assert.Empty(t, nat[2].Policy)
 	assert.Equal(t, "-p tcp -j KUBE-MARK", nat[1].Rules[0].Text, "without counters")
-	assert.True(t, nat[1].Rules[0].Known)
+	assert.True(t, nat[1].Rules[0].Plain())
 	assert.Equal(t, `-m comment --comment "say \"hi\"" -j MARK --or-mark 0x4000`, nat[2].Rules[0].Text, "as found, quotes included")
-	assert.False(t, nat[2].Rules[0].Known)
+	assert.False(t, nat[2].Rules[0].Plain())
 }
 
 func TestParseRefuses(t *testing.T) {
@@ -186,7 +179,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 	saved, err := ruleset.Parse(ruleset.IPv6, "")
 	require.NoError(t, err)
-	assert.Equal(t, &ruleset.Saved{Family: ruleset.IPv6}, saved, "no tables is an answer, too")
+	assert.Empty(t, saved, "no tables is an answer, too")
 }
 
 func TestProgramJSONRefuses(t *testing.T) {
@@ -247,22 +240,21 @@ func FuzzParse(f *testing.F) {
 		}
 		owner := ruleset.Owner{Prefix: "MESH_", Marks: []uint32{1}, Zones: []uint16{1}}
 		program := &ruleset.Program{Family: family, Owner: owner}
-		for _, table := range saved.Tables {
-			for _, c := range table.Chains {
-				for _, r := range c.Rules {
-					if !r.Known {
-						_, err := ruleset.ParseRule(family, r.Text)
-						require.ErrorIs(t, err, ruleset.ErrForeign)
-						continue
-					}
-					again, err := ruleset.ParseRule(family, r.Rule.Text(family))
-					require.NoError(t, err, "%q is printed as %q", r.Text, r.Rule.Text(family))
-					require.True(t, r.Rule.Equal(again), "%q is printed as %q", r.Text, r.Rule.Text(family))
+		for _, c := range saved {
+			for _, r := range c.Rules {
+				if !r.Plain() {
+					_, err := ruleset.ParseRule(family, r.Text)
+					require.ErrorIs(t, err, ruleset.ErrForeign)
+					continue
 				}
+				rule := r.Rules[0]
+				again, err := ruleset.ParseRule(family, rule.Text(family))
+				require.NoError(t, err, "%q is printed as %q", r.Text, rule.Text(family))
+				require.True(t, rule.Equal(again), "%q is printed as %q", r.Text, rule.Text(family))
 			}
 		}
 		requireOwn(t, owner, family, program.Transition(saved))
-		for _, from := range []*ruleset.Saved{nil, parse(t, family, small("-j RETURN").String())} {
+		for _, from := range []ruleset.LiveChains{nil, parse(t, family, small("-j RETURN").String())} {
 			back, _ := owner.Rollback(from, saved)
 			requireOwn(t, owner, family, back)
 			back, _ = owner.Rollback(saved, from)

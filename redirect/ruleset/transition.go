@@ -8,18 +8,8 @@ import (
 )
 
 // Present reports whether anything of the owner's is in the saved rules.
-func (o Owner) Present(live *Saved) bool {
-	if live == nil {
-		return false
-	}
-	for _, t := range live.Tables {
-		for _, c := range t.Chains {
-			if o.OwnsChain(c.Name) || chains.IsBuiltin(c.Name) && len(o.builtinRules(&c, false)) > 0 {
-				return true
-			}
-		}
-	}
-	return false
+func (o Owner) Present(live LiveChains) bool {
+	return slices.ContainsFunc(live, func(c LiveChain) bool { return o.OwnsChain(c.Name) || len(o.rules(&c, false)) > 0 })
 }
 
 // Transition returns the input for iptables-restore --noflush that turns the live rules into those
@@ -29,11 +19,11 @@ func (o Owner) Present(live *Saved) bool {
 // so that no packet meets a table half written. Rules and chains of others are not named. Tables
 // that gain rules come before tables that lose some: a change of interception mode moves the
 // capture from one table to another, and must not leave a moment without it.
-func (p *Program) Transition(live *Saved) string {
+func (p *Program) Transition(live LiveChains) string {
 	predecessor := p.Owner.predecessor(live)
 	var grow, shrink []byte
 	for _, table := range Tables {
-		e := edit{owner: p.Owner, live: live.chains(table), predecessor: predecessor}
+		e := edit{owner: p.Owner, live: live.of(table), predecessor: predecessor}
 		if e.to(p.table(table), p.Family) {
 			grow = e.append(grow, table)
 		} else {
@@ -50,14 +40,14 @@ func (p *Program) Empty() *Program { return &Program{Family: p.Family, Owner: p.
 // owner's rules in now into those in before. It is "" if they are the same. Nil is a namespace without rules. Rules of
 // others are assumed to be in both in the same order, and are not named.
 //
-// The text holds only words that the parser understood (see [SavedRule]). Rules in the owner's
+// The text holds only words that the parser understood (see [Parse]). Rules in the owner's
 // chains that it did not understand are lost; they are returned for people to read.
-func (o Owner) Rollback(before, now *Saved) (text string, lost []string) {
+func (o Owner) Rollback(before, now LiveChains) (text string, lost []string) {
 	var b []byte
 	predecessor := o.predecessor(before) || o.predecessor(now)
 	for _, table := range Tables {
-		e := edit{owner: o, live: now.chains(table), predecessor: predecessor}
-		lost = append(lost, e.back(before.chains(table))...)
+		e := edit{owner: o, live: now.of(table), predecessor: predecessor}
+		lost = append(lost, e.back(before.of(table))...)
 		b = e.append(b, table)
 	}
 	return string(b), lost
@@ -66,7 +56,7 @@ func (o Owner) Rollback(before, now *Saved) (text string, lost []string) {
 // edit is the change of one table under way.
 type edit struct {
 	owner       Owner
-	live        []SavedChain
+	live        LiveChains
 	predecessor bool
 
 	head, body, tail []byte
@@ -89,20 +79,20 @@ func (e *edit) to(want []Chain, f Family) (gains bool) {
 		if !chains.IsBuiltin(c.Name) {
 			e.declare(c.Name)
 			e.body = c.append(e.body, f, false)
-			e.changed = e.changed || !c.equalLive(chainOf(e.live, c.Name))
+			e.changed = e.changed || !c.equalLive(e.live.named(c.Name))
 		}
 	}
 	for _, name := range chains.Builtins {
-		live, c := chainOf(e.live, name), &Chain{}
+		live, c := e.live.named(name), &Chain{}
 		if i := at(name); i >= 0 {
 			c = &want[i]
 		}
-		own := e.owner.builtinRules(live, e.predecessor)
+		own := e.owner.rules(live, e.predecessor)
 		before += len(own)
-		if slices.EqualFunc(own, c.Rules, func(i int, r Rule) bool { return live.Rules[i].is(r) }) {
+		if slices.EqualFunc(own, c.Rules, (*LiveRule).is) {
 			continue
 		}
-		e.deleteRules(live, own)
+		e.deleteRules(own)
 		e.place(live, own, c, f)
 	}
 	return !e.changed || after >= before
@@ -110,29 +100,29 @@ func (e *edit) to(want []Chain, f Family) (gains bool) {
 
 // place adds rules to a built-in chain: where the owner's first old one was, if rules of others come after it, so that
 // these do not come first from now on. Else at the end.
-func (e *edit) place(live *SavedChain, old []int, c *Chain, f Family) {
-	if len(old) == 0 || old[len(old)-1] == len(live.Rules)-1 && old[len(old)-1]-old[0] == len(old)-1 {
+func (e *edit) place(live *LiveChain, old []*LiveRule, c *Chain, f Family) {
+	if len(old) == 0 || old[0].Position+len(old)-1 == len(live.Rules) {
 		e.body = c.append(e.body, f, false)
 		return
 	}
 	for i := range c.Rules {
-		e.body = appendRule(e.body, "-I ", c.Name+" "+strconv.Itoa(old[0]+1+i), c.Rules[i].Text(f))
+		e.body = appendRule(e.body, "-I ", c.Name+" "+strconv.Itoa(old[0].Position+i), c.Rules[i].Text(f))
 	}
 }
 
 // back edits the owner's live rules into those of before.
-func (e *edit) back(before []SavedChain) (lost []string) {
-	e.dropChains(func(name string) bool { return chainOf(before, name) != nil })
+func (e *edit) back(before LiveChains) (lost []string) {
+	e.dropChains(func(name string) bool { return before.named(name) != nil })
 	for i := range before {
 		c := &before[i]
-		now := chainOf(e.live, c.Name)
-		if !e.owner.OwnsChain(c.Name) || now != nil && slices.EqualFunc(c.Rules, now.Rules, sameText) {
+		now := e.live.named(c.Name)
+		if !e.owner.OwnsChain(c.Name) || now != nil && slices.EqualFunc(c.Rules, now.Rules, func(a, b LiveRule) bool { return a.Text == b.Text }) {
 			continue
 		}
 		e.changed = true
 		e.declare(c.Name)
 		for _, r := range c.Rules {
-			if r.Known {
+			if r.plain {
 				e.body = appendRule(e.body, "-A ", c.Name, r.Text)
 			} else {
 				lost = append(lost, "-A "+c.Name+" "+r.Text)
@@ -140,14 +130,13 @@ func (e *edit) back(before []SavedChain) (lost []string) {
 		}
 	}
 	for _, name := range chains.Builtins {
-		then, now := chainOf(before, name), chainOf(e.live, name)
-		was, is := e.owner.builtinRules(then, e.predecessor), e.owner.builtinRules(now, e.predecessor)
-		if slices.EqualFunc(was, is, func(i, j int) bool { return i == j && sameText(then.Rules[i], now.Rules[j]) }) {
+		was, is := e.owner.rules(before.named(name), e.predecessor), e.owner.rules(e.live.named(name), e.predecessor)
+		if slices.EqualFunc(was, is, func(a, b *LiveRule) bool { return a.Position == b.Position && a.Text == b.Text }) {
 			continue
 		}
-		e.deleteRules(now, is)
-		for _, i := range was {
-			e.body = appendRule(e.body, "-I ", name+" "+strconv.Itoa(i+1), then.Rules[i].Text)
+		e.deleteRules(is)
+		for _, r := range was {
+			e.body = appendRule(e.body, "-I ", name+" "+strconv.Itoa(r.Position), r.Text)
 		}
 	}
 	return lost
@@ -158,12 +147,13 @@ func (e *edit) back(before []SavedChain) (lost []string) {
 func (e *edit) dropChains(wanted func(name string) bool) {
 	led := e.owner.othersLeadTo(e.live)
 	for _, c := range e.live {
-		if !e.owner.OwnsChain(c.Name) || wanted(c.Name) || led[c.Name] && len(c.Rules) == 0 {
+		isLed := led[[2]string{c.Table, c.Name}]
+		if !e.owner.OwnsChain(c.Name) || wanted(c.Name) || isLed && len(c.Rules) == 0 {
 			continue
 		}
 		e.changed = true
 		e.declare(c.Name)
-		if !led[c.Name] {
+		if !isLed {
 			e.tail = append(append(append(e.tail, "-X "...), c.Name...), '\n')
 		}
 	}
@@ -174,10 +164,10 @@ func (e *edit) declare(chain string) {
 	e.head = append(append(append(e.head, ':'), chain...), " - [0:0]\n"...)
 }
 
-func (e *edit) deleteRules(c *SavedChain, indexes []int) {
+func (e *edit) deleteRules(rules []*LiveRule) {
 	e.changed = true
-	for _, i := range indexes {
-		e.head = appendRule(e.head, "-D ", c.Name, c.Rules[i].Text)
+	for _, r := range rules {
+		e.head = appendRule(e.head, "-D ", r.Chain, r.Text)
 	}
 }
 
@@ -198,34 +188,29 @@ func appendRule(b []byte, command, chain, rule string) []byte {
 	return append(append(b, rule...), '\n')
 }
 
-// othersLeadTo returns the owner's chains to which a rule in a chain of others
-// jumps. A known jump from a built-in chain is the owner's own.
-func (o Owner) othersLeadTo(live []SavedChain) map[string]bool {
-	var led map[string]bool
+// othersLeadTo returns the owner's chains, by table and name, to which a rule in a chain of others
+// jumps. A plain jump from a built-in chain is the owner's own.
+func (o Owner) othersLeadTo(live LiveChains) map[[2]string]bool {
+	var led map[[2]string]bool
 	for _, c := range live {
 		if o.OwnsChain(c.Name) {
 			continue
 		}
 		for _, r := range c.Rules {
-			if chains.IsBuiltin(c.Name) && r.Known {
-				continue
-			}
-			if to := r.Target; to.Action == Jump && o.OwnsChain(to.Chain) {
+			if o.OwnsChain(r.JumpTo) && !(r.plain && chains.IsBuiltin(c.Name)) {
 				if led == nil {
-					led = map[string]bool{}
+					led = map[[2]string]bool{}
 				}
-				led[to.Chain] = true
+				led[[2]string{c.Table, r.JumpTo}] = true
 			}
 		}
 	}
 	return led
 }
 
-func (c *Chain) equalLive(live *SavedChain) bool {
-	return live != nil && slices.EqualFunc(live.Rules, c.Rules, SavedRule.is)
+func (c *Chain) equalLive(live *LiveChain) bool {
+	return live != nil && slices.EqualFunc(live.Rules, c.Rules, func(l LiveRule, r Rule) bool { return l.is(r) })
 }
 
-// is reports whether the saved rule means the same as r.
-func (s SavedRule) is(r Rule) bool { return s.Known && s.Rule.Equal(r) }
-
-func sameText(a, b SavedRule) bool { return a.Text == b.Text }
+// is reports whether the live rule is one that our programs write, and means the same as r.
+func (l *LiveRule) is(r Rule) bool { return l.plain && l.Rules[0].Equal(r) }

@@ -32,7 +32,7 @@ func small(rules ...string) *ruleset.Program {
 	return p
 }
 
-func parse(t testing.TB, f ruleset.Family, text string) *ruleset.Saved {
+func parse(t testing.TB, f ruleset.Family, text string) ruleset.LiveChains {
 	t.Helper()
 	saved, err := ruleset.Parse(f, text)
 	require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestTransition(t *testing.T) {
 		{"nothing wanted", small(), two.String(), "*nat\n:MESH_OUTPUT - [0:0]\n-D OUTPUT -j MESH_OUTPUT\n-X MESH_OUTPUT\nCOMMIT\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var live *ruleset.Saved
+			var live ruleset.LiveChains
 			if c.live != "" {
 				live = parse(t, ruleset.IPv4, c.live)
 			}

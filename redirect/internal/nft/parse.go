@@ -79,35 +79,24 @@ func split(s string) (words []Word) {
 	return words
 }
 
-// SavedTable is a table of a saved ruleset.
-type SavedTable struct {
-	Family, Name string
-	// Sets have the elements of each set that rules do not change.
-	Sets   map[string][]string
-	Chains []SavedChain
-}
-
-// SavedChain is a chain of a saved ruleset. Hook is nil for one that is no base chain.
-type SavedChain struct {
-	Name  string
-	Hook  *ruleset.Hook
-	Rules [][]Word
-}
-
-// ParseTables parses the output of nft list ruleset, but for tables that are dormant. The error names the line.
-func ParseTables(text string) ([]SavedTable, error) {
+// ParseTables parses the output of nft list ruleset, but for tables that are dormant, and returns its chains. The error names the line.
+func ParseTables(text string) (ruleset.LiveChains, error) {
 	p := tableParser{words: split(text)}
 	if err := p.ruleset(); err != nil {
 		return nil, fmt.Errorf("rules of nftables, line %d: %w", p.line, err)
 	}
-	return p.tables, nil
+	return p.chains, nil
 }
 
-// tableParser reads tables with their sets and chains, and leaves rules in words.
+// tableParser reads tables with their sets and chains. The rules of a table are read at its end, when its sets are known.
 type tableParser struct {
 	words  []Word
 	line   int
-	tables []SavedTable
+	reader Reader
+	chains ruleset.LiveChains
+	// sets and rules are of the table under way: the elements of each set that rules do not change, and each chain's rules.
+	sets  map[string][]string
+	rules [][][]Word
 }
 
 func (w Word) is(mark string) bool { return w.mark && w.text == mark }
@@ -208,8 +197,8 @@ func (p *tableParser) ruleset() error {
 }
 
 func (p *tableParser) table(family, name string) error {
-	t := SavedTable{Family: family, Name: name, Sets: map[string][]string{}}
-	dormant := false
+	p.sets, p.rules = map[string][]string{}, nil
+	dormant, first := false, len(p.chains)
 	err := p.block(false, func(words []Word, opens bool) error {
 		switch {
 		case !opens:
@@ -218,20 +207,29 @@ func (p *tableParser) table(family, name string) error {
 			}
 			return nil
 		case words[0].text == "chain" && len(words) == 2:
-			return p.chain(&t, words[1].text)
+			return p.chain(family+" "+name, words[1].text)
 		case words[0].text == "set" && len(words) == 2:
-			return p.set(&t, words[1].text)
+			return p.set(words[1].text)
 		}
 		return p.skip() // a rule that uses it is not understood
 	})
-	if !dormant {
-		p.tables = append(p.tables, t)
+	if dormant {
+		p.chains = p.chains[:first]
+		return err
+	}
+	for i, rules := range p.rules {
+		c := &p.chains[first+i]
+		for at, words := range rules {
+			r := p.reader.Read(family, words, p.sets)
+			r.Table, r.Chain, r.Position = c.Table, c.Name, at+1
+			c.Rules = append(c.Rules, r)
+		}
 	}
 	return err
 }
 
 // set reads a set. One that rules change is none whose elements are known.
-func (p *tableParser) set(t *SavedTable, name string) error {
+func (p *tableParser) set(name string) error {
 	var elements []Word
 	known := true
 	err := p.block(false, func(words []Word, opens bool) error {
@@ -253,7 +251,7 @@ func (p *tableParser) set(t *SavedTable, name string) error {
 		return nil
 	})
 	if known {
-		t.Sets[name] = listed(elements)
+		p.sets[name] = listed(elements)
 	}
 	return err
 }
@@ -273,9 +271,10 @@ func listed(words []Word) (elements []string) {
 	return elements
 }
 
-func (p *tableParser) chain(t *SavedTable, name string) error {
-	c := SavedChain{Name: name}
-	policy := "accept"
+func (p *tableParser) chain(table, name string) error {
+	c := ruleset.LiveChain{Table: table, Name: name}
+	policy := ruleset.Accept.String()
+	var rules [][]Word
 	err := p.block(true, func(words []Word, _ bool) (err error) {
 		switch {
 		case words[0].text == "type" && !words[0].quoted:
@@ -284,14 +283,14 @@ func (p *tableParser) chain(t *SavedTable, name string) error {
 			policy = words[1].text
 		case words[0].text == "comment" && len(words) == 2:
 		default:
-			c.Rules = append(c.Rules, words)
+			rules = append(rules, words)
 		}
 		return err
 	})
 	if c.Hook != nil {
-		c.Hook.Policy = policy
+		c.Hook.Policy, c.Policy = policy, policy
 	}
-	t.Chains = append(t.Chains, c)
+	p.chains, p.rules = append(p.chains, c), append(p.rules, rules)
 	return err
 }
 

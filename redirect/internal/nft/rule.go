@@ -45,13 +45,6 @@ func (r *Reader) Read(family string, words []Word, sets map[string][]string) rul
 	return live
 }
 
-// Policy is a base chain's policy as a rule after its others.
-func Policy(h *ruleset.Hook, position int) ruleset.LiveRule {
-	return ruleset.LiveRule{
-		Backend: ruleset.BackendNftables, Hook: h, Position: position, Text: "policy " + h.Policy, Foreign: "it is not accept", Action: h.Policy,
-	}
-}
-
 // families are those of a table's packets.
 var families = map[string][]ruleset.Family{"ip": {ruleset.IPv4}, "ip6": {ruleset.IPv6}, "inet": {ruleset.IPv4, ruleset.IPv6}}
 
