@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/internal/brief"
-	"github.com/meshcni/meshcni/internal/rtnetlink"
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/nodeproxy/internal/conntrack"
 	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
@@ -44,7 +44,7 @@ func (w *work) keepOpen() (done func()) {
 		}
 		if err == nil {
 			var open []listeners.Connection
-			if open, err = listeners.Connections(ns); err == nil || errors.Is(err, rtnetlink.ErrLong) {
+			if open, err = listeners.Connections(ns); err == nil || errors.Is(err, nfnetlink.ErrLong) {
 				err = errors.Join(err, table.Adopt(open)) // of too many, those that were read go on
 			}
 		}
@@ -128,7 +128,7 @@ func (w *work) leaving(ctx context.Context, a *machine.Actual) (err error) {
 func (w *work) carried(a *machine.Actual) error {
 	d, _ := w.drain()
 	n, err := listeners.Carried(w.e.ns.NetNS(), d.proxy)
-	many := errors.Is(err, rtnetlink.ErrLong)
+	many := errors.Is(err, nfnetlink.ErrLong)
 	if many { // those that were not read may be the proxy's; the time bounds them
 		n = max(n, 1)
 	} else if err != nil {
@@ -180,7 +180,7 @@ func (w *work) drainRules(ctx context.Context) error {
 	defer cancel()
 	for pause := lookFirst; ; pause = min(2*pause, lookMost) {
 		waits, err := listeners.Waits(w.e.ns.NetNS(), d.proxy)
-		if errors.Is(err, rtnetlink.ErrLong) {
+		if errors.Is(err, nfnetlink.ErrLong) {
 			waits = true // one may; the time bounds it
 		} else if err != nil {
 			return err

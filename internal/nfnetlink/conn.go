@@ -3,6 +3,7 @@
 package nfnetlink
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 
 // ErrInterrupted says that the rules changed while they were listed or before they
 // were written, or that an answer was lost. The call then starts again.
-var ErrInterrupted = errors.New("rules changed meanwhile")
+var ErrInterrupted = errors.New("it changed while it was read")
 
 // Conn is a netlink socket to the kernel's netfilter in one namespace. It is for one goroutine.
 type Conn struct {
@@ -23,6 +24,8 @@ type Conn struct {
 	Seq uint32
 	// Limit bounds the bytes of answers that are read until the next Begin.
 	Limit int
+	// Time bounds how long answers are read, since Begin; 0 is ten seconds. The kernel makes 64 MiB of them in half a second.
+	Time time.Duration
 
 	read  int       // bytes since Begin
 	lost  int       // answers that had no room in the socket's buffer, since Begin
@@ -30,15 +33,14 @@ type Conn struct {
 	buf   []byte    // of received messages
 }
 
-const (
-	// maxTime bounds how long answers are read, since Begin. The kernel makes 64 MiB of them in half a second.
-	maxTime = 10 * time.Second
-	// maxLost bounds how often the kernel may say that an answer was lost.
-	maxLost = 16
-)
+// maxLost bounds how often the kernel may say that an answer was lost.
+const maxLost = 16
 
-// Begin lets the questions from now on read so many bytes of answers in all, for ten seconds.
+// Begin lets the questions from now on read so many bytes of answers in all.
 func (c *Conn) Begin(limit int) { c.Limit, c.read, c.lost, c.until = limit, 0, 0, time.Time{} }
+
+// Read returns how many bytes were read since Begin.
+func (c *Conn) Read() int { return c.read }
 
 // Count adds to the bytes that were read, for answers that the caller holds in a larger form.
 func (c *Conn) Count(n int) { c.read += n }
@@ -47,9 +49,6 @@ func (c *Conn) Count(n int) { c.read += n }
 func Open() (fd int, err error) {
 	return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 }
-
-// ErrLong says that a namespace holds too much to be read.
-var ErrLong = errors.New("more rules, chains, sets, tables or connections than are read")
 
 // Setup makes errors carry their reason instead of the message they are about.
 // Kernels without these options work as well.
@@ -77,11 +76,13 @@ func (c *Conn) Send(b []byte) error {
 
 // Message is a received message, without its header.
 type Message struct {
-	Typ    uint16
-	Flags  uint16
-	Seq    uint32
+	Typ   uint16
+	Flags uint16
+	Seq   uint32
+	Body  []byte
+	// Family and Attrs are of a message of netfilter's: of the nfgenmsg, and what follows it.
 	Family byte
-	Attrs  []byte // after the nfgenmsg, or, of an error, all of the payload
+	Attrs  []byte
 }
 
 // Attr returns the attribute of the type, which is empty if there is none.
@@ -95,16 +96,17 @@ func (m Message) Text(typ uint16) string { return m.Attr(typ).Text() }
 // send to this socket, so what is not the kernel's counts for the limits and for nothing else. Beyond these the error is [ErrLong].
 func (c *Conn) Receive(fn func(Message) error) error {
 	if c.buf == nil {
-		c.buf = make([]byte, 64<<10) // the kernel fills at most 32 KiB
+		c.buf = make([]byte, 32<<10) // the kernel fills no more at once
 	}
+	limit := cmp.Or(c.Time, 10*time.Second)
 	if c.until.IsZero() {
-		c.until = time.Now().Add(maxTime)
+		c.until = time.Now().Add(limit)
 	}
 	var n int
 	for kernel := false; !kernel; {
 		var from unix.Sockaddr
 		var err error
-		n, from, err = unix.Recvfrom(c.FD, c.buf, unix.MSG_DONTWAIT)
+		n, from, err = unix.Recvfrom(c.FD, c.buf, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.ENOBUFS) && c.lost < maxLost:
@@ -120,11 +122,14 @@ func (c *Conn) Receive(fn func(Message) error) error {
 			c.read += n
 		}
 		if c.read > c.Limit {
-			return fmt.Errorf("%w: they are over %d bytes", ErrLong, c.Limit)
+			return fmt.Errorf("%w: it has over %d bytes", ErrLong, c.Limit)
 		}
 		if time.Now().After(c.until) {
-			return fmt.Errorf("%w: they take over %s", ErrLong, maxTime)
+			return fmt.Errorf("%w: it takes over %s", ErrLong, limit)
 		}
+	}
+	if n > len(c.buf) {
+		return fmt.Errorf("netlink answer of %d bytes, of at most %d", n, len(c.buf))
 	}
 	for b := c.buf[:n]; len(b) >= unix.NLMSG_HDRLEN; {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -135,10 +140,10 @@ func (c *Conn) Receive(fn func(Message) error) error {
 			Typ:   binary.NativeEndian.Uint16(b[4:]),
 			Flags: binary.NativeEndian.Uint16(b[6:]),
 			Seq:   binary.NativeEndian.Uint32(b[8:]),
-			Attrs: b[unix.NLMSG_HDRLEN:size],
+			Body:  b[unix.NLMSG_HDRLEN:size],
 		}
-		if m.Typ >= unix.NLMSG_MIN_TYPE && len(m.Attrs) >= 4 {
-			m.Family, m.Attrs = m.Attrs[0], m.Attrs[4:]
+		if len(m.Body) >= 4 {
+			m.Family, m.Attrs = m.Body[0], m.Body[4:]
 		}
 		if err := fn(m); err != nil {
 			return err
@@ -150,12 +155,15 @@ func (c *Conn) Receive(fn func(Message) error) error {
 
 func nlAlign(n int) int { return (n + 3) &^ 3 }
 
-// Errno reads the payload of an NLMSG_ERROR; nil is an acknowledgement.
+// Errno reads the payload of an NLMSG_ERROR or NLMSG_DONE; nil is an acknowledgement.
 func (m *Message) Errno() error {
-	if len(m.Attrs) < 4 {
+	switch {
+	case len(m.Body) < 4 && m.Typ == unix.NLMSG_DONE:
+		return nil // of an old kernel
+	case len(m.Body) < 4:
 		return unix.EBADMSG
 	}
-	if code := int32(binary.NativeEndian.Uint32(m.Attrs)); code != 0 { //nolint:gosec // two's complement
+	if code := int32(binary.NativeEndian.Uint32(m.Body)); code < 0 { //nolint:gosec // two's complement
 		return unix.Errno(-code)
 	}
 	return nil
@@ -164,10 +172,10 @@ func (m *Message) Errno() error {
 // Reason is the kernel's own word about an error, if it has one.
 func (m *Message) Reason() string {
 	const head = 4 + unix.NLMSG_HDRLEN // the code, and the header of what it is about
-	if m.Flags&unix.NLM_F_ACK_TLVS == 0 || m.Flags&unix.NLM_F_CAPPED == 0 || len(m.Attrs) < head {
+	if m.Flags&unix.NLM_F_ACK_TLVS == 0 || m.Flags&unix.NLM_F_CAPPED == 0 || len(m.Body) < head {
 		return ""
 	}
-	for a := range Attrs(m.Attrs[head:]) {
+	for a := range Attrs(m.Body[head:]) {
 		if a.Typ == unix.NLMSGERR_ATTR_MSG {
 			return a.Text()
 		}

@@ -33,7 +33,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/meshcni/meshcni/internal/rtnetlink"
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
@@ -50,7 +50,7 @@ var (
 	ErrUID = errors.New("not a pod's UID")
 
 	// ErrLong: the pod has more than is read of one pod. See also [Has].
-	ErrLong = rtnetlink.ErrLong
+	ErrLong = nfnetlink.ErrLong
 
 	// ErrChanged: since Find, the process has ended or its PID belongs to another one. Call Find again.
 	ErrChanged = errors.New("process has changed")

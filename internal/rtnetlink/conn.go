@@ -6,16 +6,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// errInterrupted: something changed while it was listed, so an entry may have been left out.
-var errInterrupted = errors.New("it changed while it was listed")
+	"github.com/meshcni/meshcni/internal/nfnetlink"
+)
 
 // Limit bounds what is read of a namespace for one question.
 type Limit struct {
@@ -34,24 +31,22 @@ type Socketer interface {
 
 // Conn asks one namespace. It is for one goroutine. Its socket is opened for the first question. The caller calls Close.
 type Conn struct {
-	ns    Socketer
-	proto int
-	limit Limit
-	fd    int
-	seq   uint32
-	read  Limit // for all questions
-	most  Limit // what read may become by the present one
-	until time.Time
+	ns              Socketer
+	proto           int
+	limit           Limit
+	conn            nfnetlink.Conn
+	messages, bytes int // of all questions but, for the bytes, the present one
+	most            int // what messages may become by the present one
 }
 
 // New returns a Conn with the limit.
-func New(ns Socketer, limit Limit) *Conn {
-	return &Conn{ns: ns, proto: unix.NETLINK_ROUTE, limit: limit, fd: -1}
-}
+func New(ns Socketer, limit Limit) *Conn { return newConn(ns, unix.NETLINK_ROUTE, limit) }
 
 // NewDiag returns a Conn with the limit that asks for sockets (sock_diag(7)), by [Conn.Dump] alone.
-func NewDiag(ns Socketer, limit Limit) *Conn {
-	return &Conn{ns: ns, proto: unix.NETLINK_SOCK_DIAG, limit: limit, fd: -1}
+func NewDiag(ns Socketer, limit Limit) *Conn { return newConn(ns, unix.NETLINK_SOCK_DIAG, limit) }
+
+func newConn(ns Socketer, proto int, limit Limit) *Conn {
+	return &Conn{ns: ns, proto: proto, limit: limit, conn: nfnetlink.Conn{FD: -1, Time: limit.Time}}
 }
 
 // Dump asks once, and calls fn with the body of each message of the answer type until it returns false. A kernel that has no such
@@ -66,37 +61,35 @@ func (c *Conn) Dump(what string, request, answer uint16, body []byte, fn func(bo
 
 // begin gives the next question the whole limit.
 func (c *Conn) begin() {
-	c.most = Limit{Messages: c.read.Messages + c.limit.Messages, Bytes: c.read.Bytes + c.limit.Bytes}
-	c.until = time.Now().Add(c.limit.Time)
+	c.most = c.messages + c.limit.Messages
+	c.bytes += c.conn.Read()
+	c.conn.Begin(c.limit.Bytes)
 }
 
 // Close closes the socket, and ends a list that was not read to its end.
 func (c *Conn) Close() {
-	if c.fd >= 0 {
-		_ = unix.Close(c.fd)
-		c.fd = -1
+	if c.conn.FD >= 0 {
+		_ = unix.Close(c.conn.FD)
+		c.conn.FD = -1
 	}
 }
 
 // Read returns how many messages and bytes were read so far.
-func (c *Conn) Read() (messages, bytes int) { return c.read.Messages, c.read.Bytes }
+func (c *Conn) Read() (messages, bytes int) { return c.messages, c.bytes + c.conn.Read() }
 
-func (c *Conn) open() (err error) {
-	if c.fd >= 0 {
+func (c *Conn) open() error {
+	if c.conn.FD >= 0 {
 		return nil
 	}
-	if c.fd, err = c.ns.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, c.proto); err != nil {
-		c.fd = -1
+	fd, err := c.ns.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, c.proto)
+	if err != nil {
 		return fmt.Errorf("open netlink socket: %w", err)
 	}
+	c.conn.FD = fd
 	// Kernels without it list everything, of which each reader takes what it wants.
-	_ = unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return nil
 }
-
-// buffers are as large as the largest part of a list that the kernel sends at once. A small buffer gets small parts, for each of
-// which the kernel goes through what it has sent already.
-var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // maxAttempts bounds how often a list is read that changes meanwhile.
 const maxAttempts = 5
@@ -107,7 +100,7 @@ func (c *Conn) list(what string, request, answer uint16, body []byte, fn func(bo
 	c.begin()
 	for attempt := 1; ; attempt++ {
 		err := c.once(request, answer, body, fn)
-		if errors.Is(err, errInterrupted) && attempt < maxAttempts {
+		if errors.Is(err, nfnetlink.ErrInterrupted) && attempt < maxAttempts {
 			continue
 		}
 		if err != nil {
@@ -117,133 +110,55 @@ func (c *Conn) list(what string, request, answer uint16, body []byte, fn func(bo
 	}
 }
 
+// errEnough ends a list of which the rest is nobody's.
+var errEnough = errors.New("enough was read")
+
 func (c *Conn) once(request, answer uint16, body []byte, fn func([]byte) bool) error {
 	if err := c.open(); err != nil {
 		return err
 	}
-	c.seq++
-	b := make([]byte, unix.NLMSG_HDRLEN, unix.NLMSG_HDRLEN+len(body))
-	binary.NativeEndian.PutUint32(b, uint32(cap(b))) //nolint:gosec // under 100
-	binary.NativeEndian.PutUint16(b[4:], request)
-	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
-	binary.NativeEndian.PutUint32(b[8:], c.seq)
-	if err := unix.Sendto(c.fd, append(b, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	c.conn.Seq++
+	b := binary.NativeEndian.AppendUint32(nil, uint32(unix.NLMSG_HDRLEN+len(body))) //nolint:gosec // under 100
+	b = binary.NativeEndian.AppendUint16(b, request)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	b = binary.NativeEndian.AppendUint32(b, c.conn.Seq)
+	b = binary.NativeEndian.AppendUint32(b, 0) // to the kernel
+	if err := c.conn.Send(append(b, body...)); err != nil {
 		return err
 	}
-	buf := buffers.Get().(*[32 << 10]byte)
-	defer buffers.Put(buf)
-	interrupted := false
-	for {
-		n, err := c.receive(buf[:])
+	done, interrupted := false, false
+	var failure error
+	for !done {
+		err := c.conn.Receive(func(m nfnetlink.Message) error {
+			if m.Seq != c.conn.Seq {
+				return nil
+			}
+			interrupted = interrupted || m.Flags&unix.NLM_F_DUMP_INTR != 0
+			switch m.Typ {
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+				done, failure = true, m.Errno()
+			case answer:
+				if c.messages++; c.messages > c.most {
+					return fmt.Errorf("%w: it has over %d", nfnetlink.ErrLong, c.limit.Messages)
+				}
+				if !fn(m.Body) {
+					return errEnough
+				}
+			}
+			return nil
+		})
 		if err != nil {
-			c.Close()
+			c.Close() // the kernel has more of the list
+			if errors.Is(err, errEnough) {
+				return nil
+			}
 			return err
 		}
-		for m, err := range messages(buf[:n]) {
-			switch {
-			case err != nil:
-				c.Close()
-				return err
-			case m.seq != c.seq:
-				continue
-			}
-			interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
-			switch m.typ {
-			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-				err := m.errno()
-				if err == nil && interrupted {
-					err = errInterrupted
-				}
-				return err
-			case answer:
-				if c.read.Messages++; c.read.Messages > c.most.Messages {
-					c.Close()
-					return fmt.Errorf("%w: it has over %d", ErrLong, c.limit.Messages)
-				}
-				if !fn(m.body) {
-					c.Close() // what is left of the list is nobody's
-					return nil
-				}
-			}
-		}
 	}
-}
-
-// receive reads the next part of a list. The kernel makes it meanwhile, so there is nothing to wait for. Whoever has CAP_NET_ADMIN in the
-// namespace can send to this socket: what is not the kernel's counts for the limits and for nothing else.
-func (c *Conn) receive(buf []byte) (n int, err error) {
-	for {
-		var from unix.Sockaddr
-		n, from, err = unix.Recvfrom(c.fd, buf, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
-		interrupted := errors.Is(err, unix.EINTR)
-		sender, ok := from.(*unix.SockaddrNetlink)
-		kernel := ok && sender.Pid == 0
-		c.read.Bytes += max(n, 0)
-		switch {
-		case err != nil && !interrupted:
-			return 0, err
-		case c.read.Bytes > c.most.Bytes:
-			return 0, fmt.Errorf("%w: it has over %d bytes", ErrLong, c.limit.Bytes)
-		case time.Now().After(c.until):
-			return 0, fmt.Errorf("%w: it takes over %s", ErrLong, c.limit.Time)
-		case interrupted, !kernel:
-		case n > len(buf):
-			return 0, fmt.Errorf("the kernel's answer has %d bytes, of at most %d", n, len(buf))
-		default:
-			return n, nil
-		}
+	if interrupted && failure == nil {
+		return nfnetlink.ErrInterrupted
 	}
-}
-
-// message is a netlink message.
-type message struct {
-	typ, flags uint16
-	seq        uint32
-	body       []byte
-}
-
-func (m message) errno() error {
-	if len(m.body) < 4 {
-		return nil // a DONE of an old kernel
-	}
-	if code := int32(binary.NativeEndian.Uint32(m.body)); code < 0 { //nolint:gosec // two's complement
-		return unix.Errno(-code)
-	}
-	return nil
-}
-
-func messages(b []byte) iter.Seq2[message, error] {
-	return func(yield func(message, error) bool) {
-		for len(b) >= unix.NLMSG_HDRLEN {
-			size := int(binary.NativeEndian.Uint32(b))
-			if size < unix.NLMSG_HDRLEN || size > len(b) {
-				yield(message{}, fmt.Errorf("netlink message of %d bytes in %d", size, len(b)))
-				return
-			}
-			m := message{
-				typ: binary.NativeEndian.Uint16(b[4:]), flags: binary.NativeEndian.Uint16(b[6:]),
-				seq: binary.NativeEndian.Uint32(b[8:]), body: b[unix.NLMSG_HDRLEN:size],
-			}
-			if !yield(m, nil) {
-				return
-			}
-			b = b[min(len(b), align(size)):]
-		}
-	}
-}
-
-func align(n int) int { return (n + 3) &^ 3 }
-
-// attrs calls fn with each attribute.
-func attrs(b []byte, fn func(typ uint16, data []byte)) {
-	for len(b) >= unix.SizeofRtAttr {
-		size := int(binary.NativeEndian.Uint16(b))
-		if size < unix.SizeofRtAttr || size > len(b) {
-			return
-		}
-		fn(binary.NativeEndian.Uint16(b[2:])&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER), b[unix.SizeofRtAttr:size])
-		b = b[min(len(b), align(size)):]
-	}
+	return failure
 }
 
 func u32(data []byte) uint32 {

@@ -5,8 +5,3 @@
 //
 // The library vishvananda/netlink makes a list first, of everything.
 package rtnetlink
-
-import "errors"
-
-// ErrLong says that a namespace has too much of something to be read. Check with errors.Is(err, rtnetlink.ErrLong).
-var ErrLong = errors.New("the pod has more than is read of one pod")

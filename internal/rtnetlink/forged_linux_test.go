@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/internal/rtnetlink"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
@@ -71,5 +72,5 @@ func TestForgedAnswers(t *testing.T) {
 		require.NoError(t, unix.Sendto(tenant, flood, 0, to))
 	}
 	_, err = c.Has([]netip.Addr{claimed})
-	require.ErrorIs(t, err, rtnetlink.ErrLong)
+	require.ErrorIs(t, err, nfnetlink.ErrLong)
 }

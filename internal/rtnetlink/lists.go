@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 )
 
 // Addrs calls fn with the namespace's addresses of a family, of one link or with 0 of all, until it returns false.
@@ -21,13 +23,13 @@ func (c *Conn) Addrs(family byte, link int, fn func(netip.Addr) (more bool)) err
 		}
 		var a netip.Addr
 		local := false
-		attrs(b[unix.SizeofIfAddrmsg:], func(typ uint16, data []byte) {
+		for attr := range nfnetlink.Attrs(b[unix.SizeofIfAddrmsg:]) {
 			// The address of a point-to-point link is the other end's; its own is the local one.
-			if typ == unix.IFA_LOCAL || typ == unix.IFA_ADDRESS && !local {
-				a, _ = netip.AddrFromSlice(data)
-				local = typ == unix.IFA_LOCAL
+			if attr.Typ == unix.IFA_LOCAL || attr.Typ == unix.IFA_ADDRESS && !local {
+				a, _ = netip.AddrFromSlice(attr.Data)
+				local = attr.Typ == unix.IFA_LOCAL
 			}
-		})
+		}
 		return !a.IsValid() || fn(a)
 	})
 	return unless(err, unix.ENODEV, unix.EAFNOSUPPORT)
@@ -47,16 +49,8 @@ func (c *Conn) AnyIPv6() (on bool, err error) {
 		if len(b) < unix.SizeofIfInfomsg || b[0] != unix.AF_INET6 || binary.NativeEndian.Uint32(b[8:])&unix.IFF_LOOPBACK != 0 {
 			return true
 		}
-		attrs(b[unix.SizeofIfInfomsg:], func(typ uint16, data []byte) {
-			if typ != iflaProtinfo {
-				return
-			}
-			attrs(data, func(typ uint16, conf []byte) {
-				if typ == iflaInet6Conf && len(conf) >= 4*(devconfDisableIPv6+1) {
-					on = binary.NativeEndian.Uint32(conf[4*devconfDisableIPv6:]) == 0
-				}
-			})
-		})
+		conf := nfnetlink.Attr{Data: b[unix.SizeofIfInfomsg:]}.Attr(iflaProtinfo).Attr(iflaInet6Conf).Data
+		on = len(conf) >= 4*(devconfDisableIPv6+1) && binary.NativeEndian.Uint32(conf[4*devconfDisableIPv6:]) == 0
 		return !on
 	})
 	return on, unless(err, unix.EAFNOSUPPORT)
@@ -145,16 +139,16 @@ func (c *Conn) Routes(family byte, of Routes, fn func(dst netip.Prefix) (more bo
 		if family == unix.AF_INET6 {
 			dst = netip.IPv6Unspecified()
 		}
-		attrs(b[unix.SizeofRtMsg:], func(typ uint16, data []byte) {
-			switch typ {
+		for attr := range nfnetlink.Attrs(b[unix.SizeofRtMsg:]) {
+			switch attr.Typ {
 			case unix.RTA_TABLE:
-				table = u32(data)
+				table = u32(attr.Data)
 			case unix.RTA_OIF:
-				link = int(u32(data))
+				link = int(u32(attr.Data))
 			case unix.RTA_DST:
-				dst, _ = netip.AddrFromSlice(data)
+				dst, _ = netip.AddrFromSlice(attr.Data)
 			}
-		})
+		}
 		return table != of.Table || link != of.Link || fn(netip.PrefixFrom(dst, int(b[1])))
 	})
 	return unless(err, unix.ENOENT, unix.ENODEV, unix.EAFNOSUPPORT)
@@ -179,8 +173,9 @@ func (c *Conn) Rules(family byte, fn func(Rule) (more bool)) error {
 		const dstLen, srcLen, tos, table, action, flags = 1, 2, 3, 4, 7, 8
 		r := Rule{Table: uint32(b[table]), Else: b[dstLen] != 0 || b[srcLen] != 0 || b[tos] != 0 || b[action] != unix.FR_ACT_TO_TBL ||
 			binary.NativeEndian.Uint32(b[flags:])&unix.FIB_RULE_INVERT != 0}
-		attrs(b[sizeofRuleHdr:], func(typ uint16, data []byte) {
-			switch typ {
+		for attr := range nfnetlink.Attrs(b[sizeofRuleHdr:]) {
+			data := attr.Data
+			switch attr.Typ {
 			case unix.FRA_PRIORITY:
 				r.Priority = u32(data)
 			case unix.FRA_FWMARK:
@@ -192,7 +187,7 @@ func (c *Conn) Rules(family byte, fn func(Rule) (more bool)) error {
 			case unix.FRA_IIFNAME, unix.FRA_OIFNAME, unix.FRA_UID_RANGE, unix.FRA_IP_PROTO, unix.FRA_SPORT_RANGE, unix.FRA_DPORT_RANGE, unix.FRA_TUN_ID, unix.FRA_FLOW, unix.FRA_L3MDEV:
 				r.Else = true
 			}
-		})
+		}
 		return fn(r)
 	})
 	return unless(err, unix.EAFNOSUPPORT, unix.EOPNOTSUPP)

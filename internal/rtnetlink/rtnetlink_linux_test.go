@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/internal/rtnetlink"
 	"github.com/meshcni/meshcni/internal/rtnetlink/rttest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -88,12 +89,12 @@ func TestLimits(t *testing.T) {
 		c := rtnetlink.New(ns, limit)
 		for range 2 {
 			before, _ := c.Read()
-			require.ErrorIs(t, c.Addrs(unix.AF_INET, 0, func(netip.Addr) bool { return true }), rtnetlink.ErrLong, name)
-			require.ErrorIs(t, c.Rules(unix.AF_INET, func(rtnetlink.Rule) bool { return true }), rtnetlink.ErrLong, name)
+			require.ErrorIs(t, c.Addrs(unix.AF_INET, 0, func(netip.Addr) bool { return true }), nfnetlink.ErrLong, name)
+			require.ErrorIs(t, c.Rules(unix.AF_INET, func(rtnetlink.Rule) bool { return true }), nfnetlink.ErrLong, name)
 			require.ErrorIs(t, c.Routes(unix.AF_INET, rtnetlink.Routes{Table: 133, Type: unix.RTN_LOCAL, Link: 1}, func(netip.Prefix) bool { return true }),
-				rtnetlink.ErrLong, name)
+				nfnetlink.ErrLong, name)
 			_, err := c.Has([]netip.Addr{netip.MustParseAddr("192.0.2.1")})
-			require.ErrorIs(t, err, rtnetlink.ErrLong, name)
+			require.ErrorIs(t, err, nfnetlink.ErrLong, name)
 			after, _ := c.Read()
 			assert.LessOrEqual(t, after-before, 4*401, name)
 		}

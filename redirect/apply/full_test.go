@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/rtnetlink"
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/internal/rtnetlink/rttest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
@@ -56,9 +56,9 @@ func TestFullNamespace(t *testing.T) {
 				require.NoError(t, err, "within the bound")
 				apply.SetListLimit(t, 32<<10)
 				_, err = b.Check(t.Context(), rs)
-				require.ErrorContains(t, err, "than are read")
+				require.ErrorContains(t, err, "than is read")
 				_, err = b.Apply(t.Context(), tproxy().MustRuleset())
-				require.ErrorContains(t, err, "than are read")
+				require.ErrorContains(t, err, "than is read")
 				apply.SetListLimit(t, 32<<20)
 				diffs, err := b.Check(t.Context(), rs)
 				require.NoError(t, err)
@@ -132,9 +132,9 @@ func TestFullRouting(t *testing.T) {
 			shell(t, ns, fmt.Sprintf("ip rule del fwmark %#x table %d || ip rule del fwmark %#x/%#x table %[2]d; true", routing.Mark, routing.Table, routing.Mark, routing.Mask))
 			messages, _, _, err = apply.ReadOfRouting(ns, rs)
 			if routing.Priority == 0 {
-				require.ErrorIs(t, err, rtnetlink.ErrLong)
+				require.ErrorIs(t, err, nfnetlink.ErrLong)
 				_, err = b.Check(t.Context(), rs)
-				require.ErrorContains(t, err, "the pod has more than is read of one pod")
+				require.ErrorContains(t, err, "more than is read of one network namespace")
 			}
 			assert.LessOrEqual(t, messages, 1<<16+10)
 			require.NoError(t, b.Remove(t.Context(), rs.Owner()))

@@ -351,9 +351,9 @@ func TestTooManyRules(t *testing.T) {
 			cmd.Stdin = strings.NewReader(text.String())
 			require.NoError(t, ns.Run(cmd))
 			_, err = b.Check(t.Context(), rs)
-			require.ErrorContains(t, err, "more rules, chains, sets, tables or connections than are read: they are over 50000 rules")
+			require.ErrorContains(t, err, "more than is read of one network namespace: they are over 50000 rules")
 			_, err = b.Apply(t.Context(), rs)
-			require.ErrorContains(t, err, "more rules, chains, sets, tables or connections than are read: they are over 50000 rules")
+			require.ErrorContains(t, err, "more than is read of one network namespace: they are over 50000 rules")
 		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/rtnetlink"
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/internal/rtnetlink/rttest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -91,7 +91,7 @@ func TestKernelOfManyInterfaces(t *testing.T) {
 	sysctl(t, ns, "ipv6/conf/all/disable_ipv6", "1")
 	apply.FewInterfaces(t, 1000)
 	_, err = apply.Kernel(ns)
-	require.ErrorIs(t, err, rtnetlink.ErrLong, "what was not read may have IPv6")
+	require.ErrorIs(t, err, nfnetlink.ErrLong, "what was not read may have IPv6")
 	sysctl(t, ns, "ipv6/conf/default/disable_ipv6", "0")
 	assert.Equal(t, redirect.PresenceUsable, presence(), "without looking at any")
 }

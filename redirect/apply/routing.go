@@ -297,7 +297,7 @@ func (p *plumbing) remove(x fixture) (changed bool, err error) {
 }
 
 // has reads until it finds the fixture. The namespace may have any number of addresses, routes and rules, so what is read is bounded;
-// errors.Is(err, rtnetlink.ErrLong) if it is not among that.
+// errors.Is(err, nfnetlink.ErrLong) if it is not among that.
 func (p *plumbing) has(x fixture) (found bool, err error) {
 	if p.lists == nil {
 		p.lists = rtnetlink.New(p.ns, rtnetlink.Default)

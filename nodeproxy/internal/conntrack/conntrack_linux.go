@@ -313,15 +313,9 @@ func (t *Table) datagrams(l limits, family byte, port uint16, answered bool) (re
 
 // sentTo reports whether an entry is that of datagrams which are redirected to the port, and whether one came back.
 func sentTo(m nfnetlink.Message, port uint16) (to, replied bool) {
-	number := func(a nfnetlink.Attr) (n uint32) {
-		if len(a.Data) == 4 {
-			n = binary.BigEndian.Uint32(a.Data)
-		}
-		return n
-	}
 	proto := m.Attr(nl.CTA_TUPLE_REPLY).Attr(nl.CTA_TUPLE_PROTO)
 	kind, from := proto.Attr(nl.CTA_PROTO_NUM).Data, proto.Attr(nl.CTA_PROTO_SRC_PORT).Data
-	status := number(m.Attr(nl.CTA_STATUS))
+	status := m.Attr(nl.CTA_STATUS).U32()
 	return len(kind) == 1 && kind[0] == unix.IPPROTO_UDP && len(from) == 2 && binary.BigEndian.Uint16(from) == port &&
 		status&ipsDstNAT != 0, status&ipsSeenReply != 0
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/internal/rtnetlink"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -28,7 +29,7 @@ const (
 // Missing returns the needs that no socket of the namespace serves: one that listens for TCP connections, or that receives datagrams
 // from anybody. Own are the pod's addresses. Who has the namespace can make any number of sockets: they are read until all needs are
 // served, those of other ports only if several are looked for, and no more than [rtnetlink.Default]. Then the error is an
-// [rtnetlink.ErrLong].
+// [nfnetlink.ErrLong].
 func Missing(ns *netnsexec.NetNS, needs []Need, own []netip.Addr) (missing []Need, err error) {
 	return missingWithin(ns, needs, own, rtnetlink.Default)
 }
@@ -105,7 +106,7 @@ func each(ns *netnsexec.NetNS, limit rtnetlink.Limit, fn func(Connection) (more 
 }
 
 // Connections returns the namespace's TCP connections, also those that are being made or closed. Of a namespace with more than
-// [rtnetlink.Default] it returns as many and an [rtnetlink.ErrLong].
+// [rtnetlink.Default] it returns as many and an [nfnetlink.ErrLong].
 func Connections(ns *netnsexec.NetNS) (all []Connection, err error) {
 	return connectionsWithin(ns, rtnetlink.Default)
 }
@@ -129,7 +130,7 @@ func connectionsWithin(ns *netnsexec.NetNS, limit rtnetlink.Limit) (all []Connec
 
 // Carried counts the namespace's connections that the proxy carries. What comes by the tunnel counts where it is carried on to the
 // application: a peer's idle connection carries nothing. None is kept. Of a namespace with more than [rtnetlink.Default] it returns
-// how many were seen and an [rtnetlink.ErrLong].
+// how many were seen and an [nfnetlink.ErrLong].
 func Carried(ns *netnsexec.NetNS, p Proxy) (int, error) {
 	return carriedWithin(ns, p, rtnetlink.Default)
 }
@@ -144,7 +145,7 @@ func carriedWithin(ns *netnsexec.NetNS, p Proxy, limit rtnetlink.Limit) (int, er
 }
 
 // Waits reports whether a connection to the proxy's ports waits to be accepted. It stops at the first. In a namespace with more than
-// [rtnetlink.Default] one may, so the error is an [rtnetlink.ErrLong].
+// [rtnetlink.Default] one may, so the error is an [nfnetlink.ErrLong].
 func Waits(ns *netnsexec.NetNS, p Proxy) (waits bool, err error) {
 	err = each(ns, rtnetlink.Default, func(c Connection) bool {
 		waits = p.waits(c)
@@ -197,15 +198,5 @@ func (m message) socket(udp bool) Socket {
 
 // attribute returns the value of an attribute; nil: there is none.
 func (m message) attribute(kind uint16) []byte {
-	for attrs := m[msgSize:]; len(attrs) >= unix.SizeofRtAttr; {
-		size := int(binary.NativeEndian.Uint16(attrs))
-		if size < unix.SizeofRtAttr || size > len(attrs) {
-			break
-		}
-		if binary.NativeEndian.Uint16(attrs[2:]) == kind {
-			return attrs[unix.SizeofRtAttr:size]
-		}
-		attrs = attrs[min(len(attrs), (size+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
-	}
-	return nil
+	return nfnetlink.Attr{Data: m[msgSize:]}.Attr(kind).Data
 }

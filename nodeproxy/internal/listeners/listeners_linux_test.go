@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/internal/rtnetlink"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -146,10 +147,10 @@ func TestManySockets(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, dns, lacks, "nobody can reach them by the loopback address")
 	_, err = listeners.MissingWithin(crowded, dns, nil, rtnetlink.Limit{Messages: 1000, Bytes: 8 << 20, Time: netnstest.Patience})
-	require.ErrorIs(t, err, rtnetlink.ErrLong)
+	require.ErrorIs(t, err, nfnetlink.ErrLong)
 	assert.ErrorContains(t, err, "over 1000")
 	_, err = listeners.MissingWithin(crowded, dns, nil, rtnetlink.Limit{Messages: 1 << 16, Bytes: 32 << 10, Time: netnstest.Patience})
-	assert.ErrorIs(t, err, rtnetlink.ErrLong, "bytes")
+	assert.ErrorIs(t, err, nfnetlink.ErrLong, "bytes")
 
 	require.NoError(t, ns.Close())
 	_, err = listeners.Missing(ns, dns, nil)
@@ -171,12 +172,12 @@ func TestManyConnections(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 300, n)
 	n, err = listeners.CarriedWithin(ns, p, within)
-	require.ErrorIs(t, err, rtnetlink.ErrLong)
+	require.ErrorIs(t, err, nfnetlink.ErrLong)
 	assert.LessOrEqual(t, n, 100)
 	all, err := listeners.Connections(ns)
 	require.NoError(t, err)
 	assert.Len(t, all, 601, "both ends, and the listener with its queue")
 	all, err = listeners.ConnectionsWithin(ns, within)
-	require.ErrorIs(t, err, rtnetlink.ErrLong)
+	require.ErrorIs(t, err, nfnetlink.ErrLong)
 	assert.Len(t, all, 100)
 }
