@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/internal/rights"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -45,24 +44,13 @@ func (c *cluster) checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check", Short: "look at the whole installation, and say what is wrong with it",
 		Long: "Each finding has a code, with a section on docs/check.md. Exits 1 if there is an\nerror, 3 if something could not be found out; warnings alone are no reason.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.open(); err != nil {
-				return err
-			}
-			r, err := c.check(cmd.Context())
-			if cmd.Context().Err() != nil {
-				return context.Cause(cmd.Context())
-			}
+		RunE: c.query(func(ctx context.Context, _ []string) error {
+			r, err := c.check(ctx)
 			if err != nil {
 				return err
 			}
-			if output == "json" {
-				err = printers.JSON(c.Stdout, r)
-			} else {
-				err = r.print(visible.To(c.Stdout))
-			}
-			return cmp.Or(err, r.exit())
-		},
+			return cmp.Or(c.print(output, r, r.print), r.exit())
+		}),
 	}
 	cmd.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
 	return cmd
@@ -77,16 +65,12 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 	s := newSettings(c.Dialects)
 	c.progress("the nodes")
 	var r report
-	agents, err := c.agentsByNode(ctx)
-	if err != nil {
-		return r, err
-	}
-	needed, told, without := rightsWanted{}, map[string]bool{}, 0 // told: whose agents say what they need
-	err = c.eachNode(ctx, func(node string, n agentapi.Node, err error) {
+	needed, without := rightsWanted{}, 0
+	err := c.eachNode(ctx, func(a agent, n agentapi.Node, err error) {
 		if r.Nodes++; r.Nodes%100 == 0 {
 			c.progress("the nodes: %d have been asked", r.Nodes)
 		}
-		where, a := "node/"+node, agents[node]
+		where, rights := "node/"+a.Node, rights.Least(a.Node)
 		switch {
 		case errors.Is(err, errNoAgent):
 			without++
@@ -97,11 +81,13 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 			f.node(where, n)
 			f.places(where, a.mounts, n)
 			f.kernel(where, n)
-			s.add(f, node, n)
+			s.add(f, a.Node, n)
 			if len(n.Rights) > 0 {
-				told[node] = true
-				needed.add(a.Namespace, a.account, node, n.Rights)
+				rights = n.Rights
 			}
+		}
+		if a.Name != "" {
+			needed.add(a.Namespace, a.account, a.Node, rights)
 		}
 	})
 	if err != nil {
@@ -115,12 +101,7 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 		f.add(codeNoAgents, levelError, "", "no node has an agent: the chart is not installed, or its pods have other labels than "+c.agentSelector)
 	}
 	s.compare(f)
-	for node, a := range agents {
-		if !told[node] {
-			needed.add(a.Namespace, a.account, node, rights.Least(node))
-		}
-	}
-	if len(agents) > 0 {
+	if len(needed.all) > 0 {
 		c.progress("the accounts' rights")
 		if err := c.addTaint(ctx, &needed); err != nil {
 			f.add(codeAgentRights, levelUnknown, "", "whether the taint's controller has its rights is not known: list its pods: "+err.Error())
@@ -209,11 +190,7 @@ func (r report) print(w *visible.Printer) error {
 	for _, f := range r.Findings {
 		w.Printf("%s: %s: %s\n", f.Level, f.Code, f.Text)
 		if len(f.Where) > 0 {
-			more := ""
-			if n := f.Count - len(f.Where); n > 0 {
-				more = fmt.Sprintf(" and %d more", n)
-			}
-			w.Printf("  %s%s\n", strings.Join(f.Where, ", "), more)
+			w.Printf("  %s\n", andMore(f.Where, f.Count))
 		}
 		w.Printf("  what to do: %s\n  %s\n", f.Remedy, f.Page)
 	}

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +20,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 
+	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/cmd/internal/printers"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
@@ -37,7 +42,11 @@ type cluster struct {
 
 	client    kubernetes.Interface
 	agents    asker
+	finding   sync.Mutex
 	installed installation
+
+	mu   sync.Mutex
+	left error // names the pods that were made and could not be deleted
 }
 
 func newCluster(p Program, flags *pflag.FlagSet) *cluster {
@@ -47,6 +56,47 @@ func newCluster(p Program, flags *pflag.FlagSet) *cluster {
 	flags.StringVar(&c.agentNamespace, "agent-namespace", "", "the installation's namespace (default: that of the ClusterRoleBinding "+pluginBinding+", or else "+defaultNamespace+")")
 	flags.DurationVar(&c.agentTimeout, "agent-timeout", patience, "how long one agent may take for an answer")
 	return c
+}
+
+// run makes a command of a function, which gets a connection. A pod that is left behind makes it fail, whatever else it has to say.
+func (c *cluster) run(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := c.open(); err != nil {
+			return err
+		}
+		err := do(cmd.Context(), args)
+		var exit cli.Exit
+		if c.left != nil && errors.As(err, &exit) {
+			err = nil // the program fails by what is left
+		}
+		return errors.Join(err, c.left)
+	}
+}
+
+// query is [cluster.run] of a command with an answer: one that is interrupted has none.
+func (c *cluster) query(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return c.run(func(ctx context.Context, args []string) error {
+		err := do(ctx, args)
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return err
+	})
+}
+
+// leave notes a pod that could not be deleted.
+func (c *cluster) leave(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left = errors.Join(c.left, err)
+}
+
+// print writes an answer as JSON, or by its own function.
+func (c *cluster) print(output string, answer any, text func(*visible.Printer) error) error {
+	if output == "json" {
+		return printers.JSON(c.Stdout, answer)
+	}
+	return text(visible.To(c.Stdout))
 }
 
 // open connects.
@@ -156,15 +206,25 @@ func waiting(pod *corev1.Pod) string {
 	return ""
 }
 
-// agentsByNode returns the agent to ask about each node that has one.
-func (c *cluster) agentsByNode(ctx context.Context) (map[string]agent, error) {
+// agentsByNode returns the agent to ask about each node that has one, or about one node: an empty name is all nodes. Agents are the pods that the DaemonSet controls by its
+// UID, in its own namespace: labels, names and owner references of other namespaces' pods are whatever their authors like.
+func (c *cluster) agentsByNode(ctx context.Context, node string) (map[string]agent, error) {
 	agents := map[string]agent{}
-	err := c.listAgents(ctx, "", func(a agent) {
+	set, err := c.daemonSet(ctx)
+	if err != nil || set == nil {
+		return agents, err
+	}
+	pods, err := c.podsOf(ctx, set, node)
+	if err != nil {
+		return nil, fmt.Errorf("list the agents' pods: %w", err)
+	}
+	for i := range pods {
+		a := agentOf(&pods[i], set)
 		if old, ok := agents[a.Node]; !ok || better(a, old) {
 			agents[a.Node] = a
 		}
-	})
-	return agents, err
+	}
+	return agents, nil
 }
 
 // better reports whether a rather than b is to be asked about their node: one that can be, and the newer one during an upgrade.
@@ -182,19 +242,12 @@ var (
 
 // agentOn returns the agent to ask about a node. errors.Is(err, errNoAgent) if it has none.
 func (c *cluster) agentOn(ctx context.Context, node string) (agent, error) {
-	var best *agent
-	err := c.listAgents(ctx, node, func(a agent) {
-		if best == nil || better(a, *best) {
-			best = &a
-		}
-	})
-	switch {
-	case err != nil:
-		return agent{}, err
-	case best == nil:
-		return agent{}, fmt.Errorf("node %s: %w (looked for the pods of a DaemonSet of pods with the labels %s)", node, errNoAgent, c.agentSelector)
+	agents, err := c.agentsByNode(ctx, node)
+	a, ok := agents[node]
+	if err == nil && !ok {
+		err = fmt.Errorf("node %s: %w (looked for the pods of a DaemonSet of pods with the labels %s)", node, errNoAgent, c.agentSelector)
 	}
-	return *best, nil
+	return a, err
 }
 
 // get asks an agent.
@@ -202,6 +255,11 @@ func (c *cluster) get(ctx context.Context, a agent, path string, into any) error
 	if a.Trouble != "" {
 		return fmt.Errorf("agent %s/%s cannot be asked: %s", a.Namespace, a.Name, a.Trouble)
 	}
+	return c.askPort(ctx, a, "agent "+a.Namespace+"/"+a.Name, path, into)
+}
+
+// askPort asks a program on the loopback interface of a pod. The error begins with who was asked.
+func (c *cluster) askPort(ctx context.Context, a agent, who, path string, into any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.agentTimeout, fmt.Errorf("no answer within %s", c.agentTimeout))
 	defer cancel()
 	err := c.agents.get(ctx, a, path, into)
@@ -209,7 +267,7 @@ func (c *cluster) get(ctx context.Context, a agent, path string, into any) error
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("ask agent %s/%s: %w", a.Namespace, a.Name, err)
+		return fmt.Errorf("ask %s: %w", who, err)
 	}
 	return nil
 }

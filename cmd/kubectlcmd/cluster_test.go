@@ -2,8 +2,6 @@ package kubectlcmd
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -52,22 +50,4 @@ func TestListOutlives(t *testing.T) {
 			assert.ErrorContains(t, err, test.err, name)
 		}
 	}
-}
-
-// TestParted: what is left behind is found in errors that were joined again.
-func TestParted(t *testing.T) {
-	left, other, more := &leftError{pod: "p", err: context.Canceled}, apierrors.NewBadRequest("bad"), apierrors.NewBadRequest("worse")
-	for _, err := range []error{left, errors.Join(left), errors.Join(nil, errors.Join(left))} {
-		rest, remains := parted(err)
-		assert.NoError(t, rest)
-		assert.ErrorIs(t, remains, left)
-	}
-	rest, remains := parted(errors.Join(other, errors.Join(more, left)))
-	assert.EqualError(t, rest, "bad\nworse")
-	assert.EqualError(t, remains, left.Error())
-	rest, remains = parted(fmt.Errorf("%w; %w", other, more))
-	assert.EqualError(t, rest, "bad; worse", "as it was")
-	assert.NoError(t, remains)
-	rest, remains = parted(nil)
-	assert.NoError(t, errors.Join(rest, remains))
 }

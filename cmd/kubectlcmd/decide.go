@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -37,11 +36,9 @@ type subject struct {
 	namespace *corev1.Namespace
 	// explained is what becomes of the pod, unless that is undecided.
 	explained explain.Explanation
-	// flags say what to do about rules that the agent cannot read. entered: they were read otherwise, or tried to; left is then
-	// what remains of that.
+	// flags say what to do about rules that the agent cannot read. entered: they were read otherwise, or tried to.
 	flags   enterFlags
 	entered bool
-	left    error
 }
 
 // place is a node, as its agent tells of it.
@@ -99,36 +96,31 @@ func (o *sources) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.config, "config", "", "a network configuration with the plugin's entry, instead of the one in force on the pod's node; none: the defaults")
 }
 
-// given returns the pod that the arguments or the flags name, with what becomes of it.
-func (c *cluster) given(ctx context.Context, args []string, from sources) (*subject, error) {
-	if err := c.open(); err != nil {
-		return nil, err
-	}
+// subjectOf returns the pod that the arguments or the flags name, with what becomes of it. It is never nil.
+func (c *cluster) subjectOf(ctx context.Context, args []string, from sources) (*subject, error) {
+	none := &subject{}
 	x, err := c.explainer(from.config)
-	if err != nil {
-		return nil, err
-	}
 	switch {
+	case err != nil:
+		return none, err
 	case from.file != "" && len(args) > 0:
-		return nil, cli.Usagef("%s: with --filename the file says which pod", args[0])
+		return none, cli.Usagef("%s: with --filename the file says which pod", args[0])
 	case from.file != "":
 		m, err := c.manifest(from.file)
 		if err != nil {
-			return nil, err
+			return none, err
 		}
-		s := &subject{pod: m.Pod, fromFile: true, template: m.Template}
-		s.place = x.any(ctx)
+		s := &subject{place: x.any(ctx), pod: m.Pod, fromFile: true, template: m.Template}
 		x.explain(ctx, s)
 		return s, nil
 	}
-	var pod *corev1.Pod
+	var choose func([]corev1.Pod) (*corev1.Pod, string)
 	if from.trouble {
-		pod, err = c.findBy(ctx, args, func(pods []corev1.Pod) (*corev1.Pod, string) { return x.troubled(ctx, pods) })
-	} else {
-		pod, err = c.find(ctx, args)
+		choose = func(pods []corev1.Pod) (*corev1.Pod, string) { return x.troubled(ctx, pods) }
 	}
+	pod, err := c.find(ctx, args, choose)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	return x.subject(ctx, pod), nil
 }
@@ -152,15 +144,21 @@ func (c *cluster) manifest(name string) (m *explain.Manifest, err error) {
 func (e *explainer) subject(ctx context.Context, pod *corev1.Pod) *subject {
 	name := pod.Spec.NodeName
 	if e.known[name] == nil {
-		e.known[name] = e.c.place(ctx, name)
-		e.decide(e.known[name])
+		e.known[name] = e.place(ctx, name)
 	}
 	s := &subject{place: *e.known[name], pod: pod}
 	e.explain(ctx, s)
 	return s
 }
 
-// explain says what becomes of the pod, if it is known what decides.
+// place is a node with what decides on its pods.
+func (e *explainer) place(ctx context.Context, name string) *place {
+	p := e.c.place(ctx, name)
+	e.decide(p)
+	return p
+}
+
+// explain fills in what becomes of the pod, if the configuration is known.
 func (e *explainer) explain(ctx context.Context, s *subject) {
 	name := s.pod.Namespace
 	if _, asked := e.namespaces[name]; !asked {
@@ -203,27 +201,19 @@ func (e *explainer) decide(p *place) {
 	}
 }
 
-// askAll asks the agents of all the pods' nodes at once.
-func (e *explainer) askAll(ctx context.Context, pods []corev1.Pod) {
-	var asking errgroup.Group
-	asking.SetLimit(askAtOnce)
-	for i := range pods {
-		if name := pods[i].Spec.NodeName; e.known[name] == nil {
-			p := &place{}
-			e.known[name] = p
-			asking.Go(func() error { *p = *e.c.place(ctx, name); e.decide(p); return nil })
-		}
-	}
-	_ = asking.Wait() // none returns an error
-}
-
 // troubled returns the pod with the most trouble, by what each node's agent says of all its pods and what the settings mean, and says
-// how many others have some.
+// how many others have some. The pods are in the order in which they are else preferred.
 func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *corev1.Pod, why string) {
-	e.askAll(ctx, pods)
+	nodes := map[string]bool{}
+	for i := range pods {
+		nodes[pods[i].Spec.NodeName] = true
+	}
+	names := slices.Collect(maps.Keys(nodes))
+	for i, p := range each(askAtOnce, names, func(_ int, name string) *place { return e.place(ctx, name) }) {
+		e.known[names[i]] = p
+	}
 	const wrong, unsure, well, ending = 0, 1, 2, 3
-	ranks := map[string]int{}
-	some := 0
+	least, some := ending+1, 0
 	for i := range pods {
 		pod := &pods[i]
 		s := e.subject(ctx, pod)
@@ -234,30 +224,29 @@ func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *cor
 				is.State = &state
 			}
 		}
+		rank := well
 		switch now := s.present(is); {
 		case now.exit == ExitWrong:
-			ranks[pod.Name] = wrong
+			rank = wrong
 		case now.Code == status.CodeEnding:
-			ranks[pod.Name] = ending
+			rank = ending
 		case now.trouble():
-			ranks[pod.Name] = unsure
-		default:
-			ranks[pod.Name] = well
+			rank = unsure
 		}
-		if ranks[pod.Name] < well {
+		if rank < well {
 			some++
 		}
+		if rank < least {
+			least, worst = rank, pod
+		}
 	}
-	first := slices.MinFunc(pods, func(a, b corev1.Pod) int {
-		return cmp.Or(cmp.Compare(ranks[a.Name], ranks[b.Name]), cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Name, b.Name))
-	})
 	switch {
 	case some == 1:
 		why = ", which has trouble"
 	case some > 1:
 		why = ", which has trouble; " + many(some-1, "other has", "others have") + " too: kubectl meshcni explain --all-pods says how each is"
 	}
-	return &first, why
+	return worst, why
 }
 
 // maxAsked bounds the agents that are asked for a pod that is on no node.
@@ -268,7 +257,7 @@ func (e *explainer) any(ctx context.Context) (p place) {
 	if e.typed != nil {
 		return place{deciding: e.typed}
 	}
-	agents, err := e.c.agentsByNode(ctx)
+	agents, err := e.c.agentsByNode(ctx, "")
 	if p.asking = err; err == nil {
 		p.asking = errNoAgent
 	}
@@ -298,7 +287,7 @@ func (c *cluster) place(ctx context.Context, name string) *place {
 		p.node, p.asking = c.node(ctx, p.agent)
 	}
 	if errors.Is(p.asking, errNoAgent) {
-		if all, err := c.agentsByNode(ctx); err == nil && len(all) == 0 { // else it is that node's trouble alone, as far as is known
+		if all, err := c.agentsByNode(ctx, ""); err == nil && len(all) == 0 { // else it is that node's trouble alone, as far as is known
 			p.asking = fmt.Errorf("%w (looked for a DaemonSet of pods with the labels %s)", errNoAgents, c.agentSelector)
 		}
 	}

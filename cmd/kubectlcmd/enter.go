@@ -41,7 +41,7 @@ func (f *enterFlags) check() error {
 	return nil
 }
 
-// Where an errand has the host's directories, and how it gets at the host's programs.
+// Where a job has the host's directories, and how it gets at the host's programs.
 const (
 	lookRunDir   = "/host/run/meshcni"
 	lookHostRoot = "/proc/1/root"
@@ -55,23 +55,22 @@ const (
 )
 
 // lookInto reads the rules of a node's pods by a pod on it, and returns what it has found by the UIDs that the runtime knows the pods by.
-// It stops at the first error; what it has found until then is there. left is about pods that could not be deleted.
-func (c *cluster) lookInto(ctx context.Context, node, what, image string, uids []string) (found map[string]agentapi.Pod, left, err error) {
+// It stops at the first error; what it has found until then is there.
+func (c *cluster) lookInto(ctx context.Context, node, what, image string, uids []string) (found map[string]agentapi.Pod, err error) {
 	found = map[string]agentapi.Pod{}
 	waiting := slices.Collect(slices.Chunk(uids, looksAtOnce))
 	for len(waiting) > 0 {
 		some := waiting[0]
 		waiting = waiting[1:]
-		failed, remains := parted(c.lookOnce(ctx, node, what, image, some, found))
-		left = errors.Join(left, remains)
+		err := c.lookOnce(ctx, node, what, image, some, found)
 		switch {
-		case errors.Is(failed, errLongLog) && len(some) > 1: // one of them has very many rules
+		case errors.Is(err, errLongLog) && len(some) > 1: // one of them has very many rules
 			waiting = append([][]string{some[:len(some)/2], some[len(some)/2:]}, waiting...)
-		case failed != nil:
-			return found, left, failed
+		case err != nil:
+			return found, err
 		}
 	}
-	return found, left, nil
+	return found, nil
 }
 
 // lookOnce makes one pod that looks into others, and adds what it has found.
@@ -80,32 +79,32 @@ func (c *cluster) lookOnce(ctx context.Context, node, what, image string, uids [
 	for _, uid := range uids {
 		args = append(args, "--uid="+uid)
 	}
-	out, err := c.errand(ctx, errand{
-		Node: node, What: "to read the live rules of " + what, Args: args, RunDirAt: lookRunDir, Enters: true, Image: image, Timeout: errandTime + time.Duration(len(uids))*lookTime,
+	out, err := c.runJob(ctx, nodeJob{
+		Node: node, What: "to read the live rules of " + what, Args: args, RunDirAt: lookRunDir, Enters: true, Image: image, Timeout: jobTime + time.Duration(len(uids))*lookTime,
 	})
-	if out == nil {
+	if err != nil {
 		return err
 	}
 	for line := range bytes.Lines(out) {
 		var l agentapi.Looked
-		if broken := json.Unmarshal(line, &l); broken != nil {
-			return errors.Join(fmt.Errorf("what the pod on node %s has written: %w", node, broken), err)
+		if err := json.Unmarshal(line, &l); err != nil {
+			return fmt.Errorf("what the pod on node %s has written: %w", node, err)
 		}
 		found[l.UID] = l.Pod
 	}
 	for _, uid := range uids {
 		if _, ok := found[uid]; !ok {
-			return errors.Join(fmt.Errorf("the pod on node %s has written nothing of the pod with UID %s", node, uid), err)
+			return fmt.Errorf("the pod on node %s has written nothing of the pod with UID %s", node, uid)
 		}
 	}
-	return err
+	return nil
 }
 
 // enter reads what is on the node of the pod by a pod there. What is found takes the place of what the agent has said; only the
 // state is the agent's.
 func (s *subject) enter(ctx context.Context, c *cluster, p *agentapi.Pod) error {
-	found, left, err := c.lookInto(ctx, s.pod.Spec.NodeName, "pod "+s.pod.Namespace+"/"+s.pod.Name, s.flags.image, []string{runtimeUID(s.pod)})
-	s.entered, s.left = true, left
+	found, err := c.lookInto(ctx, s.pod.Spec.NodeName, "pod "+s.pod.Namespace+"/"+s.pod.Name, s.flags.image, []string{runtimeUID(s.pod)})
+	s.entered = true
 	is, ok := found[runtimeUID(s.pod)]
 	if !ok {
 		return fmt.Errorf("--enter: %w", err)
@@ -143,23 +142,6 @@ func (s *subject) rules(ctx context.Context, c *cluster) (ruleset.Live, error) {
 		err = fmt.Errorf("%w (%s)", err, enterHint)
 	}
 	return p.Live, err
-}
-
-// parted takes what is left behind out of an error that [errors.Join] has made, also of such errors, or that is nothing else.
-func parted(err error) (rest, left error) {
-	if _, one := err.(*leftError); one { //nolint:errorlint // as it was made
-		return nil, err
-	}
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // as it was made
-	var remains *leftError
-	if !ok || !errors.As(err, &remains) {
-		return err, nil
-	}
-	for _, e := range joined.Unwrap() {
-		others, lefts := parted(e)
-		rest, left = errors.Join(rest, others), errors.Join(left, lefts)
-	}
-	return rest, left
 }
 
 // runtimeUID is the UID by which the runtime knows a pod, if what the pod says of itself is true: see theirs.

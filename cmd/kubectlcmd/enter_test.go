@@ -25,7 +25,7 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// uidsOf are the pods that an errand is to look at.
+// uidsOf are the pods that a job is to look at.
 func uidsOf(pod *corev1.Pod) (uids []string) {
 	for _, arg := range pod.Spec.Containers[0].Args {
 		if uid, ok := strings.CutPrefix(arg, "--uid="); ok {
@@ -35,7 +35,7 @@ func uidsOf(pod *corev1.Pod) (uids []string) {
 	return uids
 }
 
-// looks makes the pods of errands say what is known of pods; of others, that they do not run.
+// looks makes the pods of jobs say what is known of pods; of others, that they do not run.
 func looks(t *testing.T, known map[string]agentapi.Pod) func(*corev1.Pod) (string, corev1.PodStatus) {
 	return func(pod *corev1.Pod) (string, corev1.PodStatus) {
 		var out bytes.Buffer
@@ -71,7 +71,7 @@ func TestEnter(t *testing.T) {
 	w.meshPod(t, "shop", "far", "b", func(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = staticUID })
 	w.meshPod(t, "shop", "done", "a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
-	k := newErrandKubelet(t, w)
+	k := newJobKubelet(t, w)
 	rule := ruleset.LiveRule{Backend: ruleset.BackendIptablesNFT, Table: "nat", Chain: "OUTPUT", Position: 1, Text: "-j ISTIO_OUTPUT", Ours: true, Counters: &ruleset.Counters{Packets: 12, Bytes: 700}}
 	record := attachment.Record{Selected: true, By: "ADD", Reason: "selected", Dialect: "istio"}
 	static := record
@@ -157,7 +157,7 @@ func TestEnter(t *testing.T) {
 }
 
 // enterMany: what one pod has to write is bounded, and if it is too long all the same, two pods write it.
-func enterMany(t *testing.T, k *errandKubelet) {
+func enterMany(t *testing.T, k *jobKubelet) {
 	var uids []string
 	for i := range looksAtOnce + 10 {
 		uids = append(uids, fmt.Sprintf("u%d", i))
@@ -176,8 +176,8 @@ func enterMany(t *testing.T, k *errandKubelet) {
 		return looks(t, known)(pod)
 	})
 	c := &cluster{Program: Program{Stderr: &output{}}, client: k.clientset(t), agentSelector: agentSelector}
-	found, left, err := c.lookInto(t.Context(), "a", "60 pods", "", uids)
-	assert.NoError(t, errors.Join(err, left))
+	found, err := c.lookInto(t.Context(), "a", "60 pods", "", uids)
+	assert.NoError(t, errors.Join(err, c.left))
 	assert.Len(t, found, len(uids))
 	assert.Equal(t, []int{50, 25, 25, 10}, counts)
 	assert.Empty(t, k.left(t))
@@ -185,12 +185,12 @@ func enterMany(t *testing.T, k *errandKubelet) {
 	k.next(func(pod *corev1.Pod) (string, corev1.PodStatus) {
 		return strings.Repeat("x", agentapi.MaxAnswer+1), corev1.PodStatus{Phase: corev1.PodSucceeded}
 	})
-	_, _, err = c.lookInto(t.Context(), "a", "one pod", "", uids[:1])
+	_, err = c.lookInto(t.Context(), "a", "one pod", "", uids[:1])
 	assert.ErrorIs(t, err, errLongLog)
 }
 
 // enterInterrupted: the pod is deleted; if the user does not wait for that, it is named.
-func enterInterrupted(t *testing.T, k *errandKubelet) {
+func enterInterrupted(t *testing.T, k *jobKubelet) {
 	for _, name := range []string{"show", "explain"} {
 		ctx, interrupt := context.WithCancelCause(t.Context())
 		again, giveUp := context.WithCancelCause(t.Context())
@@ -258,7 +258,7 @@ func TestMigrateEnters(t *testing.T) {
 		}, nil))
 	})
 	readable = agentapi.PodPath + string(bare.UID)
-	k := newErrandKubelet(t, w)
+	k := newJobKubelet(t, w)
 	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Live: liveRules(t, cart)}, string(old.UID): {}, string(far.UID): {Live: liveRules(t, far)}, string(first.UID): {Live: liveRules(t, first)}}))
 	verdicts := func(out string) map[string]migration.Verdict {
 		all := map[string]migration.Verdict{}

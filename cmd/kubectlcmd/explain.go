@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/status"
 )
 
 const podUse = "(POD | KIND/NAME | -f FILE)"
@@ -24,16 +25,16 @@ const podUse = "(POD | KIND/NAME | -f FILE)"
 // planCommand makes a command that prints what should be.
 func (c *cluster) planCommand(name string, describe func(*cobra.Command), check func(cmd *cobra.Command, stdin bool) error, print func(printers.Streams, explain.Explanation) error) *cobra.Command {
 	var from sources
-	cmd := &cobra.Command{Use: name + " " + podUse, Args: cobra.ArbitraryArgs, ValidArgsFunction: c.completePods}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, from.file == "-"); err != nil {
-			return err
-		}
-		s, err := c.given(cmd.Context(), args, from)
-		if err = cmp.Or(err, s.undecided); err != nil {
-			return err
-		}
-		return print(c.streams(), s.explained)
+	cmd := &cobra.Command{
+		Use: name + " " + podUse, Args: cobra.ArbitraryArgs, ValidArgsFunction: c.completePods,
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return check(cmd, from.file == "-") },
+		RunE: c.query(func(ctx context.Context, args []string) error {
+			s, err := c.subjectOf(ctx, args, from)
+			if err = cmp.Or(err, s.undecided); err != nil {
+				return err
+			}
+			return print(c.streams(), s.explained)
+		}),
 	}
 	describe(cmd)
 	from.flags(cmd)
@@ -74,22 +75,22 @@ func (c *cluster) explainCommand() *cobra.Command {
 		Long:  "Exits 1 if something is wrong with the pod; 3 if that cannot be told. Of several pods\nit says in one line each how they are, and exits as the worst of them says.",
 		Args:  cobra.ArbitraryArgs, ValidArgsFunction: c.completePods,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.code != "" {
-				if len(args) > 0 {
-					return cli.Usagef("--code: of no pod")
-				}
+			many := o.several.asked(cmd)
+			switch err := o.enterFlags.check(); {
+			case o.code != "" && len(args) > 0:
+				return cli.Usagef("--code: of no pod")
+			case o.code != "":
 				return printers.Code(c.Stdout, o.code, o.output == "json")
-			}
-			if err := o.enterFlags.check(); err != nil {
+			case err != nil:
 				return err
-			}
-			if !o.several.asked(cmd) {
-				return c.explainOne(cmd.Context(), args, o)
-			}
-			if o.enter || o.image != "" {
+			case many && (o.enter || o.image != ""):
 				return cli.Usagef("--enter, --image: of one pod, not with --selector and --all-pods")
+			case many && o.file != "":
+				return cli.Usagef("--filename: with --selector and --all-pods the pods are the cluster's")
+			case many:
+				return c.query(func(ctx context.Context, args []string) error { return c.explainMany(ctx, args, o) })(cmd, args)
 			}
-			return c.explainMany(cmd.Context(), args, o)
+			return c.query(func(ctx context.Context, args []string) error { return c.explainOne(ctx, args, o) })(cmd, args)
 		},
 	}
 	fs := cmd.Flags()
@@ -104,17 +105,18 @@ func (c *cluster) explainCommand() *cobra.Command {
 
 // explainOne says of a pod how it is and what should be, and what is on its node. Of one in a file it says what should be.
 func (c *cluster) explainOne(ctx context.Context, args []string, o explainFlags) error {
-	s, err := c.given(ctx, args, o.sources)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return context.Cause(ctx)
-	case err != nil:
+	s, err := c.subjectOf(ctx, args, o.sources)
+	if err != nil {
 		return err
 	}
 	s.online()
 	planned := s.undecided
-	if planned == nil && s.refusedNow() {
+	switch v := s.explained.Verdict; {
+	case planned != nil:
+	case s.refusedNow():
 		planned = cli.Exit(ExitWrong)
+	case s.fromFile && v.Code == status.CodeNamespaceUnknown:
+		planned = cli.Exit(ExitUnknown)
 	}
 	if s.fromFile {
 		return cmp.Or(s.printPlan(c.Stdout, o), planned)
@@ -122,10 +124,10 @@ func (c *cluster) explainOne(ctx context.Context, args []string, o explainFlags)
 	s.flags = o.enterFlags
 	is := c.onNode(ctx, s)
 	if ctx.Err() != nil {
-		return errors.Join(context.Cause(ctx), s.left)
+		return ctx.Err()
 	}
 	now := s.present(is)
-	return s.conclude(s.printNow(c.Stdout, is, now, o), planned, now)
+	return cmp.Or(s.printNow(c.Stdout, is, now, o), planned, now.err())
 }
 
 // briefly is the output of explain --brief as JSON.
@@ -161,21 +163,6 @@ func (s *subject) printNow(w io.Writer, is onNode, now present, o explainFlags) 
 	err := s.explained.WriteDetails(w)
 	is.print(out)
 	return errors.Join(err, out.Err())
-}
-
-// conclude returns the error that explain ends with: of printing or planning, and of pods left behind, which no exit code may
-// hide; else the exit code of how the pod is.
-func (s *subject) conclude(printed, planned error, now present) error {
-	var exit cli.Exit
-	switch err := cmp.Or(printed, planned); {
-	case s.left != nil && (err == nil || errors.As(err, &exit)):
-		return s.left
-	case err != nil:
-		return errors.Join(err, s.left)
-	case now.exit != 0:
-		return cli.Exit(now.exit)
-	}
-	return nil
 }
 
 // printPlan prints what should be, of a pod that is in a file.
@@ -216,15 +203,9 @@ type podLine struct {
 
 // explainMany says of each pod how it is.
 func (c *cluster) explainMany(ctx context.Context, args []string, o explainFlags) error {
-	if err := c.open(); err != nil {
-		return err
-	}
 	namespace, err := c.namespace()
 	if err != nil {
 		return err
-	}
-	if o.file != "" {
-		return cli.Usagef("--filename: with --selector and --all-pods the pods are the cluster's")
 	}
 	selector, err := c.selects(ctx, namespace, args, o.several)
 	if err != nil {
@@ -234,43 +215,38 @@ func (c *cluster) explainMany(ctx context.Context, args []string, o explainFlags
 	if err != nil {
 		return err
 	}
-	lines, seen, worst, first := []podLine{}, 0, 0, ""
-	var printing error
+	lines, seen, first := []podLine{}, 0, ""
+	var worst error
 	out := visible.To(c.Stdout)
 	err = list(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
 		seen++
 		s := x.subject(ctx, pod)
 		now, v := s.present(c.onNode(ctx, s)), s.explained.Verdict
-		if now.exit != 0 && (worst == 0 || now.exit == ExitWrong) {
-			worst = now.exit
+		if worst == nil || now.exit == ExitWrong {
+			worst = cmp.Or(now.err(), worst)
 		}
 		if now.trouble() && first == "" {
 			first = pod.Name
 		}
 		if o.output == "json" {
 			lines = append(lines, podLine{explain.Name(pod), briefly{now, v}})
-		} else if printing == nil {
+		} else {
 			out.Printf("%s: %s\n", pod.Name, now.Sentence)
-			printing = out.Err()
 		}
 	})
 	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
 	case err != nil:
 		return fmt.Errorf("list pods: %w", err)
+	case ctx.Err() != nil:
+		return ctx.Err()
 	case seen == 0:
 		return fmt.Errorf("no pod in namespace %s has the labels %s", namespace, selector)
 	case o.output == "json":
-		printing = printers.JSON(c.Stdout, lines)
+		return cmp.Or(printers.JSON(c.Stdout, lines), worst)
 	case first != "":
 		out.Printf("next: kubectl meshcni explain -n %s %s says what to do\n", namespace, first)
-		printing = out.Err()
 	}
-	if printing != nil || worst == 0 {
-		return printing
-	}
-	return cli.Exit(worst)
+	return cmp.Or(out.Err(), worst)
 }
 
 // selects returns the labels of the pods that are meant.
@@ -284,11 +260,11 @@ func (c *cluster) selects(ctx context.Context, namespace string, args []string, 
 		return m.selector, nil
 	}
 	kind, name, err := split(args)
+	if err == nil && kind == "pod" {
+		err = cli.Usagef("--all-pods: name a workload, such as deploy/NAME")
+	}
 	if err != nil {
 		return "", err
-	}
-	if kind == "pod" {
-		return "", cli.Usagef("--all-pods: name a workload, such as deploy/NAME")
 	}
 	return c.selector(ctx, kind, namespace, name)
 }

@@ -289,3 +289,31 @@ What to do:
 	_, _, errOut = w.run(t, "trace", "-n", "shop", "deploy/cart", "--direction", "out", "--proto", "tcp", "--dst", "10.0.0.1", "--dport", "80")
 	assert.Contains(t, errOut, "pod cart-1, one of 3 of deployment/cart\n")
 }
+
+// TestExplainUnreadableNamespace: where the namespace decides and may not be read, nothing is known to be wrong, and nothing to be well.
+func TestExplainUnreadableNamespace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node(t, "a", func(path string) (any, error) {
+		if path == agentapi.NodePath {
+			return sound("a", func(n *agentapi.Node) {
+				n.Installed.Config = []byte(strings.Replace(entry, `"dialect":"istio"`, `"dialect":"ambient"`, 1))
+			})(path)
+		}
+		return agentapi.Pod{Records: []attachment.Record{}}, nil
+	})
+	w.meshPod(t, "shop", "cart", "a", func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] })
+	grant(t, w, "reader", "alice", map[string][]string{
+		"pods": {"get", "list"}, "events": {"list"}, "daemonsets.apps": {"list"}, "clusterrolebindings.rbac.authorization.k8s.io": {"get"},
+	})
+	file := filepath.Join(t.TempDir(), "pod.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("{apiVersion: v1, kind: Pod, metadata: {name: cart, namespace: shop}, spec: {containers: [{name: app}]}}"), 0o600))
+	for _, pod := range [][]string{{"cart"}, {"-f", file}} {
+		code, out, errs := w.run(t, append([]string{"explain", "-n", "shop", "--as", "alice"}, pod...)...)
+		assert.Equal(t, ExitUnknown, code, out+errs)
+		assert.Contains(t, errs, `warning: the pod's Namespace is not known: namespaces "shop" is forbidden`)
+		assert.Contains(t, out, "It cannot be told whether this pod is captured")
+		code, out, errs = w.run(t, append([]string{"explain", "-n", "shop"}, pod...)...)
+		assert.Equal(t, ExitOK, code, out+errs)
+	}
+}

@@ -21,7 +21,7 @@ import (
 // TestPrintersKeepLines: no text in what a printer takes makes a line or a column, or turns a line around.
 func TestPrintersKeepLines(t *testing.T) {
 	visibletest.Check(t, "status", nil, func(w *visible.Printer, s clusterStatus) {
-		assert.NoError(t, s.print(printed{w}, "table"))
+		assert.NoError(t, s.table(w))
 	})
 	visibletest.Check(t, "check", nil, func(w *visible.Printer, r report) { assert.NoError(t, r.print(w)) })
 	visibletest.Check(t, "test", nil, func(w *visible.Printer, r trialReport) { assert.NoError(t, r.print(w)) })

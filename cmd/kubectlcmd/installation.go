@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,9 +23,8 @@ const (
 	defaultNamespace = "meshcni-system"
 )
 
-// installation finds the agents' DaemonSet, once a run.
+// installation is the agents' DaemonSet, which is looked for once a run.
 type installation struct {
-	mu    sync.Mutex
 	known bool
 	set   *appsv1.DaemonSet
 }
@@ -39,8 +37,8 @@ var errWhichAgents = errors.New("it cannot be told which DaemonSet is the agents
 // none: then errors.Is(err, errWhichAgents).
 func (c *cluster) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
 	i := &c.installed
-	i.mu.Lock()
-	defer i.mu.Unlock()
+	c.finding.Lock()
+	defer c.finding.Unlock()
 	if i.known {
 		return i.set, nil
 	}
@@ -50,13 +48,6 @@ func (c *cluster) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
 	}
 	i.set, i.known = set, true
 	return set, nil
-}
-
-// forget has the next question look for the agents' DaemonSet anew.
-func (c *cluster) forget() {
-	c.installed.mu.Lock()
-	defer c.installed.mu.Unlock()
-	c.installed.known = false
 }
 
 func (c *cluster) findDaemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
@@ -155,23 +146,6 @@ func namesOf(sets []*appsv1.DaemonSet) string {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(names, " and ")
-}
-
-// listAgents calls each with every agent of a node; an empty name is all nodes. Agents are the pods that the DaemonSet controls by its
-// UID, in its own namespace: labels, names and owner references of other namespaces' pods are whatever their authors like.
-func (c *cluster) listAgents(ctx context.Context, node string, each func(agent)) error {
-	set, err := c.daemonSet(ctx)
-	if err != nil || set == nil {
-		return err
-	}
-	pods, err := c.podsOf(ctx, set, node)
-	if err != nil {
-		return fmt.Errorf("list the agents' pods: %w", err)
-	}
-	for i := range pods {
-		each(agentOf(&pods[i], set))
-	}
-	return nil
 }
 
 // podsOf are the pods that a DaemonSet controls on a node; an empty name is all nodes.

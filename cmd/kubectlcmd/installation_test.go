@@ -106,7 +106,7 @@ func TestWhoIsTheAgent(t *testing.T) {
 	w.Create(t, changed)
 	cart := w.meshPod(t, "shop", "cart", "a")
 	far := w.meshPod(t, "shop", "far", "bare")
-	k := newErrandKubelet(t, w)
+	k := newJobKubelet(t, w)
 	looked := looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: answer.Records}, string(far.UID): {Records: answer.Records}})
 	k.next(looked)
 
@@ -140,7 +140,7 @@ func TestWhoIsTheAgent(t *testing.T) {
 	}
 	// What test runs is the template's, too.
 	c := &cluster{client: w.clientset(t), agentSelector: agentSelector}
-	byNode, err := c.agentsByNode(t.Context())
+	byNode, err := c.agentsByNode(t.Context(), "")
 	require.NoError(t, err)
 	assert.Len(t, byNode, 2)
 	assert.Equal(t, image{name: "i"}, byNode["a"].program)

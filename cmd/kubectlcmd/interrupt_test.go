@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"k8s.io/client-go/rest"
 
@@ -43,31 +45,20 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestConclude: what is left behind is said whatever else there is to say.
-func TestConclude(t *testing.T) {
-	left, failed := &leftError{namespace: "n", pod: "p", err: errors.New("forbidden")}, errors.New("no configuration")
-	behind, clean := &subject{left: left}, &subject{}
-	wrong := present{exit: ExitWrong}
-	for _, test := range []struct {
-		s                *subject
-		printed, planned error
-		now              present
-		want             []error
-	}{
-		{behind, nil, cli.Exit(ExitUnknown), wrong, []error{left}},
-		{behind, nil, nil, wrong, []error{left}},
-		{behind, nil, failed, wrong, []error{failed, left}},
-		{behind, failed, nil, present{}, []error{failed, left}},
-		{clean, nil, cli.Exit(ExitUnknown), wrong, []error{cli.Exit(ExitUnknown)}},
-		{clean, nil, nil, wrong, []error{cli.Exit(ExitWrong)}},
-		{clean, failed, nil, wrong, []error{failed}},
-	} {
-		err := test.s.conclude(test.printed, test.planned, test.now)
-		for _, want := range test.want {
-			assert.ErrorIs(t, err, want)
-		}
-		var exit cli.Exit
-		assert.Equal(t, test.s == clean && test.printed == nil, errors.As(err, &exit), "an exit code says nothing")
+// TestLeftBehind: a pod that stays is named whatever else there is to say, and makes the command fail.
+func TestLeftBehind(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for said, code := range map[error]int{nil: ExitWrong, cli.Exit(ExitUnknown): ExitWrong, errors.New("no configuration"): ExitWrong} {
+		var errs bytes.Buffer
+		program := cli.Program{Name: "k", Stdout: &bytes.Buffer{}, Stderr: &errs, Root: &cobra.Command{}}
+		c := newCluster(Program{connect: connect, ask: func(*rest.Config) asker { return w }}, program.Root.PersistentFlags())
+		program.Root.RunE = c.run(func(context.Context, []string) error {
+			c.leave(errors.New("left behind: pod p"))
+			return said
+		})
+		assert.Equal(t, code, program.Run(t.Context(), []string{"--kubeconfig", w.kubeconfig}))
+		assert.Contains(t, errs.String(), "k: left behind: pod p\n")
+		assert.Equal(t, said != nil && code == ExitWrong && !errors.As(said, new(cli.Exit)), strings.Contains(errs.String(), "no configuration"))
 	}
-	assert.NoError(t, clean.conclude(nil, nil, present{}))
 }

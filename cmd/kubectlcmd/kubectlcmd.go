@@ -58,8 +58,8 @@ type Program struct {
 	connect func(*genericclioptions.ConfigFlags) (*rest.Config, kubernetes.Interface, error)
 	ask     func(*rest.Config) asker
 	// For tests, which have no kubelet: nil are the real ones.
-	onErrand func(context.Context, errand) ([]byte, error)
-	onTrial  func(ctx context.Context, node string) (trialReport, error)
+	onJob   func(context.Context, *cluster, nodeJob) ([]byte, error)
+	onTrial func(ctx context.Context, node string) (trialReport, error)
 }
 
 // Exec runs the program with the arguments, environment and streams of this process, until SIGINT or SIGTERM, and then exits. It

@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"io"
 	"maps"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,11 +18,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 type migrateFlags struct {
@@ -37,32 +37,20 @@ func (c *cluster) migrateCommand() *cobra.Command {
 		Long: `It reads the other plugin's DaemonSet and ConfigMaps and the pods, and changes
 nothing. Exits 1 if a pod would be captured otherwise or refused, or if a setting
 that decides on it has no equal here; 3 if something cannot be told.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cmp.Or(f.enter.check(), c.open()); err != nil {
+		PreRunE: func(*cobra.Command, []string) error { return f.enter.check() },
+		RunE: c.query(func(ctx context.Context, _ []string) error {
+			r, err := c.migrate(ctx, f)
+			if err = cmp.Or(err, ctx.Err()); err != nil {
 				return err
 			}
-			r, left, err := c.migrate(cmd.Context(), f)
-			if cmd.Context().Err() != nil {
-				err = context.Cause(cmd.Context())
-			}
-			if err != nil {
-				return errors.Join(err, left)
-			}
-			if f.output == "json" {
-				err = printers.JSON(c.Stdout, r)
-			} else {
-				err = r.Print(visible.To(c.Stdout))
-			}
+			err = c.print(f.output, r, r.Print)
 			if f.html != "" {
 				err = errors.Join(err, writeFile(f.html, r.HTML))
 			}
 			if f.values != "" {
-				err = errors.Join(err, writeFile(f.values, func(w io.Writer) error {
-					_, err := io.WriteString(w, r.Plan.ValuesYAML())
-					return err
-				}))
+				err = errors.Join(err, os.WriteFile(f.values, []byte(r.Plan.ValuesYAML()), 0o666)) //nolint:gosec // no secret
 			}
-			switch err = errors.Join(err, left); {
+			switch {
 			case err != nil:
 				return err
 			case r.Wrong():
@@ -71,7 +59,7 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 				return cli.Exit(ExitUnknown)
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&f.from, "from", "", "the other plugin: "+strings.Join(c.sources(), ", ")+" (default: the one that is found)")
 	cmd.Flags().StringVar(&f.daemonSet, "daemonset", "", "the other plugin's DaemonSet, as NAMESPACE/NAME (default: it is looked for); needs --from")
@@ -97,27 +85,27 @@ func writeFile(name string, write func(io.Writer) error) error {
 	return errors.Join(write(file), file.Close())
 }
 
-// migrate makes the report. left is what of the pods that --enter has made could not be deleted.
-func (c *cluster) migrate(ctx context.Context, f migrateFlags) (r migration.Report, left, err error) {
-	m := &move{cluster: c, entrance: entrance{enterFlags: f.enter}}
+// migrate makes the report.
+func (c *cluster) migrate(ctx context.Context, f migrateFlags) (r migration.Report, err error) {
+	m := &move{cluster: c, enter: f.enter}
 	if err := m.find(ctx, f); err != nil {
-		return r, nil, err
+		return r, err
 	}
 	r.Objects, r.From = append([]string{}, m.objects...), m.plan.From
 	if err := m.look(ctx, &r.Nodes); err != nil {
-		return r, nil, err
+		return r, err
 	}
 	if err := m.pods(ctx); err != nil {
-		return r, m.entrance.left, err
+		return r, err
 	}
-	if m.entrance.unread > 0 && !f.enter.enter {
-		visible.To(c.Stderr).Printf("the live rules of %s are not known; %s\n", many(m.entrance.unread, "pod", "pods"), enterHint)
+	if m.unread > 0 && !f.enter.enter {
+		visible.To(c.Stderr).Printf("the live rules of %s are not known; %s\n", many(m.unread, "pod", "pods"), enterHint)
 	}
 	r.Groups, r.Outside, r.Plan = m.judge.Groups(), m.judge.Outside, m.plan
 	for _, g := range r.Groups {
 		r.Pods += g.Count
 	}
-	return r, m.entrance.left, nil
+	return r, nil
 }
 
 // move is the state of a migration.
@@ -126,9 +114,12 @@ type move struct {
 	plan    migration.Plan
 	judge   migration.Judge
 	objects []string
-	agents  map[string]*lookout // by the node's name
+	agents  map[string]*ruleSource // by the node's name
 
-	entrance entrance
+	enter   enterFlags
+	mu      sync.Mutex
+	refused error // the reason that no more pods are made
+	unread  int   // the pods whose rules nobody has read
 }
 
 // found is another plugin's DaemonSet.
@@ -143,55 +134,60 @@ func (x found) String() string {
 
 // find makes the plan.
 func (m *move) find(ctx context.Context, f migrateFlags) error {
-	from, known := migration.Named(m.Facts, f.from)
+	_, known := migration.Named(m.Facts, f.from)
 	if f.from != "" && !known && f.from != migration.InitContainers {
 		return cli.Usagef("--from %q: none of %s", f.from, strings.Join(m.sources(), ", "))
 	}
-	if f.daemonSet != "" {
-		namespace, name, ok := strings.Cut(f.daemonSet, "/")
-		if !ok || !known || namespace == "" || name == "" {
-			return cli.Usagef("--daemonset %q: NAMESPACE/NAME of a plugin that --from names", f.daemonSet)
-		}
-		ds, err := m.client.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("--daemonset: %w", err)
-		}
-		return m.read(ctx, found{from, ds})
-	}
-	var all []found
-	if f.from != migration.InitContainers {
-		m.progress("the other plugin's DaemonSet")
-		var err error
-		if all, err = m.daemonSets(ctx, f.from); err != nil {
-			return err
-		}
+	var other *found
+	var err error
+	if f.from != migration.InitContainers || f.daemonSet != "" {
+		other, err = m.otherPlugin(ctx, f.from, f.daemonSet)
 	}
 	switch {
-	case len(all) > 1:
-		var names []string
-		for _, x := range all {
-			names = append(names, x.String())
-		}
-		return cli.Usagef("there are several: %s; name one by --from, and its DaemonSet by --daemonset", strings.Join(names, ", "))
-	case len(all) == 1:
-		return m.read(ctx, all[0])
+	case err != nil:
+		return err
+	case other != nil:
+		return m.read(ctx, *other)
 	case known:
 		return fmt.Errorf("no DaemonSet of %s is in any namespace; if it has other labels than its chart gives, name it by --daemonset", f.from)
 	}
 	return m.inits(ctx)
 }
 
-// daemonSets returns those of other plugins; an empty name is any plugin.
-func (m *move) daemonSets(ctx context.Context, name string) (all []found, err error) {
-	err = list(ctx, m.client.AppsV1().DaemonSets("").List, metav1.ListOptions{}, func(ds *appsv1.DaemonSet) {
-		if from, ok := migration.Recognise(m.Facts, ds); ok && (name == "" || name == from.Plugin.Type) {
+// otherPlugin finds the DaemonSet of a plugin by the plugin's name, by its own NAMESPACE/NAME, or the only one that there is; nil: there is
+// none.
+func (c *cluster) otherPlugin(ctx context.Context, plugin, daemonSet string) (*found, error) {
+	from, known := migration.Named(c.Facts, plugin)
+	if daemonSet != "" {
+		namespace, name, ok := strings.Cut(daemonSet, "/")
+		if !ok || !known || namespace == "" || name == "" {
+			return nil, cli.Usagef("--daemonset %q: NAMESPACE/NAME of a plugin that --from names", daemonSet)
+		}
+		ds, err := c.client.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("--daemonset: %w", err)
+		}
+		return &found{from, ds}, nil
+	}
+	var all []found
+	err := list(ctx, c.client.AppsV1().DaemonSets("").List, metav1.ListOptions{}, func(ds *appsv1.DaemonSet) {
+		if from, ok := migration.Recognise(c.Facts, ds); ok && (plugin == "" || plugin == from.Plugin.Type) {
 			all = append(all, found{from, ds.DeepCopy()})
 		}
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("list daemonsets: %w", err)
+	case len(all) == 0:
+		return nil, nil
+	case len(all) > 1:
+		var names []string
+		for _, x := range all {
+			names = append(names, x.String())
+		}
+		return nil, cli.Usagef("there are several: %s; name one by --from, and its DaemonSet by --daemonset", strings.Join(names, ", "))
 	}
-	return all, nil
+	return &all[0], nil
 }
 
 // read reads the ConfigMaps that the DaemonSet takes settings from. One that cannot be read makes its settings unknown.
@@ -217,19 +213,16 @@ func (m *move) read(ctx context.Context, x found) error {
 // inits finds the mesh whose init containers write the rules.
 func (m *move) inits(ctx context.Context) error {
 	m.progress("the pods' init containers")
-	meshes := map[string]int{}
-	err := m.eachPage(ctx, func(pods []corev1.Pod) error {
-		for i := range pods {
-			if d, c := migration.Init(&pods[i], dialect.SetOf(m.Dialects...)); c != nil {
-				meshes[d.Name]++
-			}
+	meshes := map[string]bool{}
+	err := list(ctx, m.client.CoreV1().Pods("").List, metav1.ListOptions{}, func(pod *corev1.Pod) {
+		if d, c := migration.Init(pod, dialect.SetOf(m.Dialects...)); c != nil {
+			meshes[d.Name] = true
 		}
-		return nil
 	})
 	names := slices.Sorted(maps.Keys(meshes))
 	switch {
 	case err != nil:
-		return err
+		return fmt.Errorf("list pods: %w", err)
 	case len(names) == 0:
 		return fmt.Errorf("nothing to move from was found: no DaemonSet of %s, and no pod with an init container that writes a mesh's rules", strings.Join(migration.Plugins(m.Facts), ", "))
 	case len(names) > 1:
@@ -242,40 +235,32 @@ func (m *move) inits(ctx context.Context) error {
 // look asks the agents of ours that there are.
 func (m *move) look(ctx context.Context, n *migration.Nodes) error {
 	m.progress("the nodes")
-	m.agents = map[string]*lookout{}
-	err := m.listAgents(ctx, "", func(a agent) {
-		if old := m.agents[a.Node]; old == nil || better(a, old.agent) {
-			m.agents[a.Node] = &lookout{agent: a}
-		}
-	})
-	if err != nil {
-		return err
-	}
+	m.agents = map[string]*ruleSource{}
 	switched, err := m.switchedNodes(ctx, m.plan.From)
 	if err != nil {
 		return err
 	}
-	return m.eachNode(ctx, func(node string, said agentapi.Node, err error) {
+	return m.eachNode(ctx, func(a agent, said agentapi.Node, err error) {
 		n.Total++
 		switch {
 		case errors.Is(err, errNoAgent):
-			n.Set(node, migration.WithoutOurs)
-			delete(m.agents, node)
+			n.Set(a.Node, migration.WithoutOurs)
 		case err != nil:
-			n.Set(node, migration.NotKnown)
-			n.AddSilent("node " + node + ": " + err.Error())
-			m.agents[node] = &lookout{trouble: err.Error()}
+			n.Set(a.Node, migration.NotKnown)
+			n.AddSilent("node " + a.Node + ": " + err.Error())
+			m.agents[a.Node] = &ruleSource{trouble: err.Error()}
 		default:
 			n.Agents++
+			m.agents[a.Node] = &ruleSource{agent: a}
 			state := migration.Ours
 			switch {
 			case slices.Contains(said.Installed.Plugins, m.plan.From):
 				n.Other++
 				state = migration.Both
-			case slices.Contains(switched, node):
+			case slices.Contains(switched, a.Node):
 				state = migration.Switched
 			}
-			n.Set(node, state)
+			n.Set(a.Node, state)
 		}
 	})
 }

@@ -3,7 +3,6 @@ package kubectlcmd
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,7 +51,7 @@ const (
 `
 )
 
-// yardNode is a simulated node of a real API server: its list and its plugins are files, its errands run as the agent's program, and
+// yardNode is a simulated node of a real API server: its list and its plugins are files, its jobs run as the agent's program, and
 // the other's DaemonSet has a pod there as long as the controller would have one.
 type yardNode struct {
 	*world
@@ -62,8 +61,8 @@ type yardNode struct {
 	tidy     bool // the other's agent takes its entry out when it ends, and puts it in when it begins
 	mu       sync.Mutex
 	change   func(*agentapi.Node)
-	errand   func(words string) error // before one, by its words
-	remains  func() error             // after one, what is left of it
+	job      func(words string) error // before one, by its words
+	remains  func(*cluster)           // after one, for what is left of it
 	heard    func(string)             // of each piece of output
 	silent   atomic.Bool              // the agent does not answer
 	takes    atomic.Int32
@@ -251,10 +250,10 @@ func (y *yardNode) reconcile(ctx context.Context, t *testing.T) {
 	}
 }
 
-// onNode runs an errand by the agent's program.
-func (y *yardNode) onNode(ctx context.Context, e errand) ([]byte, error) {
+// onNode runs a job by the agent's program.
+func (y *yardNode) onNode(ctx context.Context, c *cluster, e nodeJob) ([]byte, error) {
 	y.mu.Lock()
-	before := y.errand
+	before := y.job
 	y.mu.Unlock()
 	if before != nil {
 		if err := before(e.Args[1]); err != nil {
@@ -279,7 +278,7 @@ func (y *yardNode) onNode(ctx context.Context, e errand) ([]byte, error) {
 		return nil, fmt.Errorf("exit code %d: %s", code, errs.String())
 	}
 	if y.remains != nil {
-		return out.Bytes(), errors.Join(y.remains())
+		y.remains(c)
 	}
 	return out.Bytes(), nil
 }
@@ -299,7 +298,7 @@ func (y *yardNode) runIn(ctx context.Context, args ...string) (code int, stdout,
 	out, errs := ear{heard: y.heard}, bytes.Buffer{}
 	p := Program{
 		Stdin: strings.NewReader(y.answer), Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return y.world },
-		onErrand: y.onNode, onTrial: y.trial,
+		onJob: y.onNode, onTrial: y.trial,
 	}
 	code = p.Main(ctx, slices.Concat([]string{"--kubeconfig", y.kubeconfig, "migrate", args[0], "--watch=50ms", "--timeout=30s"}, args[1:]))
 	return code, out.String(), errs.String()

@@ -7,10 +7,8 @@ import (
 	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -49,37 +47,31 @@ func (c *cluster) onNode(ctx context.Context, s *subject) (is onNode) {
 	if is.Pod = p; err != nil {
 		is.Unknown = err.Error()
 	}
-	list, err := c.client.CoreV1().Events(s.pod.Namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(s.pod.UID)).String(), Limit: pageSize,
-	})
+	events, err := c.events(ctx, s.pod.Namespace, fields.Set{"involvedObject.uid": string(s.pod.UID)})
 	if err != nil {
 		is.EventsError = err.Error()
-		return is
 	}
-	for i := range list.Items {
-		e := &list.Items[i]
-		if e.InvolvedObject.UID != s.pod.UID {
-			continue
+	for i := range events {
+		if e := &events[i]; e.InvolvedObject.UID == s.pod.UID {
+			is.Events = append(is.Events, event{when(e).UTC(), e.Type, e.Reason, e.Message})
 		}
-		is.Events = append(is.Events, event{when(e).UTC(), e.Type, e.Reason, e.Message})
 	}
-	slices.SortStableFunc(is.Events, func(a, b event) int { return a.Time.Compare(b.Time) })
 	is.Events = is.Events[max(0, len(is.Events)-maxEvents):]
 	return is
 }
 
-// unwatched says of a pod of the mesh that the agent does not count among those whether it may bypass the mesh. That ADD has
-// redirected it is enough where nobody can look, as it is for the agent.
-func (is onNode) unwatched() (text string, exit error) {
+// unwatched reports a pod of the mesh that the agent does not count among those. That ADD has redirected it is enough where nobody can
+// look, as it is for the agent.
+func (is onNode) unwatched() (text string, exit int) {
 	redirected := len(is.Records) > 0 && is.Records[len(is.Records)-1].Selected
 	switch {
 	case !is.selected || is.State != nil:
 	case is.LiveError == "" && is.ours() == 0:
-		return "none of the mesh's rules are there: the pod bypasses the mesh", cli.Exit(ExitWrong)
+		return "none of the mesh's rules are there: the pod bypasses the mesh", ExitWrong
 	case is.LiveError != "" && !redirected:
-		return "nothing says whether the pod has its rules", cli.Exit(ExitUnknown)
+		return "nothing says whether the pod has its rules", ExitUnknown
 	}
-	return "", nil
+	return "", ExitOK
 }
 
 // told reports whether the agent, or a pod on the node, has told what is there: both list the records, if only none.

@@ -3,11 +3,13 @@ package kubectlcmd
 import (
 	"cmp"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
@@ -22,30 +24,26 @@ func (c *cluster) showCommand() *cobra.Command {
 		Use: "show (POD | KIND/NAME)", Short: "show a pod's live rules, what each has matched, and why it is there",
 		Long: "The agent reads them if it may enter pods' network namespaces; where it may not, a\nshort-lived pod on the node does, with --enter.\nnftables counts only where a rule says so; the plugin's rules for it do not.",
 		Args: cobra.ArbitraryArgs, ValidArgsFunction: c.completePods,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if show.Watch && enter.enter {
 				return cli.Usagef("--watch and --enter: a pod that is made on the node looks once")
 			}
-			if err := cmp.Or(show.Check(), enter.check(), c.open()); err != nil {
+			return cmp.Or(show.Check(), enter.check())
+		},
+		RunE: c.query(func(ctx context.Context, args []string) error {
+			pod, err := c.find(ctx, args, nil)
+			if err != nil {
 				return err
 			}
-			pod, err := c.find(cmd.Context(), args)
-			switch {
-			case err != nil && cmd.Context().Err() != nil:
-				return context.Cause(cmd.Context())
-			case err != nil:
-				return err
-			}
-			s := &subject{pod: pod, place: *c.place(cmd.Context(), pod.Spec.NodeName), flags: enter}
-			err = show.Print(cmd.Context(), c.Stdout, func() {}, func() (ruleset.Live, error) {
-				live, err := s.rules(cmd.Context(), c)
+			s := &subject{pod: pod, place: *c.place(ctx, pod.Spec.NodeName), flags: enter}
+			return show.Print(ctx, c.Stdout, func() {}, func() (ruleset.Live, error) {
+				live, err := s.rules(ctx, c)
 				if err != nil {
 					return nil, fmt.Errorf("the live rules of pod %s/%s are not known: %w", pod.Namespace, pod.Name, err)
 				}
 				return live, nil
 			})
-			return errors.Join(err, s.left)
-		},
+		}),
 	}
 	enter.register(cmd)
 	show.Describe(cmd)
@@ -54,36 +52,40 @@ func (c *cluster) showCommand() *cobra.Command {
 
 // completePods are the names of the pods in the namespace, for the shell.
 func (c *cluster) completePods(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 || c.open() != nil {
+	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	namespace, err := c.namespace()
+	return c.complete(cmd.Context(), "pods")
+}
+
+// completeNamespaces are the names of the namespaces, for the shell.
+func (c *cluster) completeNamespaces(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return c.complete(cmd.Context(), "namespaces")
+}
+
+func (c *cluster) complete(ctx context.Context, resource string) (names []string, _ cobra.ShellCompDirective) {
+	err, namespace := c.open(), ""
+	if err == nil && resource == "pods" {
+		namespace, err = c.namespace()
+	}
+	var list metav1.PartialObjectMetadataList
+	if err == nil {
+		err = getJSON(ctx, c.client.CoreV1().RESTClient().Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("limit", strconv.Itoa(pageSize)), &list)
+	}
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	list, err := c.client.CoreV1().Pods(namespace).List(cmd.Context(), metav1.ListOptions{Limit: pageSize})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var names []string
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeNamespaces are the names of the namespaces, for the shell.
-func (c *cluster) completeNamespaces(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if c.open() != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	list, err := c.client.CoreV1().Namespaces().List(cmd.Context(), metav1.ListOptions{Limit: pageSize})
+// getJSON reads those fields of an object that into has.
+func getJSON(ctx context.Context, r *rest.Request, into any) error {
+	text, err := r.SetHeader("Accept", "application/json").Do(ctx).Raw()
 	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
+		return err
 	}
-	var names []string
-	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return json.Unmarshal(text, into)
 }

@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/visible"
@@ -22,56 +26,37 @@ import (
 // askAtOnce bounds how many agents are asked at a time: each costs the API server a connection to a kubelet.
 const askAtOnce = 50
 
-// counts are the numbers of pods by state.
-type counts struct {
-	Captured int `json:"captured"`
-	// Outside are the pods with a network of their own that are in no mesh.
-	Outside int `json:"outside"`
-	// Waiting are pods whose proxy does not listen yet, or that have no network yet.
-	Waiting int `json:"waiting"`
-	// Starting are those of the waiting that have no network yet.
-	Starting int `json:"starting"`
-	// Drifted are pods without some of the rules that they should have, and Failed those in the mesh without any.
-	Drifted int `json:"drifted"`
-	Failed  int `json:"failed"`
-	// Unknown are pods of which the agent cannot tell.
-	Unknown int `json:"unknown"`
+// counts are the numbers of pods by state. Outside are those with a network of their own that are in no mesh, waiting also those that have no
+// network yet, and starting these alone. What the agent cannot tell is unknown, as is the state of a newer agent.
+type counts map[string]int
+
+const starting = "starting"
+
+// countStates are all, in the order of the table.
+var countStates = []status.State{status.StateCaptured, status.StateOutside, status.StateWaiting, status.StateDrifted, status.StateFailed, status.StateUnknown}
+
+func newCounts() counts {
+	c := counts{starting: 0}
+	for _, state := range countStates {
+		c[string(state)] = 0
+	}
+	return c
 }
 
-func (n *counts) add(m counts) {
-	n.Captured += m.Captured
-	n.Outside += m.Outside
-	n.Waiting += m.Waiting
-	n.Starting += m.Starting
-	n.Drifted += m.Drifted
-	n.Failed += m.Failed
-	n.Unknown += m.Unknown
-}
-
-func count(n agentapi.Node) (c counts) {
-	listed := 0
-	c.Waiting, c.Starting = n.PodsStarting, n.PodsStarting
+func count(n agentapi.Node) counts {
+	c := newCounts()
 	for _, p := range n.Pods {
-		listed++
-		switch p.State {
-		case status.StateCaptured:
-			c.Captured++
-		case status.StateOutside:
-			listed--
-			c.Outside++
-		case status.StateDrifted:
-			c.Drifted++
-		case status.StateFailed:
-			c.Failed++
-		case status.StateWaiting:
-			c.Waiting++
-		default: // also a word of a newer agent
-			c.Unknown++
+		state := p.State
+		if !slices.Contains(countStates, state) {
+			state = status.StateUnknown
 		}
+		c[string(state)]++
 	}
 	if n.PodsTotal != nil {
-		c.Outside = max(0, *n.PodsTotal-listed)
+		c[string(status.StateOutside)] = max(0, *n.PodsTotal-(len(n.Pods)-c[string(status.StateOutside)]))
 	}
+	c[starting] = n.PodsStarting
+	c[string(status.StateWaiting)] += n.PodsStarting
 	return c
 }
 
@@ -86,7 +71,7 @@ type nodeStatus struct {
 	Dialects []string `json:"dialects,omitempty"`
 	Backend  string   `json:"backend,omitempty"`
 	// Pods is nil unless the agent has answered.
-	Pods     *counts  `json:"pods,omitempty"`
+	Pods     counts   `json:"pods,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -143,38 +128,32 @@ func (c *cluster) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "say of each node whether its new pods are captured, and how many pods are in which state",
 		Long: "Exits 1 unless every node has a ready agent and no pod needs attention; 3 if all\nthat is known is well, and some agent does not answer.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if interval <= 0 {
 				return cli.Usagef("--interval %s: not above 0", interval)
 			}
-			if err := c.open(); err != nil {
-				return err
-			}
+			return nil
+		},
+		RunE: c.query(func(ctx context.Context, _ []string) error {
 			for {
-				c.forget() // it may have been installed anew
-				s, err := c.status(cmd.Context())
+				c.installed = installation{} // it may have been installed anew
+				s, err := c.status(ctx)
 				if err == nil {
-					err = s.print(c.Stdout, output)
+					err = s.print(c, output)
 				}
 				switch {
-				case cmd.Context().Err() != nil && watch:
+				case ctx.Err() != nil && watch:
 					return nil //nolint:nilerr // the caller ended it
-				case cmd.Context().Err() != nil && err != nil:
-					return context.Cause(cmd.Context())
-				case err != nil && !watch:
-					return err
 				case !watch:
-					return s.exit()
+					return cmp.Or(err, s.exit())
 				case err != nil:
 					visible.To(c.Stderr).Printf("%s: %v\n", c.Name, err)
 				}
-				select {
-				case <-cmd.Context().Done():
+				if wait(ctx, interval) != nil {
 					return nil
-				case <-time.After(interval):
 				}
 			}
-		},
+		}),
 	}
 	cmd.Flags().VarP(cli.Choice(&output, "table", "json", "yaml"), "output", "o", "table, json or yaml")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "again and again, until it is interrupted")
@@ -192,49 +171,39 @@ func (c *cluster) listNodes(ctx context.Context) (names []string, err error) {
 	return names, nil
 }
 
-// eachNode asks the agents of all nodes, and calls each with what they say, one after the other: err says why one has not answered.
-// It keeps nothing of the answers.
-func (c *cluster) eachNode(ctx context.Context, each func(node string, n agentapi.Node, err error)) error {
+// eachNode asks the agents of all nodes, and calls each with what they say, one after the other: err says why one has not answered. The
+// agent of a node without one has no more than the node's name. It keeps nothing of the answers.
+func (c *cluster) eachNode(ctx context.Context, each func(a agent, n agentapi.Node, err error)) error {
 	nodes, err := c.listNodes(ctx)
 	if err != nil {
 		return err
 	}
-	agents, err := c.agentsByNode(ctx)
+	agents, err := c.agentsByNode(ctx, "")
 	if err != nil {
 		return err
 	}
-	type answer struct {
-		node string
-		n    agentapi.Node
-		err  error
-	}
-	answers := make(chan answer)
 	var asking errgroup.Group
 	asking.SetLimit(askAtOnce)
-	go func() {
-		defer close(answers)
-		for _, node := range nodes {
-			asking.Go(func() error {
-				got := answer{node: node}
-				if a, ok := agents[node]; ok {
-					got.n, got.err = c.node(ctx, a)
-				} else {
-					got.err = errNoAgent
-				}
-				answers <- got
-				return nil
-			})
-		}
-		_ = asking.Wait() // none returns an error
-	}()
-	for got := range answers {
-		each(got.node, got.n, got.err)
+	var one sync.Mutex
+	for _, node := range nodes {
+		asking.Go(func() error {
+			var n agentapi.Node
+			a, err := agents[node], errNoAgent
+			if a.Node = node; a.Name != "" {
+				n, err = c.node(ctx, a)
+			}
+			one.Lock()
+			defer one.Unlock()
+			each(a, n, err)
+			return nil
+		})
 	}
+	_ = asking.Wait() // none returns an error
 	return ctx.Err()
 }
 
 func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
-	s := clusterStatus{selector: c.agentSelector, Nodes: []nodeStatus{}, Wrong: []status.Pod{}, Next: []string{}}
+	s := clusterStatus{selector: c.agentSelector, Nodes: []nodeStatus{}, Total: newCounts(), Wrong: []status.Pod{}, Next: []string{}}
 	if err := c.eachNode(ctx, s.add); err != nil {
 		return s, err
 	}
@@ -246,8 +215,8 @@ func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
 	return s, nil
 }
 
-func (s *clusterStatus) add(node string, n agentapi.Node, err error) {
-	row := nodeStatus{Node: node}
+func (s *clusterStatus) add(a agent, n agentapi.Node, err error) {
+	row := nodeStatus{Node: a.Node}
 	switch {
 	case errors.Is(err, errNoAgent):
 		row.State, row.Why = stateNoAgent, []string{err.Error()}
@@ -260,9 +229,10 @@ func (s *clusterStatus) add(node string, n agentapi.Node, err error) {
 		} else {
 			s.Ready++
 		}
-		pods := count(n)
-		row.Why, row.Version, row.Dialects, row.Backend, row.Pods, row.Warnings = n.NotReady, n.Version, n.Dialects, n.Backend, &pods, n.Warnings
-		s.Total.add(pods)
+		row.Why, row.Version, row.Dialects, row.Backend, row.Pods, row.Warnings = n.NotReady, n.Version, n.Dialects, n.Backend, count(n), n.Warnings
+		for state, number := range row.Pods {
+			s.Total[state] += number
+		}
 		for _, p := range n.Pods {
 			if !p.NeedsAttention() {
 				continue
@@ -297,8 +267,83 @@ func (s *clusterStatus) next() (all []string) {
 		p := s.Wrong[0]
 		all = append(all, fmt.Sprintf("kubectl meshcni explain -n %s %s says what is wrong with that pod, and what to do", p.Namespace, p.Name))
 	}
-	if s.Total.Starting > 0 {
-		all = append(all, many(s.Total.Starting, "pod has", "pods have")+" no network yet: if that is still so in a minute, kubectl get pods --all-namespaces --field-selector status.phase=Pending names those that do not start, and kubectl meshcni explain says why")
+	if n := s.Total[starting]; n > 0 {
+		all = append(all, many(n, "pod has", "pods have")+" no network yet: if that is still so in a minute, kubectl get pods --all-namespaces --field-selector status.phase=Pending names those that do not start, and kubectl meshcni explain says why")
 	}
 	return all
+}
+
+func (s clusterStatus) print(c *cluster, output string) error {
+	if output == "yaml" {
+		text, err := yaml.Marshal(s)
+		if err == nil {
+			_, err = c.Stdout.Write(text)
+		}
+		return err
+	}
+	return c.print(output, s, s.table)
+}
+
+func (s clusterStatus) table(w *visible.Printer) error {
+	table := w.Table()
+	table.Printf("NODE\tSTATE\tVERSION\tDIALECTS\tBACKEND\tCAPTURED\tOUTSIDE\tWAITING\tDRIFTED\tFAILED\tUNKNOWN\n")
+	for _, n := range s.Nodes {
+		table.Printf("%s\t%s\t%s\t%s\t%s", n.Node, n.State, cmp.Or(n.Version, "-"), cmp.Or(strings.Join(n.Dialects, ","), "-"), cmp.Or(n.Backend, "-"))
+		n.Pods.columns(table)
+	}
+	if len(s.Nodes) != 1 {
+		table.Printf("%s\t%d ready\t\t\t", many(len(s.Nodes), "node", "nodes"), s.Ready)
+		s.Total.columns(table)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, n := range s.Nodes {
+		for _, why := range n.Why {
+			if n.State != stateNoAgent { // the state says it
+				w.Printf("%s is %s: %s\n", n.Node, n.State, why)
+			}
+		}
+		for _, text := range n.Warnings {
+			w.Printf("%s: warning: %s\n", n.Node, text)
+		}
+	}
+	for _, p := range s.Wrong {
+		w.Printf("pod %s/%s is %s: %s: %s\n", p.Namespace, p.Name, p.State, p.Reason, cmp.Or(p.Detail, "no detail"))
+	}
+	if n := s.WrongPods - len(s.Wrong); n > 0 {
+		w.Printf("and %s\n", many(n, "more pod", "more pods"))
+	}
+	for _, text := range s.Next {
+		w.Printf("next: %s\n", text)
+	}
+	return w.Err()
+}
+
+// many is a number with the words for one or for several.
+func many(n int, one, several string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + several
+}
+
+// andMore lists names, and says how many more there are of count.
+func andMore(names []string, count int) string {
+	text := strings.Join(names, ", ")
+	if n := count - len(names); n > 0 {
+		text += " and " + strconv.Itoa(n) + " more"
+	}
+	return text
+}
+
+func (n counts) columns(table *visible.Table) {
+	for _, state := range countStates {
+		if n == nil {
+			table.Printf("\t-")
+		} else {
+			table.Printf("\t%d", n[string(state)])
+		}
+	}
+	table.Printf("\n")
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/status"
@@ -82,7 +83,7 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 	assert.Equal(t, ExitWrong, code)
 	s := decode[clusterStatus](t, text)
 	assert.Equal(t, 2, s.WrongPods)
-	assert.Equal(t, counts{Captured: 1, Outside: 3, Waiting: 1, Starting: 1, Drifted: 1, Failed: 1, Unknown: 1}, s.Total)
+	assert.Equal(t, counts{"captured": 1, "outside": 3, "waiting": 1, "starting": 1, "drifted": 1, "failed": 1, "unknown": 1}, s.Total)
 	code, text, _ = w.run(t, "status", "-o", "yaml")
 	assert.Equal(t, ExitWrong, code)
 	var same clusterStatus
@@ -112,10 +113,10 @@ func TestCount(t *testing.T) {
 	for _, c := range append([]status.State{"of a newer agent"}, status.States()...) {
 		n.Pods = append(n.Pods, status.Pod{State: c})
 	}
-	assert.Equal(t, counts{Captured: 1, Outside: 1, Waiting: 1, Drifted: 1, Failed: 1, Unknown: 3}, count(n))
+	assert.Equal(t, counts{"captured": 1, "outside": 1, "waiting": 1, "starting": 0, "drifted": 1, "failed": 1, "unknown": 3}, count(n))
 	total := 10
 	n.PodsTotal = &total
-	assert.Equal(t, 3, count(n).Outside, "those that the agent does not list too")
+	assert.Equal(t, 3, count(n)["outside"], "those that the agent does not list too")
 }
 
 // fiveHundred: agents are asked many at a time, and not all at once, and one that does not answer is a row.
@@ -159,12 +160,12 @@ func fiveHundred(t *testing.T, w *world) {
 // TestStatusOfARefusedPod: a pod that ADD refuses is named with the reason, and is not well.
 func TestStatusOfARefusedPod(t *testing.T) {
 	t.Parallel()
-	var s clusterStatus
-	s.add("a", agentapi.Node{Ready: true, Pods: []status.Pod{
+	s := clusterStatus{Total: newCounts()}
+	s.add(agent{Node: "a"}, agentapi.Node{Ready: true, Pods: []status.Pod{
 		{ID: status.ID{Namespace: "shop", Name: "bad"}, State: status.StateWaiting, Reason: "pod-refused", Detail: "annotation a: no number"},
 	}}, nil)
 	require.ErrorIs(t, s.exit(), cli.Exit(ExitWrong))
 	var out bytes.Buffer
-	require.NoError(t, s.print(&out, "table"))
+	require.NoError(t, s.table(visible.To(&out)))
 	assert.Contains(t, out.String(), "pod shop/bad is waiting: pod-refused: annotation a: no number\n")
 }

@@ -18,12 +18,8 @@ import (
 
 var errNoSelector = errors.New("it is empty")
 
-// kinds are those that have pods, by the words that kubectl takes for them.
-var kinds = map[string]string{
-	"po": "pod", "pod": "pod", "pods": "pod", "deploy": "deployment", "deployment": "deployment", "deployments": "deployment",
-	"sts": "statefulset", "statefulset": "statefulset", "statefulsets": "statefulset", "ds": "daemonset", "daemonset": "daemonset", "daemonsets": "daemonset",
-	"rs": "replicaset", "replicaset": "replicaset", "replicasets": "replicaset", "job": "job", "jobs": "job",
-}
+// kinds are those that have pods, by their short names.
+var kinds = map[string]string{"po": "pod", "deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "job": "job"}
 
 // split reads POD, KIND/NAME or KIND NAME.
 func split(args []string) (kind, name string, err error) {
@@ -38,28 +34,22 @@ func split(args []string) (kind, name string, err error) {
 	default:
 		return "", "", cli.Usagef("name one pod, or one deployment as deploy/NAME")
 	}
-	known := kinds[strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(kind, ".apps"), ".batch"))]
-	if known == "" {
-		return "", "", cli.Usagef("%q is none of pod, deployment, statefulset, daemonset, replicaset and job", kind)
+	word := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(kind), ".apps"), ".batch")
+	for short, known := range kinds {
+		if word != short && strings.TrimSuffix(word, "s") != known {
+			continue
+		}
+		if name == "" || strings.Contains(name, "/") {
+			return "", "", cli.Usagef("%q is no name of a %s", name, known)
+		}
+		return known, name, nil
 	}
-	if name == "" || strings.Contains(name, "/") {
-		return "", "", cli.Usagef("%q is no name of a %s", name, known)
-	}
-	return known, name, nil
+	return "", "", cli.Usagef("%q is none of pod, deployment, statefulset, daemonset, replicaset and job", kind)
 }
 
-// find returns the pod that the arguments name: of a workload, one that runs.
-func (c *cluster) find(ctx context.Context, args []string) (*corev1.Pod, error) {
-	return c.findBy(ctx, args, func(pods []corev1.Pod) (*corev1.Pod, string) {
-		first := slices.MinFunc(pods, func(a, b corev1.Pod) int {
-			return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Name, b.Name))
-		})
-		return &first, ""
-	})
-}
-
-// findBy returns the pod that the arguments name: of several of a workload, the one that is chosen, and what is said of it.
-func (c *cluster) findBy(ctx context.Context, args []string, choose func([]corev1.Pod) (*corev1.Pod, string)) (*corev1.Pod, error) {
+// find returns the pod that the arguments name: of several of a workload, the one that is chosen, and what is said of it. Without choose
+// it is one that runs.
+func (c *cluster) find(ctx context.Context, args []string, choose func([]corev1.Pod) (*corev1.Pod, string)) (*corev1.Pod, error) {
 	kind, name, err := split(args)
 	if err != nil {
 		return nil, err
@@ -89,7 +79,13 @@ func (c *cluster) findBy(ctx context.Context, args []string, choose func([]corev
 	if len(list.Items) == 1 {
 		return &list.Items[0], nil
 	}
-	chosen, why := choose(list.Items)
+	slices.SortFunc(list.Items, func(a, b corev1.Pod) int {
+		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Name, b.Name))
+	})
+	chosen, why := &list.Items[0], ""
+	if choose != nil {
+		chosen, why = choose(list.Items)
+	}
 	visible.To(c.Stderr).Printf("pod %s, one of %d of %s/%s%s\n", chosen.Name, len(list.Items), kind, name, why)
 	return chosen, nil
 }
@@ -105,30 +101,19 @@ func rank(p *corev1.Pod) int {
 	return 1
 }
 
+// selector is that of a workload's pods.
 func (c *cluster) selector(ctx context.Context, kind, namespace, name string) (string, error) {
-	var s *metav1.LabelSelector
-	var err error
-	var o metav1.GetOptions
-	switch kind {
-	case "deployment":
-		w, failed := c.client.AppsV1().Deployments(namespace).Get(ctx, name, o)
-		s, err = w.Spec.Selector, failed
-	case "statefulset":
-		w, failed := c.client.AppsV1().StatefulSets(namespace).Get(ctx, name, o)
-		s, err = w.Spec.Selector, failed
-	case "daemonset":
-		w, failed := c.client.AppsV1().DaemonSets(namespace).Get(ctx, name, o)
-		s, err = w.Spec.Selector, failed
-	case "replicaset":
-		w, failed := c.client.AppsV1().ReplicaSets(namespace).Get(ctx, name, o)
-		s, err = w.Spec.Selector, failed
-	case "job":
-		w, failed := c.client.BatchV1().Jobs(namespace).Get(ctx, name, o)
-		s, err = w.Spec.Selector, failed
+	from := c.client.AppsV1().RESTClient()
+	if kind == "job" {
+		from = c.client.BatchV1().RESTClient()
 	}
-	if err != nil {
+	var workload struct {
+		Spec struct{ Selector *metav1.LabelSelector }
+	}
+	if err := getJSON(ctx, from.Get().Namespace(namespace).Resource(kind+"s").Name(name), &workload); err != nil {
 		return "", err
 	}
+	s := workload.Spec.Selector
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil || selector.Empty() || s == nil {
 		return "", fmt.Errorf("the selector of %s/%s selects no pods of its own: %w", kind, name, cmp.Or(err, errNoSelector))

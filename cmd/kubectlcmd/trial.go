@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
@@ -95,36 +94,27 @@ families, and from each node to the next. It deletes the pods again, also when i
 interrupted. Exits 1 if a connection went where it should not, or something could not
 be deleted; 3 if something could not be tried. Without --namespace it makes a
 namespace of its own.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case o.timeout <= 0:
 				return cli.Usagef("--timeout %s: not above 0", o.timeout)
 			case o.nodes < 0:
 				return cli.Usagef("--nodes %d: below 0", o.nodes)
+			case cmd.Flags().Changed("namespace"):
+				o.namespace = *c.kube.Namespace
 			}
-			if cmd.Flags().Changed("namespace") {
-				o.namespace, _ = cmd.Flags().GetString("namespace") // there is such a flag
-			}
-			if err := c.open(); err != nil {
-				return err
-			}
-			r, err := c.trial(cmd.Context(), o)
-			if cmd.Context().Err() != nil {
-				err = errors.Join(errors.New("interrupted"), err)
-			}
+			return nil
+		},
+		RunE: c.query(func(ctx context.Context, _ []string) error {
+			r, err := c.trial(ctx, o)
 			for _, left := range r.Left {
 				visible.To(c.Stderr).Printf("%s: left behind: %s\n", c.Name, left)
 			}
-			if err != nil {
+			if err = cmp.Or(err, ctx.Err()); err != nil {
 				return err
 			}
-			if output == "json" {
-				err = printers.JSON(c.Stdout, r)
-			} else {
-				err = r.print(visible.To(c.Stdout))
-			}
-			return cmp.Or(err, r.exit())
-		},
+			return cmp.Or(c.print(output, r, r.print), r.exit())
+		}),
 	}
 	cmd.Flags().StringVar(&o.image, "image", "", "image of the pods, which has meshcni-node as its entry point (default: that of the node's agent)")
 	cmd.Flags().BoolVar(&o.keep, "keep", false, "leave the pods for a look at them; they end by themselves after an hour")
@@ -144,7 +134,7 @@ func (c *cluster) trial(ctx context.Context, o trialOptions) (r trialReport, err
 	if err != nil {
 		return r, err
 	}
-	agents, err := c.agentsByNode(ctx)
+	agents, err := c.agentsByNode(ctx, "")
 	if err != nil {
 		return r, err
 	}

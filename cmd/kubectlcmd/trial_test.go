@@ -179,7 +179,7 @@ func TestTrial(t *testing.T) {
 	rows := lines(out)
 	assert.Equal(t, "NODE  MESH     FAMILY  CONNECTION               RESULT", rows[0])
 	assert.Equal(t, "a     istio    IPv4    outbound                 ok", rows[1])
-	assert.Equal(t, "a     consul   IPv6    the proxy's own          ok", rows[40])
+	assert.Equal(t, "a     consul   IPv6    inbound, excluded port   ok", rows[40])
 	assert.Equal(t, "1 of 1 nodes were tried: 40 ok, 0 failed, 0 unknown", rows[41])
 	assert.Len(t, rows, 42)
 	left, all := y.left(t)
@@ -201,11 +201,11 @@ func TestTrial(t *testing.T) {
 	})
 	t.Run("pods that do not start", func(t *testing.T) { noStart(t, y) })
 	t.Run("interrupted", func(t *testing.T) {
-		ctx, stop := context.WithCancel(t.Context())
+		ctx, stop := context.WithCancelCause(t.Context())
 		y.set(func() {
 			y.started = func(pod *corev1.Pod) corev1.PodStatus {
 				if strings.HasPrefix(pod.Name, "istio") {
-					stop()
+					stop(errors.New("interrupted"))
 				}
 				return pod.Status
 			}
@@ -219,13 +219,13 @@ func TestTrial(t *testing.T) {
 		assert.Empty(t, left)
 
 		// Whoever does not wait for the deletion hears what is left.
-		ctx, stop = context.WithCancel(t.Context())
+		ctx, stop = context.WithCancelCause(t.Context())
 		again, giveUp := context.WithCancelCause(t.Context())
 		y.set(func() {
 			y.started = func(pod *corev1.Pod) corev1.PodStatus {
 				if strings.HasPrefix(pod.Name, "istio") {
 					giveUp(errors.New("interrupted again"))
-					stop()
+					stop(errors.New("interrupted"))
 				}
 				return pod.Status
 			}
@@ -298,7 +298,7 @@ func noStart(t *testing.T, y *yard) {
 	defer y.set(func() { y.started = nil })
 	code, out, errs := y.test(t.Context())
 	assert.Equal(t, ExitWrong, code, errs)
-	assert.Regexp(t, `a linkerd pod starts: failed: pod meshcni-test-\w+/linkerd-0: it has ended; container app has ended with code 2: unknown command "stand-in"; `+
+	assert.Regexp(t, `a linkerd pod starts: failed: pod meshcni-test-\w+/linkerd-0: it has failed; container app has ended with code 2: unknown command "stand-in"; `+
 		`event FailedCreatePodSandBox: plugin type="meshcni" failed \(add\): no such backend\n`, out)
 	assert.Contains(t, out, ": 30 ok, 1 failed, 0 unknown\n", "other meshes' pods are tried")
 	left, _ := y.left(t)
@@ -321,7 +321,7 @@ func noStart(t *testing.T, y *yard) {
 	require.NoError(t, err)
 	run := newTrial(c, trialOptions{namespace: y.Namespace(t)})
 	_, err = run.start(over, run.run.pod("waits", "a", image{name: "i"}))
-	assert.ErrorContains(t, err, "/waits: it does not run: not within an hour")
+	assert.ErrorContains(t, err, "/waits: not within an hour")
 	assert.Empty(t, run.clean(t.Context()))
 }
 

@@ -21,10 +21,10 @@ import (
 
 // The ports of the test's pods. No mesh has a meaning for them.
 const (
-	openPort     = 28000             // of applications
-	excludedPort = mesh.ExcludedPort // the same, and settings exclude it both ways
-	appControl   = 28002             // for questions to the application, on the loopback interface
-	proxyControl = 28003             // for questions to the proxy
+	openPort     uint16 = 28000             // of applications
+	excludedPort uint16 = mesh.ExcludedPort // the same, and settings exclude it both ways
+	appControl          = 28002             // for questions to the application, on the loopback interface
+	proxyControl        = 28003             // for questions to the proxy
 )
 
 // appUser is the applications' user. Any that is no proxy's would do.
@@ -86,47 +86,22 @@ const trialLabel = "meshcni.io/test"
 type trialRun struct {
 	name      string // also the namespace's, unless that was there
 	namespace string
-	lifetime  time.Duration // after which pods end by themselves, whatever becomes of whoever made them
-}
-
-// image is a program that can stand in, as a node has it.
-type image struct {
-	name    string
-	command []string // nil: the image's entry point
+	lifetime  time.Duration
 }
 
 // pod is one of a node, with the application alone.
 func (r trialRun) pod(name, node string, from image) *corev1.Pod {
-	no, yes := false, true
-	seconds, grace := int64(r.lifetime.Seconds()), int64(1)
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: name, Labels: map[string]string{trialLabel: r.name}, Annotations: map[string]string{}},
-		Spec: corev1.PodSpec{
-			// No scheduler: the node may be the one that does not take pods, and why is to be found out.
-			NodeName: node, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-			RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: &seconds, TerminationGracePeriodSeconds: &grace,
-			AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
-			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-			Containers:      []corev1.Container{container("app", name, from, appUser, appControl, openPort, excludedPort)},
-		},
-	}
+	pod := shortLivedPod(r.namespace, name, node, r.lifetime, time.Second, container("app", name, from, appUser, openPort, excludedPort))
+	pod.Labels[trialLabel] = r.name
+	return pod
 }
 
-func container(name, pod string, from image, user int64, control uint16, listen ...uint16) corev1.Container {
-	no, yes := false, true
+func container(name, pod string, from image, user int64, listen ...uint16) corev1.Container {
 	var ports []string
 	for _, port := range listen {
 		ports = append(ports, strconv.Itoa(int(port)))
 	}
-	return corev1.Container{
-		Name: name, Image: from.name, ImagePullPolicy: corev1.PullIfNotPresent, Command: from.command,
-		Args: []string{"stand-in", "--name=" + pod + "/" + name, "--listen=" + strings.Join(ports, ","), fmt.Sprintf("--control=%d", control)},
-		SecurityContext: &corev1.SecurityContext{
-			RunAsUser: &user, RunAsGroup: &user, RunAsNonRoot: &yes, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
-			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		},
-		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-	}
+	return shortLivedContainer(name, from, user, "stand-in", "--name="+pod+"/"+name, "--listen="+strings.Join(ports, ","), fmt.Sprintf("--control=%d", control(name)))
 }
 
 // meshed is a pod of a mesh.
@@ -135,7 +110,7 @@ func (r trialRun) meshed(name, node string, from image, as standIn) *corev1.Pod 
 	maps.Copy(pod.Labels, as.Labels)
 	maps.Copy(pod.Annotations, as.Annotations)
 	if as.proxy != "" {
-		proxy := container(as.proxy, name, from, as.user, proxyControl, as.in, as.out)
+		proxy := container(as.proxy, name, from, as.user, as.in, as.out)
 		proxy.Env = as.Env
 		pod.Spec.Containers = append(pod.Spec.Containers, proxy)
 	}
@@ -150,47 +125,52 @@ func control(container string) int32 {
 	return proxyControl
 }
 
-// attempt is a connection to be made, and where it has to arrive.
-type attempt struct {
+// connection is one that the test makes, and where it has to arrive.
+type connection struct {
 	what string
 	// from is the pod that connects, and container the one in it.
 	from      *corev1.Pod
 	container string
 	to        netip.AddrPort
-	// want is the answer: who, at which port. With redirected, the original destination counts too.
-	want       standin.Answer
-	redirected bool
+	// want is the answer: who, at which port. Of a redirected connection the original destination counts too.
+	want standin.Answer
 }
 
-// aimed is an attempt from a container of a pod at a port of another, which has to arrive at a port of whoever is named.
-func aimed(what string, from *corev1.Pod, container string, to netip.AddrPort, who string, at uint16) attempt {
-	return attempt{what: what, from: from, container: container, to: to, want: standin.Answer{Name: who, Port: at, Original: to}, redirected: at != to.Port()}
-}
+// redirected reports whether the connection has to arrive at another port than the one that it is made to.
+func (c connection) redirected() bool { return c.want.Port != c.to.Port() }
 
-// attempts are connections that show that a pod of a mesh is captured as it should be: in both directions, and only what should be.
-func attempts(peer, pod *corev1.Pod, as standIn, family corev1.IPFamily) []attempt {
-	theirs, ours := address(peer, family), address(pod, family)
-	app, proxy, other := pod.Name+"/app", pod.Name+"/"+as.proxy, peer.Name+"/app"
-	all := []attempt{
-		aimed("outbound", pod, "app", netip.AddrPortFrom(theirs, openPort), proxy, as.out),
-		aimed("inbound", peer, "app", netip.AddrPortFrom(ours, openPort), proxy, as.in),
+// outbound are connections from a pod of the mesh to one outside of it, or to another one of it: its application's are captured, but for
+// an excluded port, and its proxy's are not.
+func (s standIn) outbound(pod, to *corev1.Pod, inMesh bool, family corev1.IPFamily) []connection {
+	what, own, there, at := "outbound", "the proxy's own", "/app", openPort
+	if inMesh {
+		what, own = "outbound to the mesh", "proxy to proxy"
 	}
-	if as.notOut {
-		all = append(all, aimed("outbound, excluded port", pod, "app", netip.AddrPortFrom(theirs, excludedPort), other, excludedPort))
+	open, excluded := netip.AddrPortFrom(address(to, family), openPort), netip.AddrPortFrom(address(to, family), excludedPort)
+	if s.proxy == "" { // what the node's proxy does is its own affair
+		return []connection{{what, pod, "app", open, standin.Answer{Name: to.Name + "/app", Port: openPort}}}
 	}
-	if as.notIn {
-		all = append(all, aimed("inbound, excluded port", peer, "app", netip.AddrPortFrom(ours, excludedPort), app, excludedPort))
+	if inMesh {
+		there, at = "/"+s.proxy, s.in
 	}
-	return append(all, aimed("the proxy's own", pod, as.proxy, netip.AddrPortFrom(theirs, openPort), other, openPort))
+	all := []connection{{what, pod, "app", open, standin.Answer{Name: pod.Name + "/" + s.proxy, Port: s.out}}}
+	if s.notOut {
+		all = append(all, connection{what + ", excluded port", pod, "app", excluded, standin.Answer{Name: to.Name + "/app", Port: excludedPort}})
+	}
+	return append(all, connection{own, pod, s.proxy, open, standin.Answer{Name: to.Name + there, Port: at}})
 }
 
-// passages are connections that show that a pod whose proxy is on the node reaches others, and they it: what the proxy does is its own affair.
-func passages(peer, pod *corev1.Pod, family corev1.IPFamily) []attempt {
-	return []attempt{passage("outbound", pod, peer, family), passage("inbound", peer, pod, family)}
-}
-
-func passage(what string, from, to *corev1.Pod, family corev1.IPFamily) attempt {
-	return aimed(what, from, "app", netip.AddrPortFrom(address(to, family), openPort), to.Name+"/app", openPort)
+// inbound are connections from a pod outside the mesh to one of it.
+func (s standIn) inbound(pod, from *corev1.Pod, family corev1.IPFamily) []connection {
+	open, excluded := netip.AddrPortFrom(address(pod, family), openPort), netip.AddrPortFrom(address(pod, family), excludedPort)
+	if s.proxy == "" {
+		return []connection{{"inbound", from, "app", open, standin.Answer{Name: pod.Name + "/app", Port: openPort}}}
+	}
+	all := []connection{{"inbound", from, "app", open, standin.Answer{Name: pod.Name + "/" + s.proxy, Port: s.in}}}
+	if s.notIn {
+		all = append(all, connection{"inbound, excluded port", from, "app", excluded, standin.Answer{Name: pod.Name + "/app", Port: excludedPort}})
+	}
+	return all
 }
 
 // address is a pod's of a family; the zero Addr if it has none.
@@ -203,28 +183,19 @@ func address(pod *corev1.Pod, family corev1.IPFamily) netip.Addr {
 	return netip.Addr{}
 }
 
-// families are those in which both pods have an address.
-func families(a, b *corev1.Pod) (both []corev1.IPFamily) {
-	for _, f := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
-		if address(a, f).IsValid() && address(b, f).IsValid() {
-			both = append(both, f)
-		}
-	}
-	return both
-}
-
 // judge reports a connection that did not go where it had to.
-func (a attempt) judge(d standin.Dialed) (result, detail string) {
-	switch got := d.Answer; {
+func (c connection) judge(d standin.Dialed) (result, detail string) {
+	got := d.Answer
+	arrived := got != nil && got.Name == c.want.Name && got.Port == c.want.Port
+	switch {
 	case got == nil:
-		return resultFailed, fmt.Sprintf("no connection to %s: %s", a.to, d.Error)
-	case got.Name == a.want.Name && got.Port == a.want.Port && a.redirected && got.Original != a.want.Original:
-		return resultFailed, fmt.Sprintf("the proxy has it at port %d, but as one to %s instead of %s", got.Port, got.Original, a.to)
-	case got.Name == a.want.Name && got.Port == a.want.Port:
+		return resultFailed, fmt.Sprintf("no connection to %s: %s", c.to, d.Error)
+	case arrived && c.redirected() && got.Original != c.to:
+		return resultFailed, fmt.Sprintf("the proxy has it at port %d, but as one to %s instead of %s", got.Port, got.Original, c.to)
+	case arrived:
 		return resultOK, ""
-	case a.redirected && got.Port == a.to.Port():
-		return resultFailed, fmt.Sprintf("not captured: it went to %s past the proxy", a.to)
-	default:
-		return resultFailed, fmt.Sprintf("it went to port %d of %s, not to port %d of %s", got.Port, got.Name, a.want.Port, a.want.Name)
+	case c.redirected() && got.Port == c.to.Port():
+		return resultFailed, fmt.Sprintf("not captured: it went to %s past the proxy", c.to)
 	}
+	return resultFailed, fmt.Sprintf("it went to port %d of %s, not to port %d of %s", got.Port, got.Name, c.want.Port, c.want.Name)
 }

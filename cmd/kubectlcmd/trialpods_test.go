@@ -75,9 +75,8 @@ func TestJudge(t *testing.T) {
 	}
 	peer := at(testRun.pod("peer", "n", image{}), "10.0.0.1", "fd00::1")
 	pod := at(testRun.meshed("pod", "n", image{}, as), "10.0.0.2", "fd00::2")
-	assert.Equal(t, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, families(peer, pod))
-	assert.Equal(t, []corev1.IPFamily{corev1.IPv6Protocol}, families(at(&corev1.Pod{}, "fd00::9"), pod))
-	all := attempts(peer, pod, as, corev1.IPv6Protocol)
+	assert.False(t, address(at(&corev1.Pod{}, "fd00::9"), corev1.IPv4Protocol).IsValid())
+	all := append(as.outbound(pod, peer, false, corev1.IPv6Protocol), as.inbound(pod, peer, corev1.IPv6Protocol)...)
 	require.Len(t, all, 5)
 	there, here := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
 	for i, want := range []struct {
@@ -87,10 +86,10 @@ func TestJudge(t *testing.T) {
 		port                  uint16
 	}{
 		{"outbound", "pod", "app", netip.AddrPortFrom(there, openPort), "pod/linkerd-proxy", 4140},
-		{"inbound", "peer", "app", netip.AddrPortFrom(here, openPort), "pod/linkerd-proxy", 4143},
 		{"outbound, excluded port", "pod", "app", netip.AddrPortFrom(there, excludedPort), "peer/app", excludedPort},
-		{"inbound, excluded port", "peer", "app", netip.AddrPortFrom(here, excludedPort), "pod/app", excludedPort},
 		{"the proxy's own", "pod", "linkerd-proxy", netip.AddrPortFrom(there, openPort), "peer/app", openPort},
+		{"inbound", "peer", "app", netip.AddrPortFrom(here, openPort), "pod/linkerd-proxy", 4143},
+		{"inbound, excluded port", "peer", "app", netip.AddrPortFrom(here, excludedPort), "pod/app", excludedPort},
 	} {
 		a := all[i]
 		assert.Equal(t, want.what, a.what)
@@ -98,9 +97,9 @@ func TestJudge(t *testing.T) {
 		assert.Equal(t, want.to, a.to, want.what)
 		assert.Equal(t, want.port, a.want.Port, want.what)
 	}
-	out, excluded := all[0], all[2]
+	out, excluded := all[0], all[1]
 	for _, tt := range []struct {
-		try            attempt
+		try            connection
 		said           standin.Dialed
 		result, detail string
 	}{

@@ -9,10 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,10 +26,6 @@ import (
 const (
 	// trialsAtOnce bounds how many nodes start pods at a time.
 	trialsAtOnce = 10
-	// askEvery is the interval of questions to the API server about a pod that starts.
-	askEvery = 300 * time.Millisecond
-	// oneWrite bounds a request that must not be given up halfway, since nobody would know then what it has made.
-	oneWrite = 10 * time.Second
 	// keptFor is the lifetime of pods that are kept. Others end with the test's time, should nobody delete them.
 	keptFor = time.Hour
 )
@@ -67,9 +61,9 @@ func (t *trial) prepare(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	visible.To(t.Stderr).Printf("testing in namespace %s\n", t.run.namespace)
+	t.say("testing in namespace %s", t.run.namespace)
 	t.own = true // even if the answer gets lost
-	ctx, stop := written(ctx)
+	ctx, stop := uninterrupted(ctx)
 	defer stop()
 	made, err := t.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: t.run.namespace, Labels: map[string]string{trialLabel: t.run.name, "pod-security.kubernetes.io/enforce": "restricted"},
@@ -84,115 +78,112 @@ func (t *trial) prepare(ctx context.Context) error {
 
 // clean deletes what the run has made, and names what it could not delete, with the command that does. A second interrupt ends it.
 func (t *trial) clean(ctx context.Context) (left []string) {
+	selector := trialLabel + "=" + t.run.name
 	if t.o.keep {
-		visible.To(t.Stderr).Printf("the pods are kept: kubectl get pods -n %s -l %s=%s\n", t.run.namespace, trialLabel, t.run.name)
+		t.say("the pods are kept: kubectl get pods -n %s -l %s", t.run.namespace, selector)
 		return nil
 	}
-	ctx, stop := written(ctx)
+	ctx, stop := uninterrupted(ctx)
 	defer stop()
-	why := func(err error) error {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+	var err error
+	what, command := "namespace "+t.run.namespace, "deletes it: kubectl delete namespace "+t.run.namespace
+	switch {
+	case t.o.namespace != "":
+		what = fmt.Sprintf("pods of namespace %s with the label %s", t.run.namespace, selector)
+		command = fmt.Sprintf("deletes them: kubectl delete pods --namespace %s --selector %s", t.run.namespace, selector)
+		err = t.client.CoreV1().Pods(t.run.namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}, metav1.ListOptions{LabelSelector: selector})
+	case t.own:
+		o := metav1.DeleteOptions{}
+		if t.uid != "" {
+			o.Preconditions = &metav1.Preconditions{UID: &t.uid}
 		}
-		return err
+		err = t.client.CoreV1().Namespaces().Delete(ctx, t.run.namespace, o)
 	}
-	if t.o.namespace != "" {
-		selector := trialLabel + "=" + t.run.name
-		now := int64(0)
-		if err := t.client.CoreV1().Pods(t.run.namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{LabelSelector: selector}); err != nil {
-			left = append(left, fmt.Sprintf("pods of namespace %[1]s with the label %[2]s: %[3]v; this deletes them: kubectl delete pods --namespace %[1]s --selector %[2]s", t.run.namespace, selector, why(err)))
-		}
-		return left
-	}
-	if !t.own {
+	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
-	o := metav1.DeleteOptions{}
-	if t.uid != "" {
-		o.Preconditions = &metav1.Preconditions{UID: &t.uid}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
-	if err := t.client.CoreV1().Namespaces().Delete(ctx, t.run.namespace, o); err != nil && !apierrors.IsNotFound(err) {
-		left = append(left, fmt.Sprintf("namespace %[1]s: %[2]v; this deletes it: kubectl delete namespace %[1]s", t.run.namespace, why(err)))
-	}
-	return left
+	return []string{fmt.Sprintf("%s: %v; this %s", what, err, command)}
+}
+
+// testNode is a node with the pods that run there.
+type testNode struct {
+	name string
+	// peer is outside the mesh; nil: it does not run.
+	peer *corev1.Pod
+	// dialects are those of the node's plugin, and pods what runs of them.
+	dialects []string
+	pods     map[string]*corev1.Pod
 }
 
 // all tries the nodes, and then what is between them.
-func (t *trial) all(ctx context.Context, nodes []string, agents map[string]agent) (rows []trialRow) {
-	var running errgroup.Group
-	running.SetLimit(trialsAtOnce)
-	byNode, sites := make([][]trialRow, len(nodes)), make([]site, len(nodes))
-	for i, node := range nodes {
-		running.Go(func() error {
-			a, ok := agents[node]
-			if !ok {
-				byNode[i] = []trialRow{{Node: node, What: "agent", Result: resultFailed, Detail: errNoAgent.Error()}}
-				return nil
-			}
-			byNode[i], sites[i] = t.node(ctx, i, a)
-			t.say("tested node %s", node)
-			return nil
-		})
-	}
-	_ = running.Wait() // none returns an error
-	return slices.Concat([]trialRow{}, slices.Concat(byNode...), t.between(ctx, sites))
+func (t *trial) all(ctx context.Context, names []string, agents map[string]agent) (rows []trialRow) {
+	nodes := make([]testNode, len(names))
+	byNode := each(trialsAtOnce, names, func(i int, node string) (rows []trialRow) {
+		a, ok := agents[node]
+		if !ok {
+			return []trialRow{{Node: node, What: "agent", Result: resultFailed, Detail: errNoAgent.Error()}}
+		}
+		rows, nodes[i] = t.node(ctx, i, a)
+		t.say("tested node %s", node)
+		return rows
+	})
+	return slices.Concat([]trialRow{}, slices.Concat(byNode...), t.between(ctx, nodes))
 }
 
 // node tries all meshes of one node, and returns what runs there then.
-func (t *trial) node(ctx context.Context, number int, a agent) (rows []trialRow, s site) {
-	s.node = a.Node
+func (t *trial) node(ctx context.Context, number int, a agent) (rows []trialRow, on testNode) {
 	n, err := t.cluster.node(ctx, a)
 	if err != nil {
-		return []trialRow{{Node: a.Node, What: "agent", Result: resultUnknown, Detail: err.Error()}}, s
+		return []trialRow{{Node: a.Node, What: "agent", Result: resultUnknown, Detail: err.Error()}}, on
 	}
 	from := a.program
 	if t.o.image != "" {
 		from = image{name: t.o.image}
 	}
 	name := func(what string) string { return what + "-" + strconv.Itoa(number) }
-	s.peer, err = t.start(ctx, t.run.pod(name("peer"), a.Node, from))
+	peer, err := t.start(ctx, t.run.pod(name("peer"), a.Node, from))
 	if err != nil {
-		return []trialRow{{Node: a.Node, What: "pod outside the mesh starts", Result: resultFailed, Detail: err.Error()}}, s
+		return []trialRow{{Node: a.Node, What: "pod outside the mesh starts", Result: resultFailed, Detail: err.Error()}}, on
 	}
-	s.dialects, s.pods = n.Dialects, make([]*corev1.Pod, len(n.Dialects))
-	byDialect := make([][]trialRow, len(n.Dialects))
-	var all sync.WaitGroup
+	on = testNode{a.Node, peer, n.Dialects, map[string]*corev1.Pod{}}
+	pods := make([]*corev1.Pod, len(n.Dialects))
+	byDialect := each(len(n.Dialects)+1, n.Dialects, func(i int, dialect string) (rows []trialRow) {
+		rows, pods[i] = t.dialect(ctx, n, a, dialect, name(dialect), from, peer)
+		return rows
+	})
 	for i, dialect := range n.Dialects {
-		all.Go(func() { byDialect[i], s.pods[i] = t.dialect(ctx, n, a, dialect, name(dialect), from, s.peer) })
+		on.pods[dialect] = pods[i]
 	}
-	all.Wait()
-	return slices.Concat(byDialect...), s
+	return slices.Concat(byDialect...), on
 }
 
 // dialect tries a pod of one mesh, and returns it if it runs.
 func (t *trial) dialect(ctx context.Context, n agentapi.Node, a agent, dialect, name string, from image, peer *corev1.Pod) (rows []trialRow, pod *corev1.Pod) {
-	row := func(what, result, detail string) {
-		rows = append(rows, trialRow{Node: a.Node, Dialect: dialect, What: what, Result: result, Detail: detail})
-	}
+	row := trialRow{Node: a.Node, Dialect: dialect, What: "pod starts"}
 	as, err := t.standIn(dialect)
 	if text := noProxy(n); err == nil && as.proxy == "" && text != "" {
 		err = errors.New(text)
 	}
-	if err != nil {
-		row("pod starts", resultUnknown, err.Error())
-		return rows, nil
+	row.Result = resultUnknown
+	if err == nil {
+		row.Result = resultFailed
+		pod, err = t.start(ctx, t.run.meshed(name, a.Node, from, as))
 	}
-	pod, err = t.start(ctx, t.run.meshed(name, a.Node, from, as))
 	if err != nil {
-		row("pod starts", resultFailed, err.Error())
-		return rows, nil
+		row.Detail = err.Error()
+		return []trialRow{row}, nil
 	}
 	if as.proxy == "" {
-		row(t.captured(ctx, a, pod))
+		row.What = "captured"
+		row.Result, row.Detail = t.captured(ctx, a, pod)
+		rows = append(rows, row)
 	}
-	for _, family := range families(peer, pod) {
-		tries := passages(peer, pod, family)
-		if as.proxy != "" {
-			tries = attempts(peer, pod, as, family)
-		}
-		rows = append(rows, t.connectAll(ctx, trialRow{Node: a.Node, Dialect: dialect, Family: string(family)}, tries)...)
-	}
-	return rows, pod
+	return append(rows, t.connectAll(ctx, trialRow{Node: a.Node, Dialect: dialect}, pod, peer, func(family corev1.IPFamily) []connection {
+		return append(as.outbound(pod, peer, false, family), as.inbound(pod, peer, family)...)
+	})...), pod
 }
 
 // noProxy says that a node has no proxy for its ambient pods, if that is so. Pods of the mesh do not start without one.
@@ -206,22 +197,74 @@ func noProxy(n agentapi.Node) string {
 }
 
 // captured asks the agent whether it has captured a pod.
-func (t *trial) captured(ctx context.Context, a agent, pod *corev1.Pod) (what, result, detail string) {
-	what = "captured"
+func (t *trial) captured(ctx context.Context, a agent, pod *corev1.Pod) (result, detail string) {
 	var p agentapi.Pod
 	switch err := t.get(ctx, a, agentapi.PodPath+string(pod.UID), &p); {
 	case err != nil:
-		return what, resultUnknown, err.Error()
+		return resultUnknown, err.Error()
 	case p.State == nil:
-		return what, resultFailed, "the agent does not count the pod among those of the mesh"
+		return resultFailed, "the agent does not count the pod among those of the mesh"
 	case p.State.State != status.StateCaptured:
-		return what, resultFailed, string(p.State.State) + ": " + string(p.State.Reason) + ": " + cmp.Or(p.State.Detail, "no detail")
+		return resultFailed, string(p.State.State) + ": " + string(p.State.Reason) + ": " + cmp.Or(p.State.Detail, "no detail")
 	}
-	return what, resultOK, ""
+	return resultOK, ""
+}
+
+// between tries connections from each node's pods of the meshes to a pod outside, and to one of the same mesh, of the next node in a ring
+// that has such a pod. So each node is one end and the other, and the work grows with the nodes instead of their pairs. A pod that does not
+// run has a row already.
+func (t *trial) between(ctx context.Context, nodes []testNode) []trialRow {
+	nodes = slices.DeleteFunc(nodes, func(n testNode) bool { return n.peer == nil })
+	if len(nodes) < 2 {
+		return nil
+	}
+	t.say("testing between %d nodes", len(nodes))
+	return slices.Concat(each(trialsAtOnce, nodes, func(i int, n testNode) (rows []trialRow) {
+		for _, dialect := range n.dialects {
+			pod := n.pods[dialect]
+			as, err := t.standIn(dialect)
+			if pod == nil || err != nil {
+				continue
+			}
+			for _, inMesh := range []bool{false, true} {
+				for _, other := range slices.Concat(nodes[i+1:], nodes[:i]) {
+					to := other.peer
+					if inMesh {
+						to = other.pods[dialect]
+					}
+					if to == nil {
+						continue
+					}
+					rows = append(rows, t.connectAll(ctx, trialRow{Node: n.name, From: n.name, To: other.name, Dialect: dialect}, pod, to, func(family corev1.IPFamily) []connection {
+						return as.outbound(pod, to, inMesh, family)
+					})...)
+					break
+				}
+			}
+		}
+		return rows
+	})...)
+}
+
+// connectAll makes the connections of each family that both pods have an address of. Each has a row like the one that is given.
+func (t *trial) connectAll(ctx context.Context, like trialRow, a, b *corev1.Pod, tries func(corev1.IPFamily) []connection) (rows []trialRow) {
+	for _, family := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
+		if !address(a, family).IsValid() || !address(b, family).IsValid() {
+			continue
+		}
+		all := tries(family)
+		rows = append(rows, each(len(all), all, func(_ int, try connection) trialRow {
+			row := like
+			row.Family, row.What = string(family), try.what
+			row.Result, row.Detail = t.connect(ctx, try)
+			return row
+		})...)
+	}
+	return rows
 }
 
 // connect makes a connection and says whether it went where it had to.
-func (t *trial) connect(ctx context.Context, try attempt) (result, detail string) {
+func (t *trial) connect(ctx context.Context, try connection) (result, detail string) {
 	var d standin.Dialed
 	if err := t.ask(ctx, try.from, try.container, standin.DialPath+"?to="+url.QueryEscape(try.to.String()), &d); err != nil {
 		return resultUnknown, err.Error()
@@ -231,16 +274,7 @@ func (t *trial) connect(ctx context.Context, try attempt) (result, detail string
 
 // ask asks a container of the test over its loopback interface.
 func (t *trial) ask(ctx context.Context, pod *corev1.Pod, container, path string, into any) error {
-	ctx, stop := context.WithTimeoutCause(ctx, t.agentTimeout, fmt.Errorf("no answer within %s", t.agentTimeout))
-	defer stop()
-	err := t.agents.get(ctx, agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Port: control(container)}, path, into)
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("ask container %s of pod %s: %w", container, pod.Name, err)
-	}
-	return nil
+	return t.askPort(ctx, agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Port: control(container)}, "container "+container+" of pod "+pod.Name, path, into)
 }
 
 // start makes a pod and waits until all of its containers answer. The error says what is known of why they do not.
@@ -249,40 +283,30 @@ func (t *trial) start(ctx context.Context, want *corev1.Pod) (*corev1.Pod, error
 	if err != nil {
 		return nil, err
 	}
-	var last error
-	for {
-		now, err := t.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		switch {
-		case err != nil:
-			last = err
-		case now.Status.Phase == corev1.PodFailed || now.Status.Phase == corev1.PodSucceeded:
-			return nil, t.why(ctx, now, errors.New("it has ended"))
-		default:
-			pod, last = now, nil
-			if now.Status.Phase == corev1.PodRunning && len(now.Status.PodIPs) > 0 {
-				if last = t.answers(ctx, now); last == nil {
-					return now, nil
-				}
+	pod, err = t.await(ctx, pod, "it does not run", func(now *corev1.Pod) (bool, error) {
+		if now.Status.Phase != corev1.PodRunning || len(now.Status.PodIPs) == 0 {
+			return false, nil
+		}
+		for i := range now.Spec.Containers {
+			var nothing struct{}
+			if err := t.ask(ctx, now, now.Spec.Containers[i].Name, standin.ReadyPath, &nothing); err != nil {
+				return false, err
 			}
 		}
-		if err := wait(ctx, askEvery); err != nil {
-			return nil, t.why(ctx, pod, errors.Join(fmt.Errorf("it does not run: %w", err), last))
-		}
+		return true, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pod %s/%s: %w", want.Namespace, want.Name, err)
 	}
+	return pod, nil
 }
 
 // make creates a pod. In a new namespace that takes until the cluster has made its service account.
 func (t *trial) make(ctx context.Context, want *corev1.Pod) (*corev1.Pod, error) {
 	for {
-		once, stop := written(ctx)
-		pod, err := t.client.CoreV1().Pods(want.Namespace).Create(once, want, metav1.CreateOptions{})
-		stop()
-		if err == nil {
-			return pod, nil
-		}
-		err = fmt.Errorf("make pod %s: %w", want.Name, err)
+		pod, err := t.create(ctx, want)
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "serviceaccount") || t.o.namespace != "" {
-			return nil, err
+			return pod, err
 		}
 		if waited := wait(ctx, askEvery); waited != nil {
 			return nil, errors.Join(waited, err)
@@ -290,18 +314,7 @@ func (t *trial) make(ctx context.Context, want *corev1.Pod) (*corev1.Pod, error)
 	}
 }
 
-// answers asks each container whether its ports listen.
-func (t *trial) answers(ctx context.Context, pod *corev1.Pod) error {
-	for i := range pod.Spec.Containers {
-		var nothing struct{}
-		if err := t.ask(ctx, pod, pod.Spec.Containers[i].Name, standin.ReadyPath, &nothing); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// why is [cluster.why] with the pod's name.
-func (t *trial) why(ctx context.Context, pod *corev1.Pod, err error) error {
-	return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, t.cluster.why(ctx, pod, err))
+// say tells of progress.
+func (t *trial) say(format string, a ...any) {
+	visible.To(t.Stderr).Printf(format+"\n", a...)
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
-// crossOptions are the flags of switch and back.
-type crossOptions struct {
+// switchOptions are the flags of switch and back.
+type switchOptions struct {
 	from, daemonSet          string
 	all, yes, dryRun, noTest bool
 	image, confDir           string
@@ -29,7 +29,7 @@ type crossOptions struct {
 	timeout, watch           time.Duration
 }
 
-func (o *crossOptions) check(args []string) error {
+func (o *switchOptions) check(args []string) error {
 	switch {
 	case o.all == (len(args) > 0):
 		return cli.Usagef("name nodes, or give --all")
@@ -41,36 +41,27 @@ func (o *crossOptions) check(args []string) error {
 	return nil
 }
 
-// crossing takes nodes from another plugin to ours, or back.
-type crossing struct {
+// switcher takes nodes from another plugin to ours, or back.
+type switcher struct {
 	*cluster
-	o crossOptions
+	o switchOptions
 	// from is the other plugin's name, which is its type. ds is its DaemonSet; nil if it has none any more.
-	from string
-	ds   *appsv1.DaemonSet
-	// run is an errand, and try the connections between throw-away pods of a node.
-	run    func(context.Context, errand) ([]byte, error)
-	try    func(ctx context.Context, node string) (trialReport, error)
+	from   string
+	ds     *appsv1.DaemonSet
 	answer *bufio.Reader
-	// left lists the pods made on nodes that could not be deleted.
-	left error
 }
 
 // switchCommands are those that move nodes.
 func (c *cluster) switchCommands() []*cobra.Command {
 	command := func(use, short, long string, forward bool) *cobra.Command {
-		o := crossOptions{timeout: 2 * time.Minute, watch: 10 * time.Second}
+		o := switchOptions{timeout: 2 * time.Minute, watch: 10 * time.Second}
 		cmd := &cobra.Command{
 			Use: use, Short: short, Long: long, Args: cobra.ArbitraryArgs, ValidArgsFunction: cobra.NoFileCompletions,
-			RunE: func(cmd *cobra.Command, nodes []string) error {
-				if err := o.check(nodes); err != nil {
-					return err
-				}
-				if err := c.open(); err != nil {
-					return err
-				}
-				return c.switchNodes(cmd.Context(), o, nodes, forward)
-			},
+			PreRunE: func(_ *cobra.Command, nodes []string) error { return o.check(nodes) },
+			RunE: c.run(func(ctx context.Context, nodes []string) error {
+				x := &switcher{cluster: c, o: o, answer: bufio.NewReader(c.Stdin)}
+				return x.nodes(ctx, nodes, forward)
+			}),
 		}
 		f := cmd.Flags()
 		f.StringVar(&o.from, "from", "", "the other plugin: "+strings.Join(migration.Plugins(c.Facts), ", ")+" (default: the one that is found)")
@@ -99,20 +90,9 @@ does not, the entry goes back to where it was, byte for byte.`, false),
 	}
 }
 
-// switchNodes takes the nodes forward or back, one after the other.
-func (c *cluster) switchNodes(ctx context.Context, o crossOptions, nodes []string, forward bool) error {
-	x := &crossing{cluster: c, o: o, answer: bufio.NewReader(c.Stdin)}
-	x.run = c.errand
-	if c.onErrand != nil {
-		x.run = c.onErrand
-	}
-	x.try = func(ctx context.Context, node string) (trialReport, error) {
-		return c.trial(ctx, trialOptions{image: o.image, timeout: o.timeout, names: []string{node}})
-	}
-	if c.onTrial != nil {
-		x.try = c.onTrial
-	}
-	all, err := c.listNodes(ctx)
+// nodes takes the nodes forward or back, one after the other.
+func (x *switcher) nodes(ctx context.Context, nodes []string, forward bool) error {
+	all, err := x.listNodes(ctx)
 	if err != nil {
 		return err
 	}
@@ -121,7 +101,7 @@ func (c *cluster) switchNodes(ctx context.Context, o crossOptions, nodes []strin
 			return fmt.Errorf("node %s: there is no such node that runs Linux", node)
 		}
 	}
-	if o.all {
+	if x.o.all {
 		nodes = all
 	}
 	if err := x.findOther(ctx, nodes); err != nil {
@@ -138,66 +118,49 @@ func (c *cluster) switchNodes(ctx context.Context, o crossOptions, nodes []strin
 		}
 	}
 	for i, node := range nodes {
-		if err := each(ctx, node); err != nil {
-			if n := len(nodes) - i - 1; n > 0 {
-				err = errors.Join(err, fmt.Errorf("%s not begun with", many(n, "more node was", "more nodes were")))
-			}
-			return errors.Join(err, x.left)
+		err := each(ctx, node)
+		if n := len(nodes) - i - 1; err != nil && n > 0 {
+			err = errors.Join(err, fmt.Errorf("%s not begun with", many(n, "more node was", "more nodes were")))
 		}
-	}
-	return x.left
-}
-
-// findOther finds the other plugin: the one that is named, or that a node is switched from, or that there is.
-func (x *crossing) findOther(ctx context.Context, nodes []string) error {
-	m := &move{cluster: x.cluster}
-	if x.from = x.o.from; x.from != "" && !slices.Contains(migration.Plugins(x.Facts), x.from) {
-		return cli.Usagef("--from %q: none of %s", x.from, strings.Join(migration.Plugins(x.Facts), ", "))
-	}
-	if x.o.daemonSet != "" {
-		namespace, name, ok := strings.Cut(x.o.daemonSet, "/")
-		if !ok || x.from == "" || namespace == "" || name == "" {
-			return cli.Usagef("--daemonset %q: NAMESPACE/NAME of a plugin that --from names", x.o.daemonSet)
-		}
-		ds, err := x.client.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return fmt.Errorf("--daemonset: %w", err)
+			return err
 		}
-		x.ds = ds
-		return nil
-	}
-	if x.from == "" {
-		for _, name := range nodes {
-			node, err := x.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-			if err != nil && !apierrors.IsForbidden(err) {
-				return err
-			}
-			if err == nil && slices.Contains(migration.Plugins(x.Facts), node.Labels[switchedFrom]) {
-				x.from = node.Labels[switchedFrom]
-				break
-			}
-		}
-	}
-	all, err := m.daemonSets(ctx, x.from)
-	switch {
-	case err != nil:
-		return err
-	case len(all) > 1:
-		var names []string
-		for _, d := range all {
-			names = append(names, d.String())
-		}
-		return cli.Usagef("there are several: %s; name one by --from, and its DaemonSet by --daemonset", strings.Join(names, ", "))
-	case len(all) == 1:
-		x.from, x.ds = all[0].mesh.Plugin.Type, all[0].ds
-	case x.from == "":
-		return fmt.Errorf("no DaemonSet of %s is in any namespace; --from names the plugin whose entry has been left", strings.Join(migration.Plugins(x.Facts), ", "))
 	}
 	return nil
 }
 
-// chained refuses what is no matter of an entry in the network configuration.
-func (x *crossing) chained(ctx context.Context) error {
+// findOther finds the other plugin: the one that is named, or that a node is switched from, or that there is.
+func (x *switcher) findOther(ctx context.Context, nodes []string) error {
+	plugins := migration.Plugins(x.Facts)
+	if x.from = x.o.from; x.from != "" && !slices.Contains(plugins, x.from) {
+		return cli.Usagef("--from %q: none of %s", x.from, strings.Join(plugins, ", "))
+	}
+	for _, name := range nodes {
+		if x.from != "" || x.o.daemonSet != "" {
+			break
+		}
+		node, err := x.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsForbidden(err) {
+			return err
+		}
+		if err == nil && slices.Contains(plugins, node.Labels[switchedFrom]) {
+			x.from = node.Labels[switchedFrom]
+		}
+	}
+	other, err := x.otherPlugin(ctx, x.from, x.o.daemonSet)
+	switch {
+	case err != nil:
+		return err
+	case other != nil:
+		x.from, x.ds = other.mesh.Plugin.Type, other.ds
+	case x.from == "":
+		return fmt.Errorf("no DaemonSet of %s is in any namespace; --from names the plugin whose entry has been left", strings.Join(plugins, ", "))
+	}
+	return nil
+}
+
+// chained refuses a plugin whose work is no matter of an entry in the network configuration.
+func (x *switcher) chained(ctx context.Context) error {
 	if x.ds == nil {
 		return nil
 	}
@@ -213,7 +176,7 @@ func (x *crossing) chained(ctx context.Context) error {
 }
 
 // may refuses to begin without the rights to end, or to go back.
-func (x *crossing) may(ctx context.Context) error {
+func (x *switcher) may(ctx context.Context) error {
 	if x.o.dryRun {
 		return nil
 	}
@@ -225,13 +188,13 @@ func (x *crossing) may(ctx context.Context) error {
 		review, err := x.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &r},
 		}, metav1.CreateOptions{})
-		if err != nil {
+		switch {
+		case err != nil:
 			return fmt.Errorf("ask what you may do: %w", err)
-		}
-		if !review.Status.Allowed && review.Status.EvaluationError != "" {
+		case review.Status.Allowed:
+		case review.Status.EvaluationError != "":
 			return fmt.Errorf("whether you may %s %s, which it takes, is not known: %s", r.Verb, r.Resource, review.Status.EvaluationError)
-		}
-		if !review.Status.Allowed {
+		default:
 			return fmt.Errorf("you may not %s %s, which it takes", r.Verb, r.Resource)
 		}
 	}
@@ -239,14 +202,14 @@ func (x *crossing) may(ctx context.Context) error {
 }
 
 // say prints a step that has been done.
-func (x *crossing) say(node, format string, args ...any) {
+func (x *switcher) say(node, format string, args ...any) {
 	visible.To(x.Stdout).Printf("%s: "+format+"\n", append([]any{node}, args...)...)
 }
 
 var errDeclined = errors.New("nothing was changed: the answer was not yes (--yes answers for you)")
 
-// asks asks the operator.
-func (x *crossing) asks(ctx context.Context, question string) error {
+// asks asks for confirmation.
+func (x *switcher) asks(ctx context.Context, question string) error {
 	if x.o.yes {
 		return context.Cause(ctx) // nil, unless somebody has interrupted
 	}

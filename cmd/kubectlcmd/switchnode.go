@@ -1,9 +1,9 @@
 package kubectlcmd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path"
 	"reflect"
@@ -17,7 +17,9 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/meshcni/meshcni/cmd/internal/peerentry"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -29,8 +31,6 @@ const (
 	// beforeSwitch is an annotation of the other's DaemonSet: what switch has changed in it, as it was.
 	beforeSwitch = "meshcni.io/before-switch"
 )
-
-// --- The other's DaemonSet -----------------------------------------------------------------------------------------------
 
 // before holds the fields of a DaemonSet that switch changes.
 type before struct {
@@ -78,24 +78,20 @@ func keepOff(ds *appsv1.DaemonSet, plugin string) error {
 
 // away adds to an affinity that the node is not switched.
 func away(a *corev1.Affinity, plugin string) *corev1.Affinity {
-	a = a.DeepCopy()
-	if a == nil {
+	not := []corev1.NodeSelectorRequirement{{Key: switchedFrom, Operator: corev1.NodeSelectorOpNotIn, Values: []string{plugin}}}
+	if a = a.DeepCopy(); a == nil {
 		a = &corev1.Affinity{}
 	}
 	if a.NodeAffinity == nil {
 		a.NodeAffinity = &corev1.NodeAffinity{}
 	}
-	not := corev1.NodeSelectorRequirement{Key: switchedFrom, Operator: corev1.NodeSelectorOpNotIn, Values: []string{plugin}}
-	selector := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	if selector == nil || len(selector.NodeSelectorTerms) == 0 {
-		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{not}}},
-		}
-		return a
+	terms := required(a)
+	if len(terms) == 0 {
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: not}}}
 	}
-	for i := range selector.NodeSelectorTerms {
-		if t := &selector.NodeSelectorTerms[i]; !matchesNone(*t) { // else nodes would satisfy it
-			t.MatchExpressions = append(t.MatchExpressions, not)
+	for i := range terms {
+		if !matchesNone(terms[i]) { // else nodes would satisfy it
+			terms[i].MatchExpressions = append(terms[i].MatchExpressions, not...)
 		}
 	}
 	return a
@@ -143,7 +139,7 @@ func withoutUs(a *corev1.Affinity) {
 }
 
 // changeDaemonSet changes the other's DaemonSet as it is now.
-func (x *crossing) changeDaemonSet(ctx context.Context, change func(*appsv1.DaemonSet, string) error) error {
+func (x *switcher) changeDaemonSet(ctx context.Context, change func(*appsv1.DaemonSet, string) error) error {
 	sets := x.client.AppsV1().DaemonSets(x.ds.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		now, err := sets.Get(ctx, x.ds.Name, metav1.GetOptions{})
@@ -165,7 +161,7 @@ func (x *crossing) changeDaemonSet(ctx context.Context, change func(*appsv1.Daem
 }
 
 // theirs are the pods of the other's DaemonSet on a node.
-func (x *crossing) theirs(ctx context.Context, node string) (pods []corev1.Pod, err error) {
+func (x *switcher) theirs(ctx context.Context, node string) (pods []corev1.Pod, err error) {
 	if x.ds == nil {
 		return nil, nil
 	}
@@ -178,15 +174,13 @@ func (x *crossing) theirs(ctx context.Context, node string) (pods []corev1.Pod, 
 	}), nil
 }
 
-// --- The node ------------------------------------------------------------------------------------------------------------
-
 // mark changes a node's label and annotation; nil removes one.
-func (x *crossing) mark(ctx context.Context, node string, label, annotation any) error {
+func (x *switcher) mark(ctx context.Context, node string, label, annotation any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{switchedFrom: label}, "annotations": map[string]any{switchedAt: annotation}}})
 	if err != nil {
 		return err
 	}
-	ctx, stop := written(ctx)
+	ctx, stop := uninterrupted(ctx)
 	defer stop()
 	if _, err := x.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("label node %s: %w", node, err)
@@ -213,7 +207,7 @@ type places struct {
 const defaultConfDir = "/etc/cni/net.d"
 
 // placesOf are those that the node's agent has. A nil agent has none.
-func (x *crossing) placesOf(said *agentapi.Node, agent *corev1.PodSpec) places {
+func (x *switcher) placesOf(said *agentapi.Node, agent *corev1.PodSpec) places {
 	p := places{defaultConfDir, []string{netconf.DefaultCNIBinDir}}
 	if said != nil {
 		if c, _, err := netconf.Parse(said.Installed.Config); err == nil && c.Kubernetes.CNIBinDir != "" {
@@ -247,38 +241,37 @@ func onHost(agent *corev1.PodSpec, dir string) string {
 const hostPrefix = "/host"
 
 // entry runs a command on the other's entry on a node: show, take or restore.
-func (x *crossing) entry(ctx context.Context, node string, p places, dry bool, do string) (s peerentry.State, err error) {
+func (x *switcher) entry(ctx context.Context, node string, p places, dry bool, do string) (s peerentry.State, err error) {
 	conf := hostPrefix + p.conf
-	e := errand{
+	j := nodeJob{
 		Node: node, Image: x.o.image, What: map[string]string{"show": "to look at its network configuration", "take": "to take " + x.from + "'s entry out", "restore": "to put " + x.from + "'s entry back"}[do],
 		Args:   []string{"peer-entry", do, "--type=" + x.from, "--cni-conf-dir=" + conf},
 		Mounts: []hostDir{{Path: p.conf, At: conf, Writable: do != "show" && !dry}},
 	}
 	if dry {
-		e.What = "to see what would change"
-		e.Args = append(e.Args, "--dry-run")
+		j.What = "to see what would change"
+		j.Args = append(j.Args, "--dry-run")
 	}
 	for _, dir := range p.bin {
-		e.Args = append(e.Args, "--cni-bin-dir="+hostPrefix+dir)
-		e.Mounts = append(e.Mounts, hostDir{Path: dir, At: hostPrefix + dir})
+		j.Args = append(j.Args, "--cni-bin-dir="+hostPrefix+dir)
+		j.Mounts = append(j.Mounts, hostDir{Path: dir, At: hostPrefix + dir})
 	}
-	out, err := x.run(ctx, e)
-	if err != nil && len(out) == 0 {
+	run := x.runJob
+	if x.onJob != nil {
+		run = func(ctx context.Context, j nodeJob) ([]byte, error) { return x.onJob(ctx, x.cluster, j) }
+	}
+	out, err := run(ctx, j)
+	if err != nil {
 		return s, err
 	}
-	if bad := json.Unmarshal(out, &s); bad != nil {
-		return s, errors.Join(err, fmt.Errorf("read what was said of node %s: %w", node, bad))
+	if err := json.Unmarshal(out, &s); err != nil {
+		return s, fmt.Errorf("read what was said of node %s: %w", node, err)
 	}
-	if e.Mounts[0].Writable { // it is done: a pod that stays is no reason to undo it
-		rest, left := parted(err)
-		x.left = errors.Join(x.left, left)
-		return s, rest
-	}
-	return s, err
+	return s, nil
 }
 
 // writers are the node's pods that may write its network configuration, ours apart.
-func (x *crossing) writers(ctx context.Context, node string, p places) (names []string, err error) {
+func (x *switcher) writers(ctx context.Context, node string, p places) (names []string, err error) {
 	set, err := x.daemonSet(ctx)
 	if err != nil {
 		return nil, err
@@ -286,7 +279,7 @@ func (x *crossing) writers(ctx context.Context, node string, p places) (names []
 	o := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
 	err = list(ctx, x.client.CoreV1().Pods("").List, o, func(pod *corev1.Pod) {
 		// A pod of another namespace may have any labels.
-		ours := set != nil && pod.Namespace == set.Namespace && (metav1.IsControlledBy(pod, set) || pod.Labels[errandLabel] != "")
+		ours := set != nil && pod.Namespace == set.Namespace && (metav1.IsControlledBy(pod, set) || pod.Labels[jobLabel] != "")
 		writes := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 			return v.HostPath != nil && (p.conf == path.Clean(v.HostPath.Path) || strings.HasPrefix(p.conf, strings.TrimSuffix(path.Clean(v.HostPath.Path), "/")+"/"))
 		})
@@ -296,4 +289,63 @@ func (x *crossing) writers(ctx context.Context, node string, p places) (names []
 	})
 	slices.Sort(names)
 	return names, err
+}
+
+// toRestart lists the pods of a switched node that have other rules than ours: those that started before only our plugin was left. Our
+// records tell which of them both plugins have been called for. It fails no switch.
+func (x *switcher) toRestart(ctx context.Context, s phase) {
+	const both, unknown = "started with both plugins, and may have rules of both; restart soon", "started before, with rules that cannot be told; restart"
+	theirs := "with the rules of " + x.from + ", which stay in force; restart when it suits you"
+	pods, err := x.older(ctx, s)
+	names := map[string][]string{}
+	for _, pod := range pods {
+		text := theirs
+		switch is, err := x.tells(ctx, s.agent, pod); {
+		case err != nil || is.RecordsError != "" && len(is.Records) == 0:
+			text = unknown
+		case slices.ContainsFunc(is.Records, func(r attachment.Record) bool { return r.Selected }):
+			text = both
+		}
+		names[text] = append(names[text], pod.Namespace+"/"+pod.Name)
+	}
+	if err = cmp.Or(err, context.Cause(ctx)); err != nil {
+		x.say(s.name, "warning: which pods are to be restarted cannot be told: %v", err)
+		return
+	}
+	for _, text := range []string{both, theirs, unknown} {
+		if all := names[text]; len(all) > 0 {
+			slices.Sort(all)
+			x.say(s.name, "%s %s: %s", many(len(all), "pod", "pods"), text, andMore(all[:min(len(all), maxWhere)], len(all)))
+		}
+	}
+}
+
+// older are the pods of the mesh, by the configuration of our plugin, that started before only that was left.
+func (x *switcher) older(ctx context.Context, s phase) (pods []*corev1.Pod, err error) {
+	d := deciding{text: s.config, node: s.name}
+	if err := d.parse(x.Dialects); err != nil {
+		return nil, fmt.Errorf("read the plugin's entry: %w", err)
+	}
+	namespaces, err := x.namespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = list(ctx, x.client.CoreV1().Pods("").List, metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.name}, func(pod *corev1.Pod) {
+		started := pod.Status.StartTime // nil: the kubelet has not begun with it, so it gets ours alone
+		if pod.Spec.NodeName != s.name || !hasNetwork(pod) || pod.Labels[trialLabel] != "" || started == nil || started.After(s.since) {
+			return
+		}
+		if plan, err := d.meshes.Plan(dialect.Subject{Pod: pod, Namespace: namespaces[pod.Namespace]}); err != nil || plan.Decision.Selected {
+			pods = append(pods, pod.DeepCopy())
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the node's pods: %w", err)
+	}
+	return pods, nil
+}
+
+// hasNetwork reports whether a pod has, or is to have, a network of its own, and is not about to end.
+func hasNetwork(pod *corev1.Pod) bool {
+	return !pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }

@@ -26,8 +26,8 @@ import (
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
-// errandKubelet runs the pods of errands, on all nodes of a world, as far as the API server can tell.
-type errandKubelet struct {
+// jobKubelet runs the pods of jobs, on all nodes of a world, as far as the API server can tell.
+type jobKubelet struct {
 	*world
 	mu sync.Mutex
 	// runs says what a pod writes, and how it is then; nil: it writes its arguments, and succeeds.
@@ -37,9 +37,9 @@ type errandKubelet struct {
 	logs map[string]string
 }
 
-func newErrandKubelet(t *testing.T, w *world) *errandKubelet {
+func newJobKubelet(t *testing.T, w *world) *jobKubelet {
 	t.Helper()
-	k := &errandKubelet{world: w, made: map[string]*corev1.Pod{}, seen: map[string]bool{}, logs: map[string]string{}}
+	k := &jobKubelet{world: w, made: map[string]*corev1.Pod{}, seen: map[string]bool{}, logs: map[string]string{}}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(r http.ResponseWriter, q *http.Request) {
 		k.mu.Lock()
 		log, ok := k.logs[strings.Split(q.URL.Path, "/")[3]] // containerLogs/NAMESPACE/POD/CONTAINER
@@ -65,7 +65,7 @@ func newErrandKubelet(t *testing.T, w *world) *errandKubelet {
 		n.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port) //nolint:gosec // a port
 		w.Do(t, http.MethodPut, "/api/v1/nodes/"+n.Name+"/status", n, nil)
 	}
-	w.watchPods(t, errandLabel, func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
+	w.watchPods(t, jobLabel, func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
 		switch {
 		case e.Type == watch.Deleted:
 		case pod.DeletionTimestamp != nil:
@@ -78,7 +78,7 @@ func newErrandKubelet(t *testing.T, w *world) *errandKubelet {
 	return k
 }
 
-func (k *errandKubelet) run(t *testing.T, ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) {
+func (k *jobKubelet) run(t *testing.T, ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) {
 	k.mu.Lock()
 	if k.seen[pod.Name] {
 		k.mu.Unlock()
@@ -102,7 +102,7 @@ func (k *errandKubelet) run(t *testing.T, ctx context.Context, client kubernetes
 }
 
 // next makes pods run otherwise, and forgets those of before.
-func (k *errandKubelet) next(runs func(*corev1.Pod) (string, corev1.PodStatus)) {
+func (k *jobKubelet) next(runs func(*corev1.Pod) (string, corev1.PodStatus)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.runs = runs
@@ -110,7 +110,7 @@ func (k *errandKubelet) next(runs func(*corev1.Pod) (string, corev1.PodStatus)) 
 }
 
 // one is the only pod that has been made since next.
-func (k *errandKubelet) one(t *testing.T) *corev1.Pod {
+func (k *jobKubelet) one(t *testing.T) *corev1.Pod {
 	t.Helper()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -121,11 +121,11 @@ func (k *errandKubelet) one(t *testing.T) *corev1.Pod {
 	return nil
 }
 
-// left are the pods of errands that nobody has deleted.
-func (k *errandKubelet) left(t *testing.T) (names []string) {
+// left are the pods of jobs that nobody has deleted.
+func (k *jobKubelet) left(t *testing.T) (names []string) {
 	t.Helper()
 	var list corev1.PodList
-	k.Do(t, http.MethodGet, "/api/v1/pods?labelSelector="+errandLabel, nil, &list)
+	k.Do(t, http.MethodGet, "/api/v1/pods?labelSelector="+jobLabel, nil, &list)
 	for i := range list.Items {
 		if list.Items[i].DeletionTimestamp == nil {
 			names = append(names, list.Items[i].Name)
@@ -152,18 +152,18 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// TestErrand: a command runs on a node, by a pod with the least that it needs, and whatever happens the pod is deleted and the cause told.
-func TestErrand(t *testing.T) {
+// TestNodeJob: a command runs on a node, by a pod with the least that it needs, and whatever happens the pod is deleted and the cause told.
+func TestNodeJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.node(t, "a", sound("a"))
 	w.node(t, "bare", nil)
-	k := newErrandKubelet(t, w)
+	k := newJobKubelet(t, w)
 	var said output
 	c := &cluster{Program: Program{Stderr: &said, Dialects: builtin.All()}, client: w.clientset(t), agents: w, agentSelector: agentSelector}
 
-	out, err := c.errand(t.Context(), errand{
-		Node: "a", What: "to see", Args: []string{"look", "$(HOME)"}, Env: map[string]string{"B": "2", "A": "$x"},
+	out, err := c.runJob(t.Context(), nodeJob{
+		Node: "a", What: "to see", Args: []string{"look", "$(HOME)"},
 		Mounts: []hostDir{{Path: "/etc/cni", At: "/host/etc/cni", Writable: true}, {Path: "/run/x"}},
 	})
 	require.NoError(t, err)
@@ -181,14 +181,13 @@ func TestErrand(t *testing.T) {
 	assert.Empty(t, pod.Spec.Containers[0].SecurityContext.Capabilities.Add)
 	assert.Nil(t, pod.Spec.Containers[0].SecurityContext.AppArmorProfile)
 	assert.Equal(t, int64(180), *pod.Spec.ActiveDeadlineSeconds)
-	assert.Equal(t, []corev1.EnvVar{{Name: "A", Value: "$$x"}, {Name: "B", Value: "2"}}, pod.Spec.Containers[0].Env)
 	assert.Equal(t, []corev1.VolumeMount{{Name: "host-0", MountPath: "/host/etc/cni"}, {Name: "host-1", MountPath: "/run/x", ReadOnly: true}}, pod.Spec.Containers[0].VolumeMounts)
 	for _, d := range c.Dialects {
 		assert.False(t, d.Decide(pod, nil).Selected, d.Name)
 	}
 
 	k.next(nil)
-	_, err = c.errand(t.Context(), errand{Node: "a", Enters: true, Image: "registry.example/other:1"})
+	_, err = c.runJob(t.Context(), nodeJob{Node: "a", Enters: true, Image: "registry.example/other:1"})
 	require.NoError(t, err)
 	pod = k.one(t)
 	assert.True(t, pod.Spec.HostPID)
@@ -196,19 +195,19 @@ func TestErrand(t *testing.T) {
 	assert.Equal(t, corev1.AppArmorProfileTypeUnconfined, pod.Spec.Containers[0].SecurityContext.AppArmorProfile.Type)
 	assert.Equal(t, "registry.example/other:1", pod.Spec.Containers[0].Image)
 
-	_, err = c.errand(t.Context(), errand{Node: "bare"})
+	_, err = c.runJob(t.Context(), nodeJob{Node: "bare"})
 	assert.EqualError(t, err, "a pod on node bare: no agent runs there whose image could be used: --image names one")
-	_, err = c.errand(t.Context(), errand{Node: "bare", Image: "i"})
+	_, err = c.runJob(t.Context(), nodeJob{Node: "bare", Image: "i"})
 	assert.EqualError(t, err, "a pod on node bare: no agent runs there in whose namespace it could be: --agent-namespace names one")
 
-	t.Run("failures", func(t *testing.T) { errandFailures(t, c, k) })
-	t.Run("interrupts", func(t *testing.T) { errandInterrupts(t, c, k, &said) })
+	t.Run("failures", func(t *testing.T) { jobFailures(t, c, k) })
+	t.Run("interrupts", func(t *testing.T) { jobInterrupts(t, c, k, &said) })
 }
 
-// errandFailures: why a pod has not done what it should is told.
-func errandFailures(t *testing.T, c *cluster, k *errandKubelet) {
+// jobFailures: why a pod has not done what it should is told.
+func jobFailures(t *testing.T, c *cluster, k *jobKubelet) {
 	container := func(s corev1.ContainerState) corev1.PodStatus {
-		p := corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "errand", State: s}}}
+		p := corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "job", State: s}}}
 		if s.Terminated != nil {
 			p.Phase = corev1.PodFailed
 		}
@@ -219,15 +218,15 @@ func errandFailures(t *testing.T, c *cluster, k *errandKubelet) {
 		log    string
 		want   string
 	}{
-		{container(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "no such\nfile"}}), "", ": it has failed; container errand has ended with code 3: no such; file"},
-		{container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}), "", ": it does not start; container errand waits: ImagePullBackOff: no such image"},
+		{container(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "no such\nfile"}}), "", ": it has failed; container job has ended with code 3: no such; file"},
+		{container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}), "", ": it does not start; container job waits: ImagePullBackOff: no such image"},
 		{corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfpods", Message: "Node didn't have enough resource: pods"}, "", ": it has failed; Node didn't have enough resource: pods"},
 		{corev1.PodStatus{Phase: corev1.PodSucceeded}, strings.Repeat("x", agentapi.MaxAnswer+1), ": its log is longer than 4 MiB"},
 	} {
 		k.next(func(*corev1.Pod) (string, corev1.PodStatus) { return test.log, test.status })
-		out, err := c.errand(t.Context(), errand{Node: "a"})
+		out, err := c.runJob(t.Context(), nodeJob{Node: "a"})
 		assert.ErrorContains(t, err, test.want)
-		assert.Regexp(t, `^pod meshcni-system/meshcni-errand-\w+ on node a: `, err.Error())
+		assert.Regexp(t, `^pod meshcni-system/meshcni-job-\w+ on node a: `, err.Error())
 		assert.Nil(t, out)
 		assert.Empty(t, k.left(t))
 	}
@@ -240,7 +239,7 @@ func errandFailures(t *testing.T, c *cluster, k *errandKubelet) {
 		}, nil))
 		return "", container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}})
 	})
-	_, err := c.errand(t.Context(), errand{Node: "a", Timeout: 6 * time.Second})
+	_, err := c.runJob(t.Context(), nodeJob{Node: "a", Timeout: 6 * time.Second})
 	assert.ErrorContains(t, err, ": it has not ended: not within 6s; event FailedMount: hostPath type check failed: /x is not a directory")
 	assert.Empty(t, k.left(t))
 
@@ -249,14 +248,14 @@ func errandFailures(t *testing.T, c *cluster, k *errandKubelet) {
 		k.Remove(t, pod.Namespace, pod.Name)
 		return "", corev1.PodStatus{}
 	})
-	_, err = c.errand(t.Context(), errand{Node: "a"})
+	_, err = c.runJob(t.Context(), nodeJob{Node: "a"})
 	assert.ErrorContains(t, err, ": somebody has deleted it")
 
 	// The namespace's level forbids it.
 	k.next(nil)
 	k.Do(t, http.MethodPatch, "/api/v1/namespaces/meshcni-system", map[string]any{"metadata": map[string]any{"labels": map[string]any{"pod-security.kubernetes.io/enforce": "baseline"}}}, nil)
 	require.Eventually(t, func() bool { // the server's admission learns of it a little later
-		_, err = c.errand(t.Context(), errand{Node: "a", Enters: true})
+		_, err = c.runJob(t.Context(), nodeJob{Node: "a", Enters: true})
 		return err != nil
 	}, netnstest.Patience, 10*time.Millisecond)
 	assert.ErrorContains(t, err, `violates PodSecurity "baseline:latest"`)
@@ -265,8 +264,8 @@ func errandFailures(t *testing.T, c *cluster, k *errandKubelet) {
 	assert.Empty(t, k.left(t))
 }
 
-// errandInterrupts: after the first interrupt the pod is deleted; after the second one nothing is waited for, and what is left behind is said.
-func errandInterrupts(t *testing.T, c *cluster, k *errandKubelet, said *output) {
+// jobInterrupts: after the first interrupt the pod is deleted; after the second one nothing is waited for, and what is left behind is said.
+func jobInterrupts(t *testing.T, c *cluster, k *jobKubelet, said *output) {
 	hang := func(then func()) {
 		k.next(func(*corev1.Pod) (string, corev1.PodStatus) {
 			then()
@@ -275,8 +274,8 @@ func errandInterrupts(t *testing.T, c *cluster, k *errandKubelet, said *output) 
 	}
 	ctx, interrupt := context.WithCancelCause(t.Context())
 	hang(func() { interrupt(errors.New("interrupted")) })
-	_, err := c.errand(ctx, errand{Node: "a"})
-	assert.Regexp(t, `^pod meshcni-system/meshcni-errand-\w+ on node a: interrupted$`, err.Error())
+	_, err := c.runJob(ctx, nodeJob{Node: "a"})
+	assert.Regexp(t, `^pod meshcni-system/meshcni-job-\w+ on node a: interrupted$`, err.Error())
 	assert.Empty(t, k.left(t))
 
 	ctx, interrupt = context.WithCancelCause(t.Context())
@@ -286,11 +285,10 @@ func errandInterrupts(t *testing.T, c *cluster, k *errandKubelet, said *output) 
 		giveUp(errors.New("interrupted again"))
 		interrupt(errors.New("interrupted"))
 	})
-	_, err = c.errand(ctx, errand{Node: "a"})
+	_, err = c.runJob(ctx, nodeJob{Node: "a"})
 	pod := k.one(t)
-	before, after, _ := strings.Cut(err.Error(), "\n")
-	assert.Contains(t, before, "pod meshcni-system/"+pod.Name+" on node a: interrupted") // while it is made, or later
-	assert.Equal(t, after, "left behind: pod meshcni-system/"+pod.Name+": interrupted again; "+
+	assert.ErrorContains(t, err, "pod meshcni-system/"+pod.Name+" on node a: interrupted") // while it is made, or later
+	assert.EqualError(t, c.left, "left behind: pod meshcni-system/"+pod.Name+": interrupted again; "+
 		"it ends by itself within 3m0s, and this deletes it: kubectl delete pod --namespace meshcni-system "+pod.Name)
 	assert.Equal(t, []string{pod.Name}, k.left(t))
 	k.Remove(t, pod.Namespace, pod.Name)
@@ -301,11 +299,11 @@ func errandInterrupts(t *testing.T, c *cluster, k *errandKubelet, said *output) 
 	config.Impersonate.UserName = "alice"
 	alice, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
-	grant(t, k.world, "errands", "alice", map[string][]string{"pods": {"list", "get", "create"}, "pods/log": {"get"}, "daemonsets.apps": {"list"}})
+	grant(t, k.world, "jobs", "alice", map[string][]string{"pods": {"list", "get", "create"}, "pods/log": {"get"}, "daemonsets.apps": {"list"}})
 	k.next(nil)
-	out, err := (&cluster{Program: Program{Stderr: said}, client: alice, agentSelector: agentSelector}).errand(t.Context(), errand{Node: "a", Args: []string{"look"}})
-	var left *leftError
-	require.ErrorAs(t, err, &left)
-	assert.ErrorContains(t, err, `User "alice" cannot delete resource "pods"`)
+	c = &cluster{Program: Program{Stderr: said}, client: alice, agentSelector: agentSelector}
+	out, err := c.runJob(t.Context(), nodeJob{Node: "a", Args: []string{"look"}})
+	require.NoError(t, err)
+	assert.ErrorContains(t, c.left, `User "alice" cannot delete resource "pods"`)
 	assert.Equal(t, "look", string(out))
 }

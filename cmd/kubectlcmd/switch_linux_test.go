@@ -153,11 +153,11 @@ func TestSwitchRefuses(t *testing.T) {
 			})
 		}},
 		"it cannot be seen": {args: []string{"switch", "a", "--yes"}, code: 1, want: "read-only file system", prepare: func(*testing.T) {
-			y.errand = func(string) error { return errors.New("read-only file system") }
+			y.job = func(string) error { return errors.New("read-only file system") }
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			y.set(func() { y.change, y.errand = nil, nil })
+			y.set(func() { y.change, y.job = nil, nil })
 			if tc.prepare != nil {
 				tc.prepare(t)
 			}
@@ -181,7 +181,7 @@ func TestSwitchGoesBack(t *testing.T) {
 	}{
 		"our agent does not answer any more": {
 			prepare: func(y *yardNode, _ *testing.T) {
-				y.errand = func(words string) error {
+				y.job = func(words string) error {
 					y.silent.Store(words == "take" && y.takes.Add(1) == 2) // until the way back
 					return nil
 				}
@@ -196,7 +196,7 @@ func TestSwitchGoesBack(t *testing.T) {
 		"the list cannot be written": {
 			prepare: func(y *yardNode, _ *testing.T) {
 				takes := 0
-				y.errand = func(words string) error {
+				y.job = func(words string) error {
 					if words == "take" {
 						if takes++; takes == 2 { // after the dry run
 							return errors.New("no space left on device")
@@ -269,31 +269,22 @@ func TestSwitchLeavesPods(t *testing.T) {
 	t.Parallel()
 	y := newYardNode(t, false)
 	takes := 0
-	y.errand = func(words string) error {
+	y.job = func(words string) error {
 		if words == "take" {
 			takes++
 		}
 		return nil
 	}
-	y.remains = func() error {
-		if takes != 2 { // the first is the dry run
-			return nil
+	y.remains = func(c *cluster) {
+		if takes == 2 { // the first is the dry run
+			c.leave(errors.New("left behind: pod meshcni-system/meshcni-job-x: forbidden"))
 		}
-		return &leftError{namespace: "meshcni-system", pod: "meshcni-errand-x", err: errors.New("forbidden")}
 	}
 	code, out, errs := y.run(t, "switch", "a", "--yes")
 	assert.Equal(t, 1, code, out+errs)
 	assert.Contains(t, out, "a: switched: new pods are captured by our plugin alone\n")
 	assert.Equal(t, withOurs, y.text(t))
-	assert.Contains(t, errs, "kubectl-meshcni: left behind: pod meshcni-system/meshcni-errand-x: forbidden; ")
-
-	y.remains = func() error {
-		return &leftError{namespace: "meshcni-system", pod: "meshcni-errand-y", err: errors.New("forbidden")}
-	}
-	code, out, errs = y.run(t, "back", "a", "--yes")
-	assert.Equal(t, 1, code, out+errs)
-	assert.Contains(t, errs, "left behind: pod meshcni-system/meshcni-errand-y: forbidden; ")
-	assert.Equal(t, withOurs, y.text(t), "nothing has been done yet, so it ends there")
+	assert.Contains(t, errs, "kubectl-meshcni: left behind: pod meshcni-system/meshcni-job-x: forbidden\n")
 }
 
 // TestSwitchInterrupted: at each step an interrupt leaves a node that the same command carries over, and that back gives back.
@@ -308,7 +299,7 @@ func TestSwitchInterrupted(t *testing.T) {
 				takes := 0
 				y.set(func() {
 					y.paused = at == "its pod does not end"
-					y.errand = func(words string) error {
+					y.job = func(words string) error {
 						if words != "take" {
 							return nil
 						}
@@ -334,7 +325,7 @@ func TestSwitchInterrupted(t *testing.T) {
 				require.Equal(t, 1, code, out+errs)
 				assert.Contains(t, errs, "node a: interrupted; the same command goes on, and kubectl meshcni migrate back a goes back")
 				y.heard = nil
-				y.set(func() { y.paused, y.errand, y.change = false, nil, nil })
+				y.set(func() { y.paused, y.job, y.change = false, nil, nil })
 				if next == "switch" {
 					code, out, errs = y.run(t, "switch", "a")
 					require.Equal(t, 0, code, out+errs)
@@ -355,7 +346,7 @@ func TestSwitchWithoutAPIServer(t *testing.T) {
 	t.Parallel()
 	y := newYardNode(t, false)
 	gone, takes := errors.New("connection refused"), 0
-	y.errand = func(words string) error {
+	y.job = func(words string) error {
 		if takes++; takes > 1 {
 			return gone
 		}
@@ -366,7 +357,7 @@ func TestSwitchWithoutAPIServer(t *testing.T) {
 	assert.Contains(t, errs, "take the entry of istio-cni out: connection refused")
 	assert.Contains(t, errs, "and going back failed: node a: connection refused")
 	assert.Equal(t, withBoth, y.text(t))
-	y.set(func() { y.errand = nil })
+	y.set(func() { y.job = nil })
 	code, out, errs := y.run(t, "back", "a", "--yes")
 	require.Equal(t, 0, code, out+errs)
 	assert.Equal(t, withBoth, y.text(t))
