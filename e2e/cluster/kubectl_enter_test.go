@@ -27,7 +27,7 @@ func TestEnter(t *testing.T) {
 	nothingLeft := func(t *testing.T) {
 		t.Helper()
 		eventually(t, soon, "nothing is left", func() error {
-			if left := c.Run(t, "kubectl", "get", "pods", "-A", "-l", "meshcni.io/errand", "-o", "name"); left != "" {
+			if left := c.Run(t, "kubectl", "get", "pods", "-A", "-l", "meshcni.io/node-job", "-o", "name"); left != "" {
 				return errors.New(left)
 			}
 			return nil
@@ -51,7 +51,7 @@ func TestEnter(t *testing.T) {
 		code, out, errs := c.meshcni(t, "show", "-n", s.namespace, "cart", "--enter")
 		require.Equal(t, 0, code, errs)
 		assert.Regexp(t, `OUTPUT +1 +\d+ +\d+ +.*ISTIO_OUTPUT`, out)
-		assert.Regexp(t, `making pod `+system+`/meshcni-errand-\w+ on node node-1 to read the live rules of pod enter/cart\n`, errs)
+		assert.Regexp(t, `making pod `+system+`/meshcni-job-\w+ on node node-1 to read the live rules of pod enter/cart\n`, errs)
 		code, out, errs = c.meshcni(t, "explain", "-n", s.namespace, "cart", "--enter")
 		assert.Equal(t, 0, code, out+errs)
 		assert.Regexp(t, `live rules: [1-9]\d* of the mesh, 0 others\n`, out)
@@ -86,7 +86,7 @@ func TestEnter(t *testing.T) {
 		require.True(t, lines.Scan())
 		assert.Contains(t, lines.Text(), "making pod ")
 		eventually(t, soon, "the pod is there", func() error {
-			if c.Run(t, "kubectl", "get", "pods", "-n", system, "-l", "meshcni.io/errand", "-o", "name") == "" {
+			if c.Run(t, "kubectl", "get", "pods", "-n", system, "-l", "meshcni.io/node-job", "-o", "name") == "" {
 				return errors.New("no pod yet")
 			}
 			return nil

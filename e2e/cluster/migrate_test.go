@@ -151,7 +151,7 @@ func moveOver(t *testing.T, of switched) {
 		} else { // its agent puts it last
 			assert.Contains(t, chains(t, s.namespace, "again"), of.chain)
 		}
-		assert.Empty(t, c.Run(t, "kubectl", "get", "pods", "-A", "-l", "meshcni.io/errand", "-o", "name"))
+		assert.Empty(t, c.Run(t, "kubectl", "get", "pods", "-A", "-l", "meshcni.io/node-job", "-o", "name"))
 
 		s.kubectl(t, "delete", "pods", "both", "new", "again", "--timeout=60s")
 		uninstall(t, c)
