@@ -96,6 +96,7 @@ func TestNoTestWhereItWouldFail(t *testing.T) {
 	} {
 		assert.Empty(t, mustRender(t, ambientOn.with(v)).of("Pod"), what)
 	}
+	assert.Empty(t, mustRender(t, acme).of("Pod"), "the chart does not know how a pod of another product's mesh looks")
 	annotations := one[corev1.Pod](t, mustRender(t, values{"profile": "openshift"}), "Pod", "meshcni-test").Annotations
 	assert.Equal(t, "default/meshcni", annotations["k8s.v1.cni.cncf.io/networks"])
 }

@@ -66,6 +66,9 @@ func (m repairMode) in(dialect string) values {
 	return v
 }
 
+// acme is a product of others; internal/importtest renders its chart. The chart knows our own meshes only.
+var acme = values{"product": "acme", "dialect": "acme"}
+
 var dialectNames = []string{"istio", "linkerd", "kuma", "consul"}
 
 // everyMesh are those with a sidecar, and the one whose proxy is on the node.

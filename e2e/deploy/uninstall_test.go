@@ -177,6 +177,9 @@ func TestNamespacesByLabel(t *testing.T) {
 	assert.True(t, reads(mustRender(t, selector.with(values{"repair": values{"mode": "label"}})), "meshcni-repair-namespaces"))
 	assert.NotContains(t, configOf(t, mustRender(t, nil)), "exclude-namespace-selector")
 	assert.False(t, reads(mustRender(t, nil), "meshcni-plugin"))
+	other := mustRender(t, acme.with(values{"rbac": values{"namespaces": true}}))
+	assert.True(t, reads(other, "acme-plugin") && reads(other, "acme-repair-namespaces"), "a mesh of others, which may need it")
+	assert.False(t, reads(mustRender(t, acme), "acme-plugin"))
 }
 
 // TestCarefulDefaults: what a careful operator would turn on first is on.

@@ -34,7 +34,7 @@ the key away. Use: (dict "root" . "account" "agent"), or "plugin". Where the plu
 {{- if semverCompare "<1.31.0-0" .Capabilities.KubeVersion.Version }}{{ $annotations = $plugin }}{{ end -}}
 {{- if include "meshcni.holdsPods" . }}{{ $_ := set $annotations "ambient.istio.io/redirection" (list "enabled" "pending") }}{{ end -}}
 {{- if eq .Values.repair.mode "label" -}}
-{{- $label := .Values.repair.label | default "meshcni.io/not-redirected=true" | splitn "=" 2 -}}
+{{- $label := .Values.repair.label | default (printf "%snot-redirected=true" (include "meshcni.prefix" .)) | splitn "=" 2 -}}
 {{- $_ := set $labels $label._0 (list $label._1) -}}
 {{- end -}}
 {{- end -}}

@@ -117,13 +117,13 @@
   valueFrom:
     fieldRef:
       fieldPath: status.podIP
-- name: MESHCNI_DAEMONSET_NAME
+- name: {{ include "meshcni.envPrefix" . }}DAEMONSET_NAME
   value: {{ include "meshcni.name" . }}
-- name: MESHCNI_CONFIG_ID
+- name: {{ include "meshcni.envPrefix" . }}CONFIG_ID
   value: {{ include "meshcni.configName" . }}
 # An empty variable is one that is not set. Where iptables is run, it is run as the plugin runs it: the host's, with the host's files.
 # Namespaces are found by the host's paths.
-- name: MESHCNI_REPAIR_HOST_ROOT
+- name: {{ include "meshcni.envPrefix" . }}REPAIR_HOST_ROOT
   value: {{ ternary "/proc/1/root" "" (or .Values.ambient.enabled (include "meshcni.usesHostPrograms" . | eq "yes")) | quote }}
 {{- $r := $.Values.repair }}
 {{- $settings := dict
@@ -146,7 +146,7 @@
 {{- range $name := list "ANNOTATION" "BUDGET_NAMESPACE" "CLUSTER_BURST" "CLUSTER_RATE" "EXIT_CODES" "FIELD_SELECTOR" "FORCE_DELETE" "INIT_CONTAINER" "LABEL" "LABEL_SELECTOR" "MAX_BROKEN_SHARE" "MESSAGE" "MIN_BROKEN" "NODE_BURST" "NODE_RATE" "SPARE_UNMANAGED" "TRIAL_INTERVAL" "UNCAPTURED" "VERIFY_INTERVAL" }}
 {{- $value := get $settings $name }}
 {{- if or (kindIs "invalid" $value) (not (include "meshcni.repairs" $)) }}{{ $value = "" }}{{ end }}
-- name: MESHCNI_REPAIR_{{ $name }}
+- name: {{ include "meshcni.envPrefix" $ }}REPAIR_{{ $name }}
   value: {{ include "meshcni.literal" $value | quote }}
 {{- end }}
 {{- include "meshcni.argsAsEnv" . }}
@@ -158,13 +158,14 @@
 {{/* The agent's arguments as variables, so that programs which are run in its container by hand (kubectl exec) know them too. */}}
 {{- define "meshcni.argsAsEnv" -}}
 {{- $vars := dict -}}
+{{- $prefix := include "meshcni.envPrefix" . -}}
 {{- range list "agent" "ambient" "ambient-drain-timeout" "ambient-verify-interval" "chained" "cni-bin-dir" "cni-cache-dir" "cni-conf-dir" "cni-conf-name" "config" "detect" "health-address" "kubernetes-service-host" "kubernetes-service-port" "kubernetes-service-protocol" "metrics-address" "own-file" "plugin-config" "plugin-service-account" "ready-needs-proxy" "repair" "run-dir" "token-lifetime" "uninstall-on-exit" "zds-socket" -}}
-{{- $_ := set $vars (upper . | replace "-" "_" | printf "MESHCNI_%s") "" -}}
+{{- $_ := set $vars (upper . | replace "-" "_" | printf "%s%s" $prefix) "" -}}
 {{- end -}}
 {{- range include "meshcni.args" . | fromYamlArray -}}
 {{- $flag := regexFind "^--[a-z-]+=" . -}}
 {{- if $flag -}}
-{{- $name := $flag | trimPrefix "--" | trimSuffix "=" | upper | replace "-" "_" | printf "MESHCNI_%s" -}}
+{{- $name := $flag | trimPrefix "--" | trimSuffix "=" | upper | replace "-" "_" | printf "%s%s" $prefix -}}
 {{- $value := trimPrefix $flag . -}}
 {{- $again := and (eq $flag "--cni-bin-dir=") (get $vars $name) -}}
 {{- if hasKey $vars $name }}{{ $_ := set $vars $name (ternary (printf "%s,%s" (get $vars $name) $value) $value (not (not $again))) }}{{ end -}}

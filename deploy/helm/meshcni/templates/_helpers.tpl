@@ -32,10 +32,24 @@ nothing. Each template begins with it; only the first of a release does the work
 {{- end -}}
 {{- end -}}
 
-{{/* The DaemonSet's name. It begins with meshcni-node, which the plugin knows: it lets such pods through without credentials. */}}
-{{- define "meshcni.name" -}}{{ .Values.fullnameOverride | default "meshcni-node" }}{{- end -}}
+{{/* What follows from the product's name, as in the programs' Identity: the agent's program, with which the DaemonSet's name begins, since the
+plugin lets such pods through without credentials; the plugin's type; what begins labels and variables. */}}
+{{- define "meshcni.agent" -}}{{ .Values.product }}-node{{- end -}}
+{{- define "meshcni.type" -}}{{ .Values.product }}{{ if ne .Values.product "meshcni" }}-cni{{ end }}{{- end -}}
+{{- define "meshcni.prefix" -}}{{ .Values.product }}.io/{{- end -}}
+{{- define "meshcni.envPrefix" -}}{{ .Values.product | upper | replace "-" "_" }}_{{- end -}}
 
-{{- define "meshcni.appName" -}}{{ .Values.nameOverride | default "meshcni" }}{{- end -}}
+{{/* A file of the directory files, with the product's metrics and programs. Use: (list . NAME) */}}
+{{- define "meshcni.monitoring" -}}
+{{- with first . -}}
+{{- $text := .Files.Get (printf "files/%s" (last $)) | replace "meshcni_" (include "meshcni.envPrefix" . | lower) -}}
+{{- regexReplaceAll "meshcni(-node|-repair|-taint)" $text (printf "%s${1}" .Values.product) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "meshcni.name" -}}{{ .Values.fullnameOverride | default (include "meshcni.agent" .) }}{{- end -}}
+
+{{- define "meshcni.appName" -}}{{ .Values.nameOverride | default .Values.product }}{{- end -}}
 
 {{- define "meshcni.selector" -}}
 app.kubernetes.io/name: {{ include "meshcni.appName" . | quote }}
@@ -77,8 +91,8 @@ by labels, some by annotations. */}}
 {{- end -}}
 {{- define "meshcni.podAnnotations" -}}
 {{- $own := dict
-      "meshcni.io/settings" (include "meshcni.config" .)
-      "meshcni.io/plugin-config" (.Values.pluginConfig | default "")
+      (printf "%ssettings" (include "meshcni.prefix" .)) (include "meshcni.config" .)
+      (printf "%splugin-config" (include "meshcni.prefix" .)) (.Values.pluginConfig | default "")
       "kubectl.kubernetes.io/default-container" (include "meshcni.name" .)
       "sidecar.istio.io/inject" "false"
       "linkerd.io/inject" "disabled"
@@ -102,7 +116,7 @@ by labels, some by annotations. */}}
 the user's alone: a registry is that of the same image, so the digest holds there too; but a tag is asked for as it is, and so is
 what was imported on the nodes, which is known there by its tag only. */}}
 {{- define "meshcni.image" -}}
-{{- $release := .Chart.Annotations | default dict -}}
+{{- $release := eq .Values.product "meshcni" | ternary (.Chart.Annotations | default dict) dict -}}
 {{- with .Values.image -}}
 {{- $name := .repository -}}
 {{- $registry := .registry -}}
@@ -148,12 +162,12 @@ what was imported on the nodes, which is known there by its tag only. */}}
 of pods of Linkerd, and where ambient could have the pods of a sidecar; it leaves those of Istio's alone without being told. */}}
 {{- define "meshcni.readsNamespaces" -}}
 {{- $all := include "meshcni.dialects" . | fromYamlArray -}}
-{{- if or (has "linkerd" $all) (has "ambient" $all) .Values.excludeNamespaceSelector }}yes{{ end -}}
+{{- if or (has "linkerd" $all) (has "ambient" $all) .Values.excludeNamespaceSelector .Values.rbac.namespaces }}yes{{ end -}}
 {{- end -}}
 {{- define "meshcni.repairReadsNamespaces" -}}
 {{- $all := include "meshcni.dialects" . | fromYamlArray -}}
 {{- $shared := and (has "ambient" $all) (without (include "meshcni.sidecars" . | fromYamlArray) "istio") (include "meshcni.repairs" .) -}}
-{{- if or $shared (and (has "linkerd" $all) (include "meshcni.entersPods" .)) (and .Values.excludeNamespaceSelector (include "meshcni.repairs" .)) }}yes{{ end -}}
+{{- if or $shared (and (has "linkerd" $all) (include "meshcni.entersPods" .)) (and (or .Values.excludeNamespaceSelector .Values.rbac.namespaces) (include "meshcni.repairs" .)) }}yes{{ end -}}
 {{- end -}}
 
 {{/* The capabilities that a mode needs, a YAML list. Most of the agent's work needs none, but directories that are not root's
@@ -229,10 +243,10 @@ maxSurge: {{ dig "maxSurge" 0 $own | toJson }}
 maxUnavailable: {{ dig "maxUnavailable" (ternary 1 0 (has (dig "maxSurge" 0 $own | toString) (list "0" "0%"))) $own | toJson }}
 {{- end -}}
 
-{{/* The name of an object of this release: meshcni-NAME, with what fullnameOverride has after "meshcni-node", so that a second
+{{/* The name of an object of this release: meshcni-NAME, with what fullnameOverride has after the agent's name, so that a second
 release has its own. Use: (include "meshcni.own" (list . "plugin")) */}}
 {{- define "meshcni.own" -}}
-meshcni-{{ index . 1 }}{{ include "meshcni.name" (first .) | trimPrefix "meshcni-node" }}
+{{ (first .).Values.product }}-{{ index . 1 }}{{ include "meshcni.name" (first .) | trimPrefix (include "meshcni.agent" (first .)) }}
 {{- end -}}
 
 {{/* Makes a value mean itself in args and env, where $(NAME) is a reference; a whole number has no exponent. */}}
@@ -275,4 +289,4 @@ the one address at which it does. */}}
 {{- define "meshcni.serviceAccountName" -}}{{ .Values.serviceAccount.name | default (include "meshcni.own" (list . "node")) }}{{- end -}}
 {{- define "meshcni.pluginAccountName" -}}{{ .Values.pluginServiceAccount.name | default (include "meshcni.own" (list . "plugin")) }}{{- end -}}
 
-{{- define "meshcni.networkAttachment.file" -}}{{ .cni.confName | default "meshcni.conf" }}{{- end -}}
+{{- define "meshcni.networkAttachment.file" -}}{{ .cni.confName | default (printf "%s.conf" (include "meshcni.type" (dict "Values" .))) }}{{- end -}}

@@ -94,7 +94,7 @@ yes
 {{- define "meshcni.repairRole" -}}
 {{- $mode := .Values.repair.mode -}}
 {{- if eq $mode "auto" }}{{ $mode = ternary "delete" "none" (eq (include "meshcni.evicts" .) "yes") }}{{ end -}}
-meshcni-repair-{{ ternary "force-delete" $mode (and (eq .Values.repair.mode "delete") .Values.repair.forceDelete) }}
+{{ .Values.product }}-repair-{{ ternary "force-delete" $mode (and (eq .Values.repair.mode "delete") .Values.repair.forceDelete) }}
 {{- end -}}
 
 {{/* What the mode of repair needs, and nothing more: the rules of the file of that name in deploy/rbac. */}}

@@ -43,7 +43,7 @@ dnsPolicy: Default
 
 {{/* All Linux nodes but those that affinity keeps off; of a release beside another (fullnameOverride) only those of its nodeSelector. */}}
 {{- define "meshcni.uninstallNodes" -}}
-{{- $own := ternary dict .Values.nodeSelector (include "meshcni.name" . | eq "meshcni-node") }}
+{{- $own := ternary dict .Values.nodeSelector (include "meshcni.name" . | eq (include "meshcni.agent" .)) }}
 nodeSelector:
   {{- toYaml (merge (dict) $own (dict "kubernetes.io/os" "linux")) | nindent 2 }}
 {{- with .Values.affinity }}

@@ -11,12 +11,13 @@
 {{- end -}}
 {{- if and (eq (toString $.Values.cni.ownFile) "true") (not $.Values.cni.chained) }}{{- $bad = append $bad "cni.ownFile needs cni.chained: a list of our own holds the network's plugins too" }}{{- end -}}
 {{- with $.Values.cni.confName -}}
-{{- if and (eq (toString $.Values.cni.ownFile) "auto") $.Values.cni.chained (eq . "00-meshcni.conflist") }}{{- $bad = append $bad (printf "cni.confName %q: is the name of the list that cni.ownFile auto may keep, and cannot be the network's" .) }}
+{{- if and (eq (toString $.Values.cni.ownFile) "auto") $.Values.cni.chained (eq . (printf "00-%s.conflist" (include "meshcni.type" $))) }}{{- $bad = append $bad (printf "cni.confName %q: is the name of the list that cni.ownFile auto may keep, and cannot be the network's" .) }}
 {{- else if and (eq (toString $.Values.cni.ownFile) "true") (not (hasSuffix ".conflist" .)) }}{{- $bad = append $bad (printf "cni.confName %q: with cni.ownFile it must end in .conflist" .) }}{{- end -}}
 {{- if and (not $.Values.cni.chained) (hasSuffix ".conflist" .) }}{{- $bad = append $bad (printf "cni.confName %q: without cni.chained it must end in .conf or .json" .) }}{{- end -}}
 {{- end -}}
 {{- with $.Values.fullnameOverride -}}
-{{- if not (or (eq . "meshcni-node") (hasPrefix "meshcni-node-" .)) }}{{- $bad = append $bad (printf "fullnameOverride %q must be meshcni-node or begin with meshcni-node-: by that the plugin knows the agent's own pods, and lets them start" .) }}{{- end -}}
+{{- $agent := include "meshcni.agent" $ -}}
+{{- if not (or (eq . $agent) (hasPrefix (printf "%s-" $agent) .)) }}{{- $bad = append $bad (printf "fullnameOverride %q must be %[2]s or begin with %[2]s-: by that the plugin knows the agent's own pods, and lets them start" . $agent) }}{{- end -}}
 {{- end -}}
 {{- if and $.Values.networkAttachmentDefinition.enabled $.Values.cni.chained }}{{- $bad = append $bad "networkAttachmentDefinition.enabled needs cni.chained false: Multus would add the plugin to pods that the chain has added it to already" }}{{- end -}}
 {{- if and $.Values.metrics.enabled (eq ($.Values.metrics.port | int) ($.Values.health.port | int)) }}{{- $bad = append $bad "metrics.port and health.port must differ" }}{{- end -}}
@@ -28,6 +29,9 @@
 {{- end -}}
 {{- end -}}
 {{- if and $.Values.metrics.serviceMonitor.enabled $.Values.metrics.podMonitor.enabled }}{{- $bad = append $bad "metrics.serviceMonitor and metrics.podMonitor together would count everything twice" }}{{- end -}}
+{{- if eq .Values.product "meshcni" -}}
+{{- range include "meshcni.dialects" . | fromYamlArray }}{{ if not (has . (list "istio" "linkerd" "kuma" "consul" "ambient")) }}{{- $bad = append $bad (printf "dialect %q: known is istio, linkerd, kuma, consul, ambient" .) }}{{ end }}{{ end -}}
+{{- end -}}
 {{- if and (has "ambient" (include "meshcni.dialects" . | fromYamlArray)) (not (get ($.Values.ambient | default dict) "enabled")) }}{{- $bad = append $bad "dialect ambient needs ambient.enabled: its pods wait for an agent that hands them to the node's proxy" }}{{- end -}}
 {{- $acts := or (not (has $.Values.repair.mode (list "none" "auto"))) (include "meshcni.verifies" .) -}}
 {{- if and $acts (eq (include "meshcni.sidecars" . | fromYamlArray | join ",") "consul") (not (and $.Values.repair.initContainer $.Values.repair.exitCodes)) }}{{- $bad = append $bad "repair.initContainer and repair.exitCodes must be set for consul, which has no container of its own that checks redirection: repair criteria: no init container to look at" }}{{- end -}}
@@ -55,7 +59,7 @@
 {{- end -}}
 {{- $flags := include "meshcni.flags" . | splitList " " -}}
 {{- range .Values.extraArgs -}}
-{{- if not (has (regexFind "^--[^=]*" . | trimPrefix "--") $flags) }}{{- $bad = append $bad (printf "extraArgs %q: meshcni-node run has no such flag" .) }}{{- end -}}
+{{- if not (has (regexFind "^--[^=]*" . | trimPrefix "--") $flags) }}{{- $bad = append $bad (printf "extraArgs %q: %s run has no such flag" . (include "meshcni.agent" $)) }}{{- end -}}
 {{- end -}}
 {{- if eq .Values.updateStrategy.type "RollingUpdate" -}}
 {{- $roll := include "meshcni.rollingUpdate" . | fromYaml -}}

@@ -32,7 +32,7 @@ than Istio's select its pods. Nothing is tested in a namespace that is left alon
 {{- define "meshcni.tested" -}}
 {{- $tested := list -}}
 {{- if and .Values.tests.enabled (not (has .Release.Namespace (include "meshcni.excluded" . | fromYamlArray))) (not .Values.pluginConfig) -}}
-{{- with include "meshcni.sidecars" . | fromYamlArray }}{{ $tested = append $tested (first .) }}{{ end -}}
+{{- with include "meshcni.sidecars" . | fromYamlArray }}{{ if hasKey (include "meshcni.testMesh" $ | fromYaml) (first .) }}{{ $tested = append $tested (first .) }}{{ end }}{{ end -}}
 {{- if and .Values.ambient.enabled (eq (toJson .Values.ambient.enablementSelectors) (include "meshcni.ambientSelectors" . | fromYamlArray | toJson)) }}{{ $tested = append $tested "ambient" }}{{ end -}}
 {{- end -}}
 {{- toYaml $tested -}}
@@ -75,7 +75,7 @@ port it goes to. Use: (dict "root" . "dialect" "…" "name" "…" "user" 1000 "p
 - name: {{ .name }}
   image: {{ include "meshcni.image" .root | quote }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-  command: [/usr/local/bin/meshcni-redirect]
+  command: [/usr/local/bin/{{ .root.Values.product }}-redirect]
   args:
     - validate
     - --dialect={{ .dialect }}
