@@ -31,5 +31,5 @@ spec: {containers: [{name: app}, {name: istio-proxy}]}`))
 	// Output:
 	// The plugin captures this pod: its connections go through Istio (sidecar), though some may get past it.
 	//   past the mesh: ipv6 bypasses the mesh if the pod's kernel has it, which is not known here: the family is not captured
-	//     to close it: capture the family (Istio: ISTIO_DUAL_STACK=true on the proxy), or discard its traffic with uncaptured_family: drop (uncapturedFamily in the chart's values)
+	//     to close it: Capture it (Istio: ISTIO_DUAL_STACK=true on the proxy), or set uncapturedFamily: drop.
 }

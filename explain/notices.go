@@ -16,19 +16,17 @@ import (
 	"github.com/meshcni/meshcni/warning"
 )
 
-// closing is the remedy of each bypass.
-var closing = map[dialect.BypassCode]string{
-	dialect.BypassIPv4:    "capture the family, or discard its traffic with uncaptured_family: drop (uncapturedFamily in the chart's values)",
-	dialect.BypassIPv6:    "capture the family (Istio: ISTIO_DUAL_STACK=true on the proxy), or discard its traffic with uncaptured_family: drop (uncapturedFamily in the chart's values)",
-	dialect.BypassProxyID: "give that container another runAsUser and runAsGroup; refuse_proxy_uid: true refuses such pods",
-	dialect.BypassNetRaw:  "drop that container's capabilities (securityContext.capabilities.drop: [ALL]); refuse_net_raw: true refuses such pods",
+// remedy is what helps with a code.
+func remedy(k status.Kind, c string) string {
+	row, _ := status.Lookup(k, status.Code(c))
+	return row.Remedy()
 }
 
 func (x Explanation) past() []Notice {
 	all := []Notice{}
 	for _, b := range x.Plan.Bypasses {
 		what, _, _ := strings.Cut(b.String(), "; ") // what closes it is said below
-		all = append(all, Notice{string(b.Code), what, closing[b.Code]})
+		all = append(all, Notice{string(b.Code), what, remedy(status.KindBypass, string(b.Code))})
 	}
 	return all
 }
@@ -60,24 +58,11 @@ func (x Explanation) excluded() []Notice {
 	return all
 }
 
-// cures say what helps against a warning.
-var cures = map[warning.Code]string{
-	warning.Invalid:          "correct the value: until then the setting counts as not set",
-	warning.Deprecated:       "write the new key",
-	warning.Unknown:          "see that the key is spelled right, or take it out",
-	warning.NoEffect:         "take the setting out, or see why it was meant to have an effect",
-	warning.Contradiction:    "make the two agree",
-	warning.Fallback:         "nothing, if what is assumed is right",
-	warning.FamilyAbsent:     "nothing: a family that is not there carries no traffic",
-	warning.FamilyDropped:    "nothing, if the family is not to be used; else capture it",
-	dialect.WarningContested: "if that is not meant, change the order of the plugin's dialects, or take one mesh's proxy out of the pod",
-}
-
 func (x Explanation) warned() []Notice {
 	all := []Notice{}
 	for _, list := range []warning.List{x.Plan.Decision.Warnings, x.Plan.Warnings} {
 		for _, w := range list {
-			all = append(all, Notice{string(w.Code), w.Text, cures[w.Code]})
+			all = append(all, Notice{string(w.Code), w.Text, remedy(status.KindWarning, string(w.Code))})
 		}
 	}
 	return all

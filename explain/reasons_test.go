@@ -157,10 +157,12 @@ func TestEveryReason(t *testing.T) {
 // TestEveryNotice: each way past the mesh, each field that excludes and each warning comes with what helps.
 func TestEveryNotice(t *testing.T) {
 	for _, code := range dialect.BypassCodes {
-		assert.NotEmpty(t, explain.Closing[code], code)
+		row, _ := status.Lookup(status.KindBypass, status.Code(code))
+		assert.NotEmpty(t, row.Do, code)
 	}
 	for _, code := range append(warning.Codes(), dialect.WarningContested) {
-		assert.NotEmpty(t, explain.Cures[code], code)
+		row, _ := status.Lookup(status.KindWarning, status.Code(code))
+		assert.NotEmpty(t, row.Do, code)
 	}
 	// An example of the playground for each annotation that excludes something has a notice.
 	excluding := 0

@@ -7,13 +7,13 @@ import (
 	"go/ast"
 	"go/parser"
 	gotoken "go/token"
-	"os"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/status"
 )
 
 // codesIn returns the constants of the type in a file.
@@ -44,22 +44,12 @@ func codesIn(t *testing.T, file, typ string) (codes []string) {
 	return codes
 }
 
-// TestEveryNotReadyCodeIsExplained: the page has each code by which an agent is not ready, and no other.
+// TestEveryNotReadyCodeIsExplained: package status has each code by which an agent is not ready, and no other.
 func TestEveryNotReadyCodeIsExplained(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/troubleshooting.md")
-	require.NoError(t, err)
-	_, section, ok := strings.Cut(string(page), "\n## The node is not ready\n")
-	require.True(t, ok)
-	section, _, ok = strings.Cut(section, "\n### ")
-	require.True(t, ok)
 	var explained []string
-	for line := range strings.Lines(section) {
-		if cells := strings.Split(line, "|"); len(cells) == 5 && strings.HasPrefix(cells[1], " `") {
-			explained = append(explained, strings.Trim(cells[1], " `"))
-			assert.NotEmpty(t, strings.TrimSpace(cells[2]))
-			assert.NotEmpty(t, strings.TrimSpace(cells[3]))
-		}
+	for _, c := range status.Codes(status.KindReadiness) {
+		explained = append(explained, string(c))
 	}
 	assert.ElementsMatch(t, append(codesIn(t, "../installer/codes.go", "Code"), codesIn(t, "notready.go", "Code")...), explained)
 }

@@ -19,5 +19,5 @@ func ExamplePod_Row() {
 	}
 	// Output:
 	// shop/cart is failed: it started before the plugin was on its node, or while its entry was gone
-	// - Start the pod anew, by its owner: kubectl rollout restart of the Deployment, say
+	// - Restart it, by kubectl rollout restart of its owner
 }

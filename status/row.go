@@ -27,8 +27,8 @@ type Remedy string
 
 // Remedies that a program which knows the pod replaces by the command for it.
 const (
-	Restart Remedy = "Start the pod anew, by its owner: kubectl rollout restart of the Deployment, say"
-	BeSure  Remedy = "To be sure, start the pod anew"
+	Restart Remedy = "Restart it, by kubectl rollout restart of its owner"
+	BeSure  Remedy = "To be sure, restart it"
 )
 
 // Row is what people are told of a code.
@@ -58,7 +58,7 @@ var pages = map[Kind]string{
 }
 
 // table has a row for each code of each kind.
-var table = slices.Concat(decisions, podTable, nodeTable, findingTable,
+var table = slices.Concat(decisions, podTable, nodeTable, findingTable, settingTable, alertTable,
 	of(KindNow, present), of(KindCheck, checks), of(KindOutcome, outcomes), of(KindAttempt, attempts), of(KindVerification, verifications))
 
 func of(k Kind, rows []Row) []Row {
@@ -95,8 +95,8 @@ func Lookup(k Kind, c Code) (Row, bool) {
 // does not know it.
 func Rows(c Code) (all []Row) {
 	for _, r := range table {
-		if r.Code == c || r.Event == string(c) && c != "" {
-			all = append(all, r.complete())
+		if r = r.complete(); r.Code == c || r.Event == string(c) && c != "" {
+			all = append(all, r)
 		}
 	}
 	return all
@@ -127,5 +127,17 @@ func (r Row) complete() Row {
 	if r.Page == "" {
 		r.Page = pages[r.Kind]
 	}
+	if r.Kind == KindReadiness || r.Kind == KindNotice {
+		r.Event = camel(string(r.Code))
+	}
 	return r
+}
+
+// camel is a code as a reason of events.
+func camel(code string) string {
+	var b strings.Builder
+	for word := range strings.SplitSeq(code, "-") {
+		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	return b.String()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"os"
 	"strings"
 	"testing"
 
@@ -61,23 +60,6 @@ func pending(s *subject) { s.pod.Status = corev1.PodStatus{Phase: corev1.PodPend
 
 func notReady(s *subject) {
 	s.node.Ready, s.node.NotReady = false, []string{"no-kubeconfig: it is not there"}
-}
-
-// TestPresentCodesDocumented: each code of a pod that is not only a reason is on the page.
-func TestPresentCodesDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/kubectl.md")
-	require.NoError(t, err)
-	for _, code := range status.Codes(status.KindNow) {
-		assert.Contains(t, string(page), "`"+string(code)+"`")
-	}
-	for _, code := range explain.Codes()[:6] {
-		assert.Contains(t, string(page), "`"+string(code)+"`")
-	}
-	page, err = os.ReadFile("../../docs/troubleshooting.md")
-	require.NoError(t, err)
-	for _, code := range explain.Codes()[6:] {
-		assert.Contains(t, string(page), "| `"+string(code)+"` |")
-	}
 }
 
 // TestTroubles: of all that is wrong with a pod the cause is told, with what helps, and nothing else first.

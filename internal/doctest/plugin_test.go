@@ -21,24 +21,23 @@ func pluginKeys(t *testing.T, agents []flagHelp) string {
 	require.NoError(t, err)
 	keys := append(keysOf(t, "", reflect.ValueOf(plain)), keysOf(t, "kubernetes.", reflect.ValueOf(plain.Kubernetes))...)
 	var b strings.Builder
-	b.WriteString("| key | default | as the agent's |\n|---|---|---|\n")
 	for _, k := range keys {
 		flag := strings.ReplaceAll(strings.TrimPrefix(k.key, "kubernetes."), "_", "-")
-		means, value := "`--"+flag+"`", k.value
+		means, value := "", k.value
 		switch {
 		case k.key == "ambient": // an object; the flag of that name switches the mode on
-			means = "[settings](dialects/ambient.md#settings) of that dialect"
+			means = ": [settings](dialects/ambient.md#settings) of that dialect"
 		case k.key == "kubernetes.kubeconfig":
-			means = "the file in `--run-dir`"
+			means = ": in `--run-dir`"
 		default:
 			at := slices.IndexFunc(agents, func(f flagHelp) bool { return f.name == flag })
 			require.GreaterOrEqual(t, at, 0, "no flag of the agent is the key %s", k.key)
 			value = cmp.Or(value, agents[at].byDefault) // which the plugin's program chooses, as the agent's does
 		}
 		if value != "" {
-			value = "`" + value + "`"
+			value = " (`" + value + "`)"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.key, value, means)
+		fmt.Fprintf(&b, "- `%s`%s%s\n", k.key, value, means)
 	}
 	return b.String()
 }

@@ -84,7 +84,7 @@ func beside(flags, agents []flagHelp) string {
 			own = append(own, f)
 		}
 	}
-	return "As [the agent's](#the-node-agent): " + strings.Join(shared, ", ") + ".\n\n" + table(own)
+	return "As [the agent's](#the-node-agent): " + strings.Join(shared, " ") + "\n\n" + table(own)
 }
 
 // variable is the name of a flag in the environment, which every flag of the agent has. Some have an older one too.
@@ -92,29 +92,28 @@ func variable(flag string) string {
 	return "MESHCNI_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
-
+// table is a list of flags: "- `--name kind` (`default`): what it is for".
 func table(flags []flagHelp) string {
 	var b strings.Builder
-	code := func(s string) string {
-		if s == "" {
-			return ""
-		}
-		return "`" + cell(s) + "`"
-	}
-	b.WriteString("| flag | default | |\n|---|---|---|\n")
 	for _, f := range flags {
-		name := code("--" + strings.TrimSpace(f.name+" "+f.kind))
+		name := "`--" + strings.TrimSpace(f.name+" "+f.kind) + "`"
 		if f.short != "" {
-			name = code("-"+f.short) + ", " + name
+			name = "`-" + f.short + "`, " + name
 		}
-		usage := cell(f.usage)
+		if f.byDefault != "" {
+			name += " (`" + f.byDefault + "`)"
+		}
+		usage := f.usage
+		var also []string
 		for _, e := range f.env {
-			if e != variable(f.name) {
-				usage += " (also " + code(e) + ")"
+			if e != variable(f.name) && (slices.Contains(f.env, variable(f.name)) || "MESHCNI_"+e != variable(f.name)) { // the others' is in the prose
+				also = append(also, "`"+e+"`")
 			}
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, code(f.byDefault), usage)
+		if len(also) > 0 {
+			usage += " (also " + strings.Join(also, ", ") + ")"
+		}
+		fmt.Fprintf(&b, "- %s: %s\n", name, usage)
 	}
 	return b.String()
 }
@@ -154,7 +153,7 @@ func generated(t *testing.T, page string, want map[string]string) {
 	}
 	for i, line := range strings.Split(made, "\n") {
 		if lines := strings.Split(text, "\n"); i >= len(lines) || line != lines[i] {
-			require.Fail(t, "a table is not what the code says; write it anew: go test ./internal/doctest -run 'Reference|StatusCodes' -update",
+			require.Fail(t, "a part is not what the code says; write it anew: go test ./internal/doctest -run 'Reference|StatusCodes' -update",
 				"%s:%d should be: %s", page, i+1, line)
 		}
 	}

@@ -1,8 +1,9 @@
 package doctest
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -10,50 +11,78 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/status"
 )
 
-// rowsOf are the rows of each kind of code.
-func rowsOf() map[status.Kind][]status.Row {
-	rows := map[status.Kind][]status.Row{}
-	for _, r := range status.Table() {
-		rows[r.Kind] = append(rows[r.Kind], r)
-	}
-	return rows
+// places are the pages on which the codes of each kind stand, under <!-- generated: codes of KIND -->.
+var places = map[status.Kind]string{
+	status.KindFinding: "docs/check.md", status.KindNow: "docs/kubectl.md", status.KindTaint: "docs/taint.md",
 }
 
 // TestStatusCodes: the pages have each code of package status, with what programs say of it. To write them anew:
 //
 //	go test ./internal/doctest -run StatusCodes -update
 func TestStatusCodes(t *testing.T) {
-	tables := map[string]string{}
-	for kind, rows := range rowsOf() {
+	rows := map[status.Kind][]status.Row{}
+	for _, r := range status.Table() {
+		rows[r.Kind] = append(rows[r.Kind], r)
+	}
+	parts := map[string]map[string]string{}
+	for kind, rows := range rows {
+		page := cmp.Or(places[kind], troubleshooting)
+		if parts[page] == nil {
+			parts[page] = map[string]string{}
+		}
+		text := codeList(rows)
 		switch kind {
 		case status.KindFinding:
-		case status.KindDecision, status.KindNow, status.KindCheck, status.KindOutcome, status.KindAttempt, status.KindVerification:
-			// Their tables are by hand, since they group codes or have an event beside each; tests of repair, kubectlcmd and here miss none.
-		default:
-			tables["codes of "+string(kind)] = statusTable(rows)
+			text = codeSections(rows, func(status.Row) string { return "" })
+		case status.KindAlert:
+			severities := map[status.Code]string{}
+			for _, a := range alerts(t) {
+				severities[status.Code(a.Alert)] = a.Labels["severity"]
+			}
+			text = codeSections(rows, func(r status.Row) string { return "*" + severities[r.Code] + "*: " })
 		}
+		parts[page]["codes of "+string(kind)] = text
 	}
-	generated(t, troubleshooting, tables)
-	generated(t, "docs/check.md", map[string]string{"findings": statusSections(rowsOf()[status.KindFinding])})
+	for page, part := range parts {
+		generated(t, page, part)
+	}
 }
 
-// statusTable has a row for each code, in a table for each combination of states. What many rows would say is said once.
-func statusTable(rows []status.Row) string {
+// codeList has a line for each code, under each combination of states. A remedy of many codes is written once, above.
+func codeList(rows []status.Row) string {
 	var b strings.Builder
-	usual := usualRemedy(rows)
-	if usual != "" {
-		fmt.Fprintf(&b, "\\*: %s.\n\n", usual)
+	count, events := map[status.Remedy]int{}, map[string]bool{}
+	for _, r := range rows {
+		events[r.Event] = true
+		for _, d := range r.Do {
+			count[d]++
+		}
+	}
+	signs, mark := map[status.Remedy]string{}, 'a'
+	for _, r := range rows {
+		for _, d := range r.Do {
+			if count[d] > 1 && len(strings.Fields(string(d))) > 4 && signs[d] == "" {
+				signs[d] = "**" + string(mark) + "**"
+				mark++
+				fmt.Fprintf(&b, "%s: %s.\n\n", signs[d], d)
+			}
+		}
 	}
 	var order []string
 	byStates := map[string][]status.Row{}
 	for _, r := range rows {
 		var states []string
-		for _, s := range r.States {
-			states = append(states, "`"+string(s)+"`")
+		if r.Kind == status.KindPod { // the states of a decision go without saying
+			for _, s := range r.States {
+				states = append(states, "`"+string(s)+"`")
+			}
 		}
 		key := strings.Join(states, ", ")
 		if byStates[key] == nil {
@@ -61,66 +90,99 @@ func statusTable(rows []status.Row) string {
 		}
 		byStates[key] = append(byStates[key], r)
 	}
-	line := func(cells ...string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
 	for _, states := range order {
-		rows := byStates[states]
 		switch {
 		case states != "":
 			fmt.Fprintf(&b, "%s:\n\n", states)
 		case len(order) > 1:
-			b.WriteString("Of what the agent answers and finds, beside these:\n\n")
+			b.WriteString("What the agent answers beside these:\n\n")
 		}
-		head := []string{"code", "what it means"}
-		helped := slices.ContainsFunc(rows, func(r status.Row) bool { return len(r.Do) > 0 })
-		if helped {
-			head = append(head, "what to do")
-		}
-		line(head...)
-		b.WriteString(strings.Repeat("|---", len(head)) + "|\n")
-		for _, r := range rows {
-			cells := []string{"`" + string(r.Code) + "`", cell(r.Sentence)}
-			if helped {
-				if i := slices.Index(r.Do, status.Remedy(usual)); i >= 0 {
-					r.Do[i] = `\*`
-				}
-				cells = append(cells, cell(strings.TrimSuffix(r.Remedy(), ".")))
+		for _, r := range byStates[states] {
+			fmt.Fprintf(&b, "- `%s`", r.Code)
+			if r.Event != "" && len(events) > 1 && r.Kind != status.KindReadiness && r.Kind != status.KindNotice { // where it is not the code itself
+				fmt.Fprintf(&b, " (`%s`)", r.Event)
 			}
-			line(cells...)
+			fmt.Fprintf(&b, ": %s.", r.Sentence)
+			for _, d := range r.Do {
+				b.WriteString(" " + cmp.Or(signs[d], string(d)+"."))
+			}
+			b.WriteString("\n")
 		}
 		b.WriteString("\n")
 	}
 	return b.String()
 }
 
-// usualRemedy is what helps with most codes, if anything helps with more than four.
-func usualRemedy(rows []status.Row) (usual string) {
-	count := map[status.Remedy]int{}
-	for _, r := range rows {
-		for _, d := range r.Do {
-			if count[d]++; count[d] > max(4, count[status.Remedy(usual)]) {
-				usual = string(d)
-			}
-		}
-	}
-	return usual
-}
-
-// statusSections has a section for each code.
-func statusSections(rows []status.Row) string {
+// codeSections has a section for each code, which begins with what is said before its sentence.
+func codeSections(rows []status.Row, before func(status.Row) string) string {
 	var b strings.Builder
 	for _, r := range rows {
 		first, size := utf8.DecodeRuneInString(r.Sentence)
-		fmt.Fprintf(&b, "### %s\n\n%c%s. %s\n\n", r.Code, unicode.ToUpper(first), r.Sentence[size:], r.Remedy())
+		fmt.Fprintf(&b, "### %s\n\n%s%c%s. %s\n\n", r.Code, before(r), unicode.ToUpper(first), r.Sentence[size:], r.Remedy())
 	}
 	return b.String()
+}
+
+type alertRule struct {
+	Alert               string
+	Labels, Annotations map[string]string
+}
+
+// alerts are the alert rules.
+func alerts(t *testing.T) (all []alertRule) {
+	t.Helper()
+	var file struct {
+		Groups []struct{ Rules []alertRule }
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, "deploy/monitoring/meshcni.rules.yaml")), &file))
+	for _, g := range file.Groups {
+		all = append(all, g.Rules...)
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// TestAlerts: each alert has its row, and its runbook is the row's page.
+func TestAlerts(t *testing.T) {
+	var names []status.Code
+	for _, a := range alerts(t) {
+		names = append(names, status.Code(a.Alert))
+		row, _ := status.Lookup(status.KindAlert, status.Code(a.Alert))
+		assert.Equal(t, row.URL(), a.Annotations["runbook_url"], a.Alert)
+	}
+	assert.ElementsMatch(t, status.Codes(status.KindAlert), names)
+}
+
+// TestNodeEvents: the reason of a node's event is the one by which its code's row is found.
+func TestNodeEvents(t *testing.T) {
+	for _, r := range status.Table() {
+		if r.Kind == status.KindReadiness || r.Kind == status.KindNotice {
+			assert.Equal(t, nodeevents.Reason(string(r.Code)), r.Event)
+			assert.Contains(t, status.Rows(status.Code(r.Event)), r)
+		}
+	}
+}
+
+// TestEventsOfPods: each reason of an event that our programs write is found in the table.
+func TestEventsOfPods(t *testing.T) {
+	reason := regexp.MustCompile(`"((?:Mesh|AgentTaint)[A-Z][A-Za-z]+)"`)
+	found := 0
+	for path, text := range sources(t, "cmd", "nodeproxy", "repair", "nodeagent", "installer") {
+		for _, m := range reason.FindAllStringSubmatch(text, -1) {
+			found++
+			assert.NotEmpty(t, status.Rows(status.Code(m[1])), "%s: event %s", path, m[1])
+		}
+	}
+	assert.Greater(t, found, 7)
 }
 
 // TestStatusIsWhole: package status has each code that is declared elsewhere.
 func TestStatusIsWhole(t *testing.T) {
 	for kind, declared := range map[status.Kind][]string{
-		status.KindNotice: constants(t, "installer", "NoticeCode"),
-		status.KindCause:  constants(t, "installer", "Cause"),
-		status.KindBypass: constants(t, "dialect", "BypassCode"),
+		status.KindNotice:  constants(t, "installer", "NoticeCode"),
+		status.KindCause:   constants(t, "installer", "Cause"),
+		status.KindBypass:  constants(t, "dialect", "BypassCode"),
+		status.KindWarning: append(constants(t, "warning", "Code"), string(dialect.WarningContested)),
 	} {
 		var codes []string
 		for _, c := range status.Codes(kind) {

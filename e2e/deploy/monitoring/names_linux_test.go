@@ -1,6 +1,7 @@
 package monitoring_test
 
 import (
+	"flag"
 	"maps"
 	"os"
 	"path/filepath"
@@ -141,38 +142,49 @@ func TestMetricsDocumented(t *testing.T) {
 	}
 	text, err := os.ReadFile(top + reference)
 	require.NoError(t, err)
-	_, section, found := strings.Cut(string(text), "\n## Metrics\n")
+	before, rest, found := strings.Cut(string(text), "<!-- metrics, from their help -->\n")
 	require.True(t, found)
-	section, _, _ = strings.Cut(section, "\n## ")
-	for name := range agent {
-		if strings.HasPrefix(name, "meshcni_") && !regexp.MustCompile(`_(bucket|sum|count)$`).MatchString(name) {
-			listed := regexp.MustCompile("(?m)^\\| .*`" + name + "[`{]").MatchString(section)
-			assert.True(t, listed, "%s does not list %s", reference, name)
-		}
+	_, after, found := strings.Cut(rest, "<!-- end -->")
+	require.True(t, found)
+	made := before + "<!-- metrics, from their help -->\n\n" + metricList(agent) + "\n<!-- end -->" + after
+	if *update {
+		require.NoError(t, os.WriteFile(top+reference, []byte(made), 0o644)) //nolint:gosec // a source file
+		return
 	}
+	require.Equal(t, made, string(text), "write the list of metrics anew: go test ./e2e/deploy/monitoring -run MetricsDocumented -update")
 }
 
-// labelsOf returns the labels that the reference explains.
-func labelsOf(t *testing.T) (labels []string) {
-	t.Helper()
-	text, err := os.ReadFile("../../docs/troubleshooting.md")
-	require.NoError(t, err)
-	_, table, found := strings.Cut(string(text), "\n| label | |\n")
-	require.True(t, found)
-	table, _, _ = strings.Cut(table, "\n\n")
-	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]*) \|`).FindAllStringSubmatch(table, -1) {
-		for _, name := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(row[1], -1) {
-			assert.NotContains(t, labels, name[1], "two meanings")
-			labels = append(labels, name[1])
+var update = flag.Bool("update", false, "write the list of metrics anew")
+
+// metricList has a line for each metric of ours, with its labels and its help.
+func metricList(agent map[string]metric) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(agent)) {
+		m := agent[name]
+		if !strings.HasPrefix(name, "meshcni_") || regexp.MustCompile(`_(bucket|sum|count)$`).MatchString(name) {
+			continue
 		}
+		b.WriteString("- `" + name)
+		if len(m.labels) > 0 {
+			b.WriteString("{" + strings.Join(m.labels, ",") + "}")
+		}
+		help, _, _ := strings.Cut(strings.ReplaceAll(strings.Trim(m.help, `"`), `\"`, `"`), ". ") // its first sentence
+		b.WriteString("`: " + strings.TrimSuffix(help, ".") + "\n")
 	}
-	require.NotEmpty(t, labels)
-	return labels
+	return b.String()
 }
 
-// TestLabels: each label has one meaning, in the reference; times are timestamps.
+// labels has the one meaning of each label.
+var labels = map[string]string{
+	"code": "of readiness", "cni_code": "of a CNI error", "verb": "a CNI command", "http_status": "of a request to the API server", "method": "of a request to the API server",
+	"reason": "why", "outcome": "how an attempt ended", "result": "how a comparison or a reload ended", "state": "of what is counted; each is in one", "fill": "likewise, of a table",
+	"action": "of repair", "step": "of agent or hand-over", "change": "to a taint", "cause": "what others changed of the installation", "kind": "what was missing in a pod",
+	"dialect": "a mesh", "plugin": "another's plugin type", "bypass": "a way past the mesh", "level": "of a record", "request": "on the agent's socket", "object": "with what a token ends",
+	"pod_namespace": "of a pod", "pod_name": "of a pod", "program": "of the build", "version": "of the build", "revision": "of the build", "goversion": "of the build", "le": "of a histogram",
+}
+
+// TestLabels: each label has one meaning; times are timestamps.
 func TestLabels(t *testing.T) {
-	meant := append(labelsOf(t), "le")
 	used := map[string]bool{"le": true}
 	for name, m := range exported(t) {
 		assert.NotRegexp(t, `_age_`, name)
@@ -180,11 +192,11 @@ func TestLabels(t *testing.T) {
 			continue
 		}
 		for _, label := range m.labels {
-			assert.Contains(t, meant, label, "of %s", name)
+			assert.Contains(t, labels, label, "of %s", name)
 			used[label] = true
 		}
 	}
-	for _, label := range meant {
+	for label := range labels {
 		assert.True(t, used[label], "no metric has the label %s", label)
 	}
 }
