@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"context"
 	"errors"
 	"io"
 
@@ -60,7 +61,7 @@ func (c Comparison) WriteTo(w io.Writer) (int64, error) {
 }
 
 // CompareLive compares the rules of a live pod, which come first in the report, with the pod's. [compare.Parse] reads saved ones.
-func (x Explanation) CompareLive(live ruleset.Live) (Comparison, error) {
+func (x Explanation) CompareLive(ctx context.Context, live ruleset.Live) (Comparison, error) {
 	saved, err := live.Ruleset(x.Plan.Ruleset)
 	var foreign *ruleset.ForeignError
 	if errors.As(err, &foreign) {
@@ -71,18 +72,15 @@ func (x Explanation) CompareLive(live ruleset.Live) (Comparison, error) {
 	if err != nil {
 		return Comparison{}, err
 	}
-	return x.Compare(saved)
+	return x.Compare(ctx, saved)
 }
 
 // Compare compares other rules, which come first in the report, with the pod's.
-func (x Explanation) Compare(other ruleset.Ruleset) (Comparison, error) {
-	c, ours := x.comparison(), x.Plan.Ruleset
-	var err error
-	if c.Report, err = compare.Compare(other, ours, compare.Packets(x.Subject.Addrs, other, ours)); err != nil {
-		return c, err
-	}
-	listeners := x.Listeners(ruleset.IPv4) // their onward connections are left out, so the family is all the same
-	return c, c.AddConnections(other, ours, compare.Connections(x.Subject.Addrs, listeners, other, ours))
+func (x Explanation) Compare(ctx context.Context, other ruleset.Ruleset) (c Comparison, err error) {
+	c = x.comparison()
+	// The listeners' onward connections are left out, so the family is all the same.
+	c.Report, err = compare.Compare(ctx, other, x.Plan.Ruleset, compare.Options{PodAddrs: x.Subject.Addrs, Listeners: x.Listeners(ruleset.IPv4)})
+	return c, err
 }
 
 func (x Explanation) comparison() Comparison {

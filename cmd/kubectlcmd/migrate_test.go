@@ -259,7 +259,7 @@ func TestMigrateUnmodelled(t *testing.T) {
 		require.ErrorIs(t, x.Err(), dialect.ErrNamespaceUnknown)
 		x, err = m.judge.Explain(pod, &corev1.Namespace{})
 		require.NoError(t, err)
-		m.judge.Add(x, migration.Observed{LiveError: "no agent"})
+		m.judge.Add(t.Context(), x, migration.Observed{LiveError: "no agent"})
 		groups := m.judge.Groups()
 		require.Len(t, groups, 1)
 		assert.Equal(t, want, groups[0].Verdict, "%v: %s", key, groups[0].Cause)

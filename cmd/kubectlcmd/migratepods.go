@@ -84,13 +84,13 @@ func (m *move) pods(ctx context.Context) error {
 				m.progress("the pods: %d have been looked at", seen)
 			}
 			if c.explained.Decision.Selected {
-				m.judge.Add(c.explained, c.is)
+				m.judge.Add(ctx, c.explained, c.is)
 			} else {
 				m.judge.Outside++
 			}
 		}
 	}
-	return nil
+	return ctx.Err()
 }
 
 // onNode returns the pods of a node, with the rules of those of the mesh.

@@ -1,6 +1,7 @@
 package redirectcmd
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -21,7 +22,7 @@ func (p Program) compareCommand() *cobra.Command {
 			if from == "-" && c.inputs() > 0 {
 				return cli.Usagef("--from-rules: only one file can be standard input")
 			}
-			return runCompare(c, from, output)
+			return runCompare(cmd.Context(), c, from, output)
 		})
 	cmd.Long = `compare reads the rules that another mesh's program has set in a live pod, as
 iptables-save and ip6tables-save print them, or nft list ruleset if the program
@@ -37,7 +38,7 @@ It does not compare:
 	return cmd
 }
 
-func runCompare(c *common, from, output string) error {
+func runCompare(ctx context.Context, c *common, from, output string) error {
 	t, err := c.target(nil)
 	if err != nil {
 		return err
@@ -51,7 +52,7 @@ func runCompare(c *common, from, output string) error {
 	if err != nil {
 		return fmt.Errorf("--from-rules: %w", err)
 	}
-	result, err := t.CompareLive(live)
+	result, err := t.CompareLive(ctx, live)
 	if err != nil {
 		return fmt.Errorf("--from-rules: %w", err)
 	}

@@ -112,12 +112,9 @@ func (c Case) compare(t *testing.T, d dialect.Dialect, o netnstest.Options, ns *
 	if err != nil {
 		t.Fatalf("read saved rules: %v", err)
 	}
-	report, err := compare.Compare(saved, rs, compare.Packets(Addrs(), saved, rs))
+	report, err := compare.Compare(t.Context(), saved, rs, compare.Options{PodAddrs: Addrs(), Listeners: listeners(o)})
 	if err != nil {
 		t.Fatalf("compare: %v", err)
-	}
-	if err := report.AddConnections(saved, rs, compare.Connections(Addrs(), listeners(o), saved, rs)); err != nil {
-		t.Fatalf("compare connections: %v", err)
 	}
 	// Where the mesh's own rules mix up look-ups of the proxy and the application, those of the dialect may keep them apart.
 	report.ConnectionDifferences = slices.DeleteFunc(report.ConnectionDifferences, func(d compare.ConnectionDifference) bool { return d.Better })

@@ -2,6 +2,7 @@ package migration
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -173,7 +174,7 @@ func Init(pod *corev1.Pod, meshes dialect.Set) (*dialect.Dialect, *corev1.Contai
 }
 
 // Add judges a pod of the mesh by what [Judge.Explain] says of it.
-func (j *Judge) Add(x explain.Explanation, o Observed) {
+func (j *Judge) Add(ctx context.Context, x explain.Explanation, o Observed) {
 	var g Group
 	switch {
 	case errors.Is(x.Err(), dialect.ErrNamespaceUnknown):
@@ -191,9 +192,9 @@ func (j *Judge) Add(x explain.Explanation, o Observed) {
 	case o.LiveError == "" && len(o.Live) == 0:
 		g = Group{Verdict: Differs, Evidence: Live, Cause: "it has no rules, so it bypasses the mesh; ours would capture it"}
 	case o.LiveError == "":
-		g = j.compareLive(x, o)
+		g = j.compareLive(ctx, x, o)
 	default:
-		g = j.compareModel(x, o)
+		g = j.compareModel(ctx, x, o)
 	}
 	j.add(g, x.Pod.Namespace+"/"+x.Pod.Name)
 }
@@ -251,7 +252,7 @@ func count(rs ruleset.Ruleset) (n int) {
 	return n
 }
 
-func (j *Judge) compareLive(x explain.Explanation, o Observed) Group {
+func (j *Judge) compareLive(ctx context.Context, x explain.Explanation, o Observed) Group {
 	theirs, err := o.Live.Ruleset(x.Plan.Ruleset)
 	// One rule with a set may be many.
 	if n := max(len(o.Live), count(x.Plan.Ruleset), count(theirs)); n > maxRules {
@@ -262,7 +263,7 @@ func (j *Judge) compareLive(x explain.Explanation, o Observed) Group {
 		text = err.Error()
 	}
 	return j.once(x, text, func() Group {
-		c, err := x.CompareLive(o.Live)
+		c, err := x.CompareLive(ctx, o.Live)
 		if err != nil {
 			return unknown(Live, "its rules cannot be compared: %v", err)
 		}
@@ -272,7 +273,7 @@ func (j *Judge) compareLive(x explain.Explanation, o Observed) Group {
 
 // compareModel goes by the settings: the meshes' own plugins read the same annotations, so what is left are settings of the
 // other plugin that ours does not have, and what an init container was told.
-func (j *Judge) compareModel(x explain.Explanation, o Observed) Group {
+func (j *Judge) compareModel(ctx context.Context, x explain.Explanation, o Observed) Group {
 	var theirs redirect.Redirect
 	switch {
 	case o.Init != nil:
@@ -309,7 +310,7 @@ func (j *Judge) compareModel(x explain.Explanation, o Observed) Group {
 		return Group{Verdict: Same, Evidence: Model, Cause: "the settings make the same rules; those of the running pods were not read: " + o.LiveError}
 	}
 	return j.once(x, "model\n"+text, func() Group {
-		c, err := x.Compare(rules)
+		c, err := x.Compare(ctx, rules)
 		if err != nil {
 			return unknown(Model, "its rules cannot be compared: %v", err)
 		}

@@ -108,7 +108,7 @@ func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
 	x, err := j.Explain(&l.Pod, &corev1.Namespace{})
 	require.NoError(t, err)
 	require.True(t, x.Decision.Selected, x.Decision)
-	j.Add(x, o)
+	j.Add(t.Context(), x, o)
 	groups := j.Groups()
 	require.Len(t, groups, 1)
 	g := groups[0]

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -180,7 +181,7 @@ func (a *asked) compare(r Request) (any, error) {
 		if err != nil {
 			return nil, inputError{"saved", err}
 		}
-		x, err := a.CompareLive(live)
+		x, err := a.CompareLive(context.Background(), live)
 		if err != nil {
 			return nil, inputError{"saved", err}
 		}
@@ -201,7 +202,7 @@ func (a *asked) compare(r Request) (any, error) {
 			return nil, inputError{q.name, errors.New("a pod that is refused has no rules to compare")}
 		}
 	}
-	x, err := a.Compare(other.Plan.Ruleset)
+	x, err := a.Compare(context.Background(), other.Plan.Ruleset)
 	if err != nil {
 		return nil, err
 	}

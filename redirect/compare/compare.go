@@ -2,9 +2,9 @@
 // alike: ours, and the one that another program has left in a running pod.
 //
 // [Compare] traces one packet of every kind that the rules of either program can tell apart. For each dimension
-// (destination, port, protocol, user, group, source, interface, mark) [Packets] takes one value of each interval
+// (destination, port, protocol, user, group, source, interface, mark) it takes one value of each interval
 // between the bounds in the rules. No rule of the model can treat two packets of a kind differently, so without a
-// difference both programs treat every first packet of a connection alike. [Report.AddConnections] traces the connections
+// difference both programs treat every first packet of a connection alike. It also traces the connections
 // that these packets open, both ways, and finds the rules that only answers and later packets meet.
 //
 // So are rules compared that drop packets in a conntrack state such as INVALID, and conntrack zones, by the answers that
@@ -14,7 +14,9 @@
 package compare
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -99,17 +101,31 @@ type Report struct {
 	Packets int `json:"packets"`
 	// Differences are in the order of the packets.
 	Differences []Difference `json:"differences"`
-	// Connections counts those that were traced both ways; see [Report.AddConnections].
+	// Connections counts those that were traced both ways.
 	Connections int `json:"connections"`
 	// ConnectionDifferences are in the order of the connections.
 	ConnectionDifferences []ConnectionDifference `json:"connectionDifferences,omitempty"`
 }
 
-// Compare traces the packets through both programs. The error is that of [trace.Trace]: get at a
-// rule outside the model with errors.As(err, &unmodelled), where unmodelled is a *[trace.UnmodelledError].
-func Compare(a, b ruleset.Ruleset, packets []trace.Packet) (Report, error) {
-	report := Report{Packets: len(packets), Differences: []Difference{}}
-	for _, p := range packets {
+// Options are for [Compare].
+type Options struct {
+	// PodAddrs are the pod's addresses. In a family without one, the pod gets an address that is reserved for documentation.
+	PodAddrs []netip.Addr
+	// Listeners are the pod's; what they send onward is left out. Without any, first packets are compared and no connections.
+	Listeners []trace.Listener
+}
+
+// Compare traces packets and connections of every kind through both programs. Connections that go otherwise are those of which one
+// is established and the other is not, that fail otherwise, or whose two sides see other addresses; those whose first packet differs are
+// left out. The error is the context's, or that of [trace.Trace]: get at a rule outside the model with
+// errors.As(err, &unmodelled), where unmodelled is a *[trace.UnmodelledError].
+func Compare(ctx context.Context, a, b ruleset.Ruleset, o Options) (Report, error) {
+	first := packets(o.PodAddrs, a, b)
+	report := Report{Packets: len(first), Differences: []Difference{}}
+	for _, p := range first {
+		if ctx.Err() != nil {
+			return report, fmt.Errorf("compare rules: %w", context.Cause(ctx))
+		}
 		ra, err := trace.Trace(a, p)
 		if err != nil {
 			return report, fmt.Errorf("first program, packet %s: %w", Describe(p), err)
@@ -120,6 +136,16 @@ func Compare(a, b ruleset.Ruleset, packets []trace.Packet) (Report, error) {
 		}
 		if !sameFate(ra, rb) {
 			report.Differences = append(report.Differences, Difference{p, ra, rb})
+		}
+	}
+	if len(o.Listeners) > 0 {
+		for _, c := range connections(o, first, a, b) {
+			if ctx.Err() != nil {
+				return report, fmt.Errorf("compare rules: %w", context.Cause(ctx))
+			}
+			if err := report.connect(a, b, c); err != nil {
+				return report, err
+			}
 		}
 	}
 	return report, nil

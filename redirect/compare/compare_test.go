@@ -1,6 +1,7 @@
 package compare_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -53,7 +54,7 @@ func ours() redirect.Redirect {
 
 func run(t *testing.T, a, b ruleset.Ruleset) compare.Report {
 	t.Helper()
-	report, err := compare.Compare(a, b, compare.Packets(pod, a, b))
+	report, err := compare.Compare(t.Context(), a, b, compare.Options{PodAddrs: pod})
 	require.NoError(t, err)
 	return report
 }
@@ -198,7 +199,7 @@ COMMIT
 	r.IPv6, r.Loopback = redirect.FamilyPass, redirect.LoopbackPass
 	wanted := r.MustRuleset()
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5")}
-	report, err := compare.Compare(live, wanted, compare.Packets(addrs, live, wanted))
+	report, err := compare.Compare(context.Background(), live, wanted, compare.Options{PodAddrs: addrs})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -32,10 +32,10 @@ func (d ConnectionDifference) String() string {
 	return what + Describe(d.Packet) + ": " + d.A.String() + " | " + d.B.String()
 }
 
-// Connections returns a connection for each packet of [Packets] that opens one, and one of each kind that a proxy with
-// a mark opens to the pod from a client's address. Listeners are the pod's; what they send onward is left out.
-func Connections(podAddrs []netip.Addr, listeners []trace.Listener, programs ...ruleset.Ruleset) []trace.Connection {
-	listeners = slices.Clone(listeners)
+// connections returns a connection for each first packet that opens one, and one of each kind that a proxy with
+// a mark opens to the pod from a client's address.
+func connections(o Options, first []trace.Packet, programs ...ruleset.Ruleset) []trace.Connection {
+	listeners := slices.Clone(o.Listeners)
 	for i := range listeners {
 		listeners[i].Onward = nil
 	}
@@ -45,13 +45,13 @@ func Connections(podAddrs []netip.Addr, listeners []trace.Listener, programs ...
 			out = append(out, trace.Connection{First: p, Listeners: listeners})
 		}
 	}
-	for _, p := range Packets(podAddrs, programs...) {
+	for _, p := range first {
 		if p.State == 0 {
 			add(p)
 		}
 	}
 	for _, f := range ruleset.Families {
-		g := gridOf(f, podAddrs, programs)
+		g := gridOf(f, o.PodAddrs, programs)
 		g.choose()
 		for _, client := range g.srcs {
 			if g.own(client) {
@@ -72,34 +72,30 @@ func Connections(podAddrs []netip.Addr, listeners []trace.Listener, programs ...
 	return out
 }
 
-// AddConnections traces the connections both ways through both programs, and adds to the report those that go otherwise:
-// one is established and the other is not, it fails otherwise, or the two sides see other addresses. It leaves out those
-// whose first packet differs. The error is that of [Compare].
-func (r *Report) AddConnections(a, b ruleset.Ruleset, connections []trace.Connection) error {
-	for _, c := range connections {
-		podA, podB := trace.NewTracker(a), trace.NewTracker(b)
-		for again := range 2 {
-			ca, err := podA.Connect(c)
-			if err != nil {
-				return fmt.Errorf("first program, connection %s: %w", Describe(c.First), err)
-			}
-			cb, err := podB.Connect(c)
-			if err != nil {
-				return fmt.Errorf("second program, connection %s: %w", Describe(c.First), err)
-			}
-			r.Connections++
-			if !alike(ca, cb) {
-				better := again == 1 && redirected(ca) && !redirected(cb)
-				if again == 1 || sameFate(ca.Packets[0].Result, cb.Packets[0].Result) {
-					r.ConnectionDifferences = append(r.ConnectionDifferences, ConnectionDifference{c.First, again == 1, better, ca, cb})
-				}
-				break
-			}
-			if c.First.Proto != ruleset.UDP || c.First.Direction != trace.Out || ca.Verdict != trace.Established || !redirected(ca) {
-				break
-			}
-			c.First.UID, c.First.GID, c.First.Mark = ca.Server.UID, ca.Server.GID, ca.Server.Mark
+// connect traces a connection both ways through both programs.
+func (r *Report) connect(a, b ruleset.Ruleset, c trace.Connection) error {
+	podA, podB := trace.NewTracker(a), trace.NewTracker(b)
+	for again := range 2 {
+		ca, err := podA.Connect(c)
+		if err != nil {
+			return fmt.Errorf("first program, connection %s: %w", Describe(c.First), err)
 		}
+		cb, err := podB.Connect(c)
+		if err != nil {
+			return fmt.Errorf("second program, connection %s: %w", Describe(c.First), err)
+		}
+		r.Connections++
+		if !alike(ca, cb) {
+			better := again == 1 && redirected(ca) && !redirected(cb)
+			if again == 1 || sameFate(ca.Packets[0].Result, cb.Packets[0].Result) {
+				r.ConnectionDifferences = append(r.ConnectionDifferences, ConnectionDifference{c.First, again == 1, better, ca, cb})
+			}
+			break
+		}
+		if c.First.Proto != ruleset.UDP || c.First.Direction != trace.Out || ca.Verdict != trace.Established || !redirected(ca) {
+			break
+		}
+		c.First.UID, c.First.GID, c.First.Mark = ca.Server.UID, ca.Server.GID, ca.Server.Mark
 	}
 	return nil
 }

@@ -1,7 +1,9 @@
 package compare_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -63,16 +65,11 @@ func TestConnectionDifferences(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			whole := tt.redirect.MustRuleset()
 			less := without(whole, tt.lost)
-			packets := compare.Packets(pod, whole, less)
-			connections := compare.Connections(pod, listeners, whole, less)
-			assert.Greater(t, len(connections), len(packets)/2)
-			report, err := compare.Compare(whole, less, packets)
+			report, err := compare.Compare(t.Context(), whole, less, compare.Options{PodAddrs: pod, Listeners: listeners})
 			require.NoError(t, err)
-			require.NoError(t, report.AddConnections(whole, less, connections))
-			assert.Len(t, packets, report.Packets)
 			assert.Empty(t, report.Differences, "first packets do not tell")
 			require.NotEmpty(t, report.ConnectionDifferences)
-			assert.GreaterOrEqual(t, report.Connections, len(connections))
+			assert.Greater(t, report.Connections, report.Packets/2)
 			for _, d := range report.ConnectionDifferences {
 				assert.Equal(t, trace.Established, d.A.Verdict, d.String())
 				assert.Equal(t, tt.again, d.Again, d.String())
@@ -81,8 +78,8 @@ func TestConnectionDifferences(t *testing.T) {
 				}
 			}
 
-			same := compare.Report{}
-			require.NoError(t, same.AddConnections(whole, whole, connections))
+			same, err := compare.Compare(t.Context(), whole, whole, compare.Options{PodAddrs: pod, Listeners: listeners})
+			require.NoError(t, err)
 			assert.Empty(t, same.ConnectionDifferences)
 		})
 	}
@@ -90,8 +87,8 @@ func TestConnectionDifferences(t *testing.T) {
 
 func TestReportJSON(t *testing.T) {
 	a, b := redirect.Default().MustRuleset(), redirect.Default().MustRuleset()
-	report := run(t, a, b)
-	require.NoError(t, report.AddConnections(a, b, compare.Connections([]netip.Addr{pod[0]}, nil, a, b)))
+	report, err := compare.Compare(t.Context(), a, b, compare.Options{PodAddrs: []netip.Addr{pod[0]}, Listeners: []trace.Listener{{UID: 1000}}})
+	require.NoError(t, err)
 	text, err := json.Marshal(report)
 	require.NoError(t, err)
 	var got map[string]any
@@ -143,9 +140,9 @@ func TestZonesOfLookUps(t *testing.T) {
 		a, b   ruleset.Ruleset
 		better bool
 	}{{zones, none, false}, {none, zones, true}} {
-		report := run(t, c.a, c.b)
+		report, err := compare.Compare(t.Context(), c.a, c.b, compare.Options{PodAddrs: pod, Listeners: listeners})
+		require.NoError(t, err)
 		assert.Empty(t, report.Differences, "first packets do not tell")
-		require.NoError(t, report.AddConnections(c.a, c.b, compare.Connections(pod, listeners, c.a, c.b)))
 		require.NotEmpty(t, report.ConnectionDifferences)
 		for _, d := range report.ConnectionDifferences {
 			assert.True(t, d.Again, d.String())
@@ -153,8 +150,17 @@ func TestZonesOfLookUps(t *testing.T) {
 		}
 	}
 	for _, rs := range []ruleset.Ruleset{zones, none} {
-		same := compare.Report{}
-		require.NoError(t, same.AddConnections(rs, rs, compare.Connections(pod, listeners, rs, rs)))
+		same, err := compare.Compare(t.Context(), rs, rs, compare.Options{PodAddrs: pod, Listeners: listeners})
+		require.NoError(t, err)
 		assert.Empty(t, same.ConnectionDifferences)
 	}
+}
+
+// TestCompareEnds: the longest computation of this module ends with its context.
+func TestCompareEnds(t *testing.T) {
+	rs := redirect.Default().MustRuleset()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("enough"))
+	_, err := compare.Compare(ctx, rs, rs, compare.Options{})
+	assert.ErrorContains(t, err, "compare rules: enough")
 }

@@ -18,7 +18,7 @@ func FuzzSaved(f *testing.F) {
 		if err != nil || rs.IPv4 != nil && rs.IPv4.Rules() > 4 || rs.IPv6 != nil && rs.IPv6.Rules() > 4 {
 			return // more rules make more packets than a fuzzer has patience
 		}
-		report, err := compare.Compare(rs, rs, compare.Packets(pod, rs))
+		report, err := compare.Compare(t.Context(), rs, rs, compare.Options{PodAddrs: pod})
 		if err == nil && len(report.Differences) > 0 {
 			t.Errorf("it differs from itself: %s", report.Differences[0])
 		}
@@ -35,7 +35,7 @@ func FuzzNative(f *testing.F) {
 		if err != nil || rs.IPv4.Rules() > 4 || rs.IPv6.Rules() > 4 {
 			return
 		}
-		report, err := compare.Compare(rs, rs, compare.Packets(pod, rs))
+		report, err := compare.Compare(t.Context(), rs, rs, compare.Options{PodAddrs: pod})
 		if err == nil && len(report.Differences) > 0 {
 			t.Errorf("it differs from itself: %s", report.Differences[0])
 		}

@@ -101,7 +101,7 @@ func TestSavedNative(t *testing.T) {
 					assert.Equal(t, a.Program(f).String(), other.Program(f).String(), from)
 				}
 			}
-			report, err := compare.Compare(rs, a, compare.Packets(dialecttest.Addrs(), rs, a))
+			report, err := compare.Compare(t.Context(), rs, a, compare.Options{PodAddrs: dialecttest.Addrs()})
 			require.NoError(t, err)
 			assert.Empty(t, report.Differences)
 		})

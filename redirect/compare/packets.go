@@ -9,25 +9,24 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// Packets returns one packet of each kind that the rules of the programs tell apart, for a pod with
-// the given addresses. In a family without one, the pod gets an address that is reserved for documentation.
+// packets returns one packet of each kind that the rules of the programs tell apart.
 // They are first packets of connections and, where a rule names such a state, also packets that connection
-// tracking takes for invalid, related or untracked. Established ones are left to [Report.AddConnections].
-func Packets(podAddrs []netip.Addr, programs ...ruleset.Ruleset) []trace.Packet {
-	var packets []trace.Packet
+// tracking takes for invalid, related or untracked. Established ones are those of [connections].
+func packets(podAddrs []netip.Addr, programs ...ruleset.Ruleset) []trace.Packet {
+	var all []trace.Packet
 	for _, f := range ruleset.Families {
 		g := gridOf(f, podAddrs, programs)
 		first := g.packets()
-		packets = append(packets, first...)
+		all = append(all, first...)
 		for _, state := range []ruleset.States{ruleset.StateInvalid, ruleset.StateRelated, ruleset.StateUntracked} {
 			for _, p := range first {
 				if p.State = state; g.states&state != 0 {
-					packets = append(packets, p)
+					all = append(all, p)
 				}
 			}
 		}
 	}
-	return packets
+	return all
 }
 
 // gridOf is the grid of the programs of a family.

@@ -45,8 +45,7 @@ func TestWildcardInterfaces(t *testing.T) {
 		{program("! -i br+"), program("! -i br0"), false},
 		{program("-i abcdefghijklmn+"), program("-i abcdefghijklmn"), false},
 	} {
-		packets := compare.Packets(nil, c.a, c.b)
-		report, err := compare.Compare(c.a, c.b, packets)
+		report, err := compare.Compare(t.Context(), c.a, c.b, compare.Options{})
 		require.NoError(t, err)
 		assert.Equal(t, c.same, len(report.Differences) == 0, "%s\n%s", c.a, c.b)
 	}
