@@ -26,7 +26,7 @@
 //	                        dialect/linkerd/linkerdfacts, dialect/kuma/kumafacts, dialect/consul/consulfacts
 //	dialect/builtin         the list of these five
 //	conflist                CNI conflists, edited in one insertion
-//	plugin/netconf          the plugin's configuration: keys, defaults, Parse, Marshal
+//	plugin/netconf          the plugin's configuration: keys, defaults, Parse, Marshal, Find
 //
 // redirect, redirect/ruleset and redirect/trace need the standard library only:
 // no Kubernetes types, no os/exec, no net/http.

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"os"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
@@ -32,4 +35,17 @@ spec: {containers: [{name: app}, {name: istio-proxy}]}`))
 	// The plugin captures this pod: its connections go through Istio (sidecar), though some may get past it.
 	//   past the mesh: ipv6 bypasses the mesh if the pod's kernel has it, which is not known here: the family is not captured
 	//     to close it: Capture it (Istio: ISTIO_DUAL_STACK=true on the proxy), or set uncapturedFamily: drop.
+}
+
+// A controller of your own reports what becomes of a pod by its settings, as the agents report what has become of it.
+func ExampleExplanation_Status() {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-0", UID: "7d1c"}, Spec: corev1.PodSpec{HostNetwork: true}}
+	x, err := explain.Pod(dialect.SetOf(istio.New()), explain.Input{Subject: dialect.Subject{Pod: pod}, Facts: mesh.List{istiofacts.New()}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	p := x.Status()
+	fmt.Println(p.Namespace, p.Name, p.UID, p.State, p.Reason, p.NeedsAttention())
+	// Output: shop cart-0 7d1c outside host-network false
 }

@@ -16,13 +16,14 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Input is a pod and what is known of it.
 type Input struct {
-	// Subject is what the meshes decide on; its Pod is required. [Addrs] are the addresses in the pod's status.
+	// Subject is decided on; its Pod is required. [Addrs] are the addresses in the pod's status.
 	Subject dialect.Subject
-	// Facts are what is known of the meshes beside their dialects. Of one without, its Policy says how pods get into it.
+	// Facts describe the meshes beside their dialects. Of one without, its Policy says how pods get into it.
 	Facts mesh.List
 	// Template: the pod is what a workload's template says, before any injector has seen it.
 	Template bool
@@ -35,7 +36,7 @@ type Input struct {
 // TemplateOnly is the warning of an [Input.Template].
 const TemplateOnly = "this is a workload's template: what a mesh's injector adds to each pod is not in it"
 
-// Pod says what becomes of a pod, as the plugin with these meshes decides, and whether it is of a known one that is not configured. A refused
+// Pod explains the fate of a pod, as the plugin with these meshes decides, and whether it is of a known one that is not configured. A refused
 // pod is an Explanation; see [Explanation.Err]. An error means that no decision was reached.
 func Pod(meshes dialect.Set, in Input) (Explanation, error) {
 	plan, err := meshes.Plan(in.Subject)
@@ -70,7 +71,7 @@ func Pod(meshes dialect.Set, in Input) (Explanation, error) {
 	return x, nil
 }
 
-// Explanation is what becomes of a pod. Its JSON has neither the Subject nor the Plan.
+// Explanation tells the fate of a pod. Its JSON has neither the Subject nor the Plan.
 type Explanation struct {
 	Pod PodName `json:"pod"`
 	// Verdict says all of it to somebody who knows none of our terms.
@@ -108,6 +109,14 @@ type Explanation struct {
 
 // Err is the error with which the plugin refuses the pod; nil: it does not. It is that of [dialect.Set.Plan].
 func (x Explanation) Err() error { return x.err }
+
+// Status returns the pod's state by its settings, as an agent's answers have it; nothing of the node is in it. The UID is the API server's.
+func (x Explanation) Status() status.Pod {
+	return status.Pod{
+		ID: status.ID{Namespace: x.Pod.Namespace, Name: x.Pod.Name, UID: string(x.Subject.Pod.UID)}, Dialect: x.Verdict.Mesh,
+		State: x.Verdict.State, Reason: x.Verdict.Code, Detail: x.Verdict.Sentence,
+	}
+}
 
 // Name returns the pod's name.
 func Name(pod *corev1.Pod) PodName { return PodName{pod.Namespace, pod.Name} }

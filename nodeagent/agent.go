@@ -47,7 +47,7 @@ type Options struct {
 	// Dialects are those that Config may name. Nil means the built-in ones. An agent of dialects that cannot work still installs the
 	// plugin, which refuses pods then, and is never ready.
 	Dialects []dialect.Dialect
-	// Facts are what is known of the meshes beside their dialects. Nil means those of this module.
+	// Facts describe the meshes for people and commands, beside their dialects. Nil means those of this module.
 	Facts mesh.List
 	// Config holds the settings.
 	Config Config

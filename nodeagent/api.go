@@ -17,9 +17,10 @@ import (
 
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/bundle"
-	"github.com/meshcni/meshcni/internal/installed"
+	"github.com/meshcni/meshcni/internal/confdir"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -98,8 +99,8 @@ func (n nodeAPI) installed(s Config) (i agentapi.Installed) {
 	if errors.Is(unread, fs.ErrNotExist) {
 		unread = nil
 	}
-	e, err := installed.Dir(s.CNIConfDir, append(types, strings.Fields(string(record))...))
-	var none *installed.NoneError
+	e, err := confdir.Entry(s.CNIConfDir, append(types, strings.Fields(string(record))...))
+	var none *netconf.NoEntryError
 	switch {
 	case errors.As(err, &none) && unread != nil && !none.NoDir:
 		i.Error, i.Unread = fmt.Sprintf("%v, and whether it has another type is unknown: %v", none, unread), true

@@ -129,7 +129,7 @@ func TestCheckWithoutNamespace(t *testing.T) {
 		}, *f.all[0])
 		f = &findings{known: map[[2]string]*finding{}}
 		known := &judged{pod: pod, namespace: &corev1.Namespace{}, d: d}
-		decide(t.Context(), []*judged{known})
+		require.NoError(t, known.decide())
 		f.pod(t.Context(), known)
 		assert.Empty(t, f.all, meshes)
 	}

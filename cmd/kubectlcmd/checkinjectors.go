@@ -2,6 +2,7 @@ package kubectlcmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -97,21 +98,18 @@ func injectorOf(meshes mesh.List, configuration string, w admissionv1.MutatingWe
 	if s := w.ClientConfig.Service; s != nil {
 		i.service = [2]string{s.Namespace, s.Name}
 	}
-	for _, selector := range []struct {
-		of *metav1.LabelSelector
-		to *labels.Selector
-	}{{w.NamespaceSelector, &i.namespaces}, {w.ObjectSelector, &i.objects}} {
-		*selector.to = labels.Everything()
-		if selector.of == nil {
-			continue
-		}
-		parsed, err := metav1.LabelSelectorAsSelector(selector.of)
-		if err != nil { // which no API server takes
-			return i, false
-		}
-		*selector.to = parsed
+	var errs [2]error // the API server takes none that is wrong
+	i.namespaces, errs[0] = selectorOf(w.NamespaceSelector)
+	i.objects, errs[1] = selectorOf(w.ObjectSelector)
+	return i, errors.Join(errs[:]...) == nil
+}
+
+// selectorOf returns a webhook's selector, of which none selects everything.
+func selectorOf(s *metav1.LabelSelector) (labels.Selector, error) {
+	if s == nil {
+		return labels.Everything(), nil
 	}
-	return i, true
+	return metav1.LabelSelectorAsSelector(s)
 }
 
 // unserved reports whether no pod is ready behind a service. That it cannot be told is a finding.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -103,18 +102,16 @@ func (d *deciding) configure(known []dialect.Dialect, c netconf.Config) (err err
 func (s *settings) compare(f *findings) {
 	if len(s.versions) > 1 {
 		var all []string
-		for version, node := range s.versions {
-			all = append(all, fmt.Sprintf("%s (node %s)", version, node))
+		for _, version := range slices.Sorted(maps.Keys(s.versions)) {
+			all = append(all, fmt.Sprintf("%s (node %s)", version, s.versions[version]))
 		}
-		slices.Sort(all)
 		f.add(codeVersionsDiffer, levelWarning, "", "the agents are of different versions: "+strings.Join(all, ", ")+"; an upgrade is under way, or has stuck")
 	}
-	if len(s.distinct) > 1 {
-		var all []string
-		for _, d := range s.distinct {
-			all = append(all, "node "+d.node)
-		}
-		slices.Sort(all)
+	var all []string
+	for _, d := range s.distinct {
+		all = append(all, "node "+d.node)
+	}
+	if slices.Sort(all); len(all) > 1 {
 		f.add(codeSettingsDiffer, levelWarning, "", "the plugin's configuration is not the same everywhere: compare "+strings.Join(all[:min(len(all), maxWhere)], ", "))
 	}
 }
@@ -128,20 +125,12 @@ type judged struct {
 	err       error
 }
 
-// decide makes the plans, which is most of what check computes, on all processors.
-func decide(ctx context.Context, some []*judged) {
-	var deciding errgroup.Group
-	deciding.SetLimit(runtime.GOMAXPROCS(0))
-	for _, j := range some {
-		if j.namespace == nil {
-			continue
-		}
-		deciding.Go(func() error {
-			j.plan, j.err = j.d.meshes.Plan(dialect.Subject{Pod: j.pod, Namespace: j.namespace})
-			return nil
-		})
+// decide makes the plan, unless the namespace is not known.
+func (j *judged) decide() error {
+	if j.namespace != nil {
+		j.plan, j.err = j.d.meshes.Plan(dialect.Subject{Pod: j.pod, Namespace: j.namespace})
 	}
-	_ = deciding.Wait() // none returns an error
+	return j.err
 }
 
 // pods looks whether injector and plugin agree on who is in the mesh. It keeps a few pages of pods at a time, and returns how many
@@ -161,7 +150,7 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks i
 	selected := map[string]int{}
 	var some []*judged
 	judge := func() {
-		decide(ctx, some)
+		each(runtime.GOMAXPROCS(0), some, func(_ int, j *judged) error { return j.decide() }) // most of what check computes
 		for _, j := range some {
 			f.pod(ctx, j)
 			if j.plan.Decision.Selected {
@@ -175,7 +164,7 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks i
 	}
 	err = list(ctx, c.client.CoreV1().Pods("").List, metav1.ListOptions{}, func(pod *corev1.Pod) {
 		d := s.of[pod.Spec.NodeName]
-		if d == nil || pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if d == nil || !hasNetwork(pod) {
 			return
 		}
 		if n++; n%10000 == 0 {

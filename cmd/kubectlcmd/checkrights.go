@@ -1,11 +1,12 @@
 package kubectlcmd
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,11 +39,11 @@ type rightsWanted struct {
 
 // add adds what the account's programs on a node need. Empty accounts are the given one.
 func (r *rightsWanted) add(namespace, account, node string, all []agentapi.Right) {
+	if r.known == nil {
+		r.known = map[wanted]bool{}
+	}
 	for _, right := range all {
-		w := wanted{namespace: namespace, account: account, Right: right}
-		if right.Account != "" {
-			w.account = right.Account
-		}
+		w := wanted{namespace: namespace, account: cmp.Or(right.Account, account), Right: right}
 		key := w
 		key.Right.Account, key.For, key.Attributes.FieldSelector, key.Attributes.LabelSelector = "", "", nil, nil
 		switch {
@@ -51,9 +52,6 @@ func (r *rightsWanted) add(namespace, account, node string, all []agentapi.Right
 		case len(r.all) == maxRights:
 			r.more = true
 			return
-		}
-		if r.known == nil {
-			r.known = map[wanted]bool{}
 		}
 		r.known[key] = true
 		w.node = node
@@ -87,34 +85,20 @@ func (c *cluster) addTaint(ctx context.Context, r *rightsWanted) error {
 }
 
 // accountOf is the service account of a pod.
-func accountOf(pod *corev1.Pod) string {
-	if pod.Spec.ServiceAccountName != "" {
-		return pod.Spec.ServiceAccountName
-	}
-	return "default"
-}
+func accountOf(pod *corev1.Pod) string { return cmp.Or(pod.Spec.ServiceAccountName, "default") }
 
 // rights asks the API server for each right whether the account has it. Rights that an account has and does not need are not looked for.
 func (c *cluster) rights(ctx context.Context, f *findings, r rightsWanted) {
-	refused, errs := make([]bool, len(r.all)), make([]error, len(r.all))
-	var asking errgroup.Group
-	asking.SetLimit(askAtOnce)
-	for i, w := range r.all {
-		asking.Go(func() error {
-			refused[i], errs[i] = c.refuses(ctx, w)
-			return nil
-		})
-	}
-	_ = asking.Wait() // none returns an error
 	unknown := 0
-	for i, w := range r.all {
-		switch {
-		case errs[i] != nil:
-			if unknown++; unknown == 1 { // most often it is the same for all
-				f.add(codeAgentRights, levelUnknown, "", "whether the agents' account has its rights cannot be asked: "+errs[i].Error())
-			}
-		case refused[i]:
+	for i, err := range each(askAtOnce, r.all, func(_ int, w wanted) error { return c.refuses(ctx, w) }) {
+		switch w := r.all[i]; {
+		case err == nil:
+		case errors.Is(err, errRefused):
 			f.add(codeAgentRights, levelError, w.user(), "may not "+rights.Text(w.Attributes)+": "+w.For)
+		default:
+			if unknown++; unknown == 1 { // most often it is the same for all
+				f.add(codeAgentRights, levelUnknown, "", "whether the agents' account has its rights cannot be asked: "+err.Error())
+			}
 		}
 	}
 	if r.more {
@@ -122,8 +106,10 @@ func (c *cluster) rights(ctx context.Context, f *findings, r rightsWanted) {
 	}
 }
 
-// refuses asks about one right, for the node whose agent needs it.
-func (c *cluster) refuses(ctx context.Context, w wanted) (bool, error) {
+var errRefused = errors.New("refused")
+
+// refuses asks about one right, for the node whose agent needs it; errRefused: the account does not have it.
+func (c *cluster) refuses(ctx context.Context, w wanted) error {
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: w.user(), Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + w.namespace, "system:authenticated"}, ResourceAttributes: &w.Attributes,
 	}
@@ -131,11 +117,11 @@ func (c *cluster) refuses(ctx context.Context, w wanted) (bool, error) {
 		spec.Extra = map[string]authorizationv1.ExtraValue{nodeNameExtra: {w.node}}
 	}
 	review, err := c.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
-	if err != nil {
-		return false, err
+	switch {
+	case err != nil || review.Status.Allowed:
+		return err
+	case review.Status.EvaluationError != "":
+		return fmt.Errorf("whether %s may %s is not known: %s", w.user(), rights.Text(w.Attributes), review.Status.EvaluationError)
 	}
-	if !review.Status.Allowed && review.Status.EvaluationError != "" {
-		return false, fmt.Errorf("whether %s may %s is not known: %s", w.user(), rights.Text(w.Attributes), review.Status.EvaluationError)
-	}
-	return !review.Status.Allowed, nil
+	return errRefused
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/installed"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -34,7 +33,7 @@ type subject struct {
 	selector string
 	// namespace is the pod's; nil: not known.
 	namespace *corev1.Namespace
-	// explained is what becomes of the pod, unless that is undecided.
+	// explained tells the pod's fate, unless that is undecided.
 	explained explain.Explanation
 	// flags say what to do about rules that the agent cannot read. entered: they were read otherwise, or tried to.
 	flags   enterFlags
@@ -47,7 +46,7 @@ type place struct {
 	// asking is the reason that the agent has not answered; then node is empty.
 	asking error
 	node   agentapi.Node
-	// deciding is what decides on the node's pods; nil: that is not known, and undecided says why.
+	// deciding decides on the node's pods; nil: the configuration is not known, and undecided says why.
 	deciding  *deciding
 	undecided error
 }
@@ -67,11 +66,11 @@ func (c *cluster) explainer(config string) (*explainer, error) {
 		return x, nil
 	}
 	x.typed = &deciding{from: explain.NoConfiguration}
-	var entry installed.Entry
+	var entry netconf.Entry
 	if config != "none" {
 		text, err := c.streams().Read(config)
 		if err == nil {
-			entry, err = installed.Parse(config, text, []string{netconf.DefaultType})
+			entry, err = netconf.FindIn(config, text, []string{netconf.DefaultType})
 		}
 		if err != nil {
 			return nil, fmt.Errorf("--config: %w", err)

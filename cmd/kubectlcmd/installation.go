@@ -51,30 +51,43 @@ func (c *cluster) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
 }
 
 func (c *cluster) findDaemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
-	if c.agentNamespace != "" {
-		return c.oneDaemonSet(ctx, []string{c.agentNamespace})
+	namespaces, unknown := []string{c.agentNamespace}, ""
+	if c.agentNamespace == "" {
+		var err error
+		if namespaces, unknown, err = c.boundNamespaces(ctx); err != nil {
+			return nil, err
+		}
 	}
-	namespaces, unknown, err := c.boundNamespaces(ctx)
-	if err != nil {
-		return nil, err
+	named := len(namespaces) > 0
+	if !named {
+		namespaces = []string{defaultNamespace}
 	}
-	if len(namespaces) > 0 {
-		return c.oneDaemonSet(ctx, namespaces)
+	var all []*appsv1.DaemonSet
+	for _, namespace := range namespaces {
+		some, err := c.listDaemonSets(ctx, namespace)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
 	}
-	set, err := c.oneDaemonSet(ctx, []string{defaultNamespace})
-	if set != nil || err != nil {
-		return set, err
+	switch {
+	case len(all) == 1:
+		return all[0], nil
+	case len(all) > 1 && len(namespaces) > 1:
+		return nil, fmt.Errorf("%w: there are %s; --agent-namespace chooses one", errWhichAgents, namesOf(all))
+	case len(all) > 1:
+		return nil, fmt.Errorf("%w: there are %s; --agent-selector chooses one by its pods' labels", errWhichAgents, namesOf(all))
+	case named:
+		return nil, nil
 	}
 	others, err := c.listDaemonSets(ctx, metav1.NamespaceAll)
 	switch {
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("%w: %s, %s has none, and you may not look in others; --agent-namespace names the installation's: %w", errWhichAgents, unknown, defaultNamespace, err)
-	case err != nil:
-		return nil, err
-	case len(others) > 0:
+	case err == nil && len(others) > 0:
 		return nil, fmt.Errorf("%w: %s, and the labels of %s prove nothing; --agent-namespace names the installation's namespace", errWhichAgents, unknown, namesOf(others))
 	}
-	return nil, nil
+	return nil, err
 }
 
 // boundNamespaces are those of the service accounts of the installation's ClusterRoleBinding. Without any, unknown says why.
@@ -94,27 +107,6 @@ func (c *cluster) boundNamespaces(ctx context.Context) (all []string, unknown st
 		}
 	}
 	return all, "the ClusterRoleBinding " + pluginBinding + " names no service account", nil
-}
-
-// oneDaemonSet returns the only one of the namespaces whose pods have the agents' labels; nil if none has.
-func (c *cluster) oneDaemonSet(ctx context.Context, namespaces []string) (*appsv1.DaemonSet, error) {
-	var all []*appsv1.DaemonSet
-	for _, namespace := range namespaces {
-		some, err := c.listDaemonSets(ctx, namespace)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, some...)
-	}
-	switch {
-	case len(all) == 0:
-		return nil, nil
-	case len(all) == 1:
-		return all[0], nil
-	case len(namespaces) > 1:
-		return nil, fmt.Errorf("%w: there are %s; --agent-namespace chooses one", errWhichAgents, namesOf(all))
-	}
-	return nil, fmt.Errorf("%w: there are %s; --agent-selector chooses one by its pods' labels", errWhichAgents, namesOf(all))
 }
 
 // listDaemonSets are those whose pods have the agents' labels.
@@ -142,10 +134,11 @@ func namesOf(sets []*appsv1.DaemonSet) string {
 	for _, ds := range sets[:min(len(sets), maxNamed)] {
 		names = append(names, "DaemonSet "+ds.Namespace+"/"+ds.Name)
 	}
+	text := strings.Join(names, " and ")
 	if more := len(sets) - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
+		text += fmt.Sprintf(" and %d more", more)
 	}
-	return strings.Join(names, " and ")
+	return text
 }
 
 // podsOf are the pods that a DaemonSet controls on a node; an empty name is all nodes.

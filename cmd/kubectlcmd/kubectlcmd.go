@@ -46,7 +46,7 @@ type Program struct {
 	Version string
 	// Dialects are those whose pods can be explained. Nil means those of this module.
 	Dialects []dialect.Dialect
-	// Facts are what is known of the meshes beside their dialects. Nil means those of this module.
+	// Facts describe the meshes for people and commands, beside their dialects. Nil means those of this module.
 	Facts mesh.List
 	// Env looks up an environment variable, like os.LookupEnv; KUBECONFIG and the variables of a proxy are read from the process's
 	// own. Nil: none is set.

@@ -71,7 +71,7 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 	return cmd
 }
 
-// sources are what can be moved from.
+// sources lists the values of --from.
 func (c *cluster) sources() []string {
 	return append(migration.Plugins(c.Facts), migration.InitContainers)
 }

@@ -3,7 +3,7 @@
 // Command meshcni-node puts the meshcni plugin on a node and keeps it there, and
 // repairs pods that started without it: see meshcni-node run --help.
 //
-// It is what a container of the image runs. An injector of Istio gives its init container arguments that begin with istio-iptables;
+// A container of the image runs it. An injector of Istio gives its init container arguments that begin with istio-iptables;
 // with these it becomes the program meshcni-redirect, which has the command and is beside it.
 package main
 

@@ -23,7 +23,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/bundle"
-	"github.com/meshcni/meshcni/internal/installed"
+	"github.com/meshcni/meshcni/internal/confdir"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
@@ -177,7 +177,7 @@ func (n *nodeBundle) networks() {
 	dir := n.settings.CNIConfDir
 	list, err := bundle.List(dir)
 	n.text("net.d/list.txt", list, err)
-	e, err := installed.Dir(dir, n.types)
+	e, err := confdir.Entry(dir, n.types)
 	said := fmt.Sprintf("the entry is in %s\n", e.File)
 	if e.Loaded != "" {
 		said += fmt.Sprintf("the runtime loads %s\n", e.Loaded)

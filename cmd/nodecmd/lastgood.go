@@ -20,7 +20,7 @@ import (
 // lastGoodFile is the file in the run directory with the live settings that an agent last took. Only root reads it.
 const lastGoodFile = "settings.json"
 
-// liveSettings are what is read of the files that may change while the agent runs.
+// liveSettings holds the content of the files that may change while the agent runs.
 type liveSettings struct {
 	// ID is that of --config-id.
 	ID string `json:"id,omitempty"`

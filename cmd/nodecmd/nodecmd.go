@@ -43,7 +43,7 @@ type Program struct {
 	// Dialects are the values of --dialect; the first is the default. Nil means those of this module. One whose proxy is on
 	// the node needs --ambient.
 	Dialects []dialect.Dialect
-	// Facts are what is known of the meshes beside their dialects. Nil means those of this module.
+	// Facts describe the meshes for people and commands, beside their dialects. Nil means those of this module.
 	Facts mesh.List
 	// Config holds the defaults of the flags, and settings that have no flag. Zero means installer.Default().
 	// Plugin.Dialects, by name from Dialects, is the default of --dialect; if it is empty or what installer.Default() has, the

@@ -22,13 +22,8 @@ import (
 
 // liveCommand makes a command that works in the pod's network namespace. It closes the namespace after run.
 func (p Program) liveCommand(use, short string, run func(*common, *cobra.Command, *netnsexec.NetNS) error) *cobra.Command {
-	cmd, c := p.newCommand(use, short, func(c *common, cmd *cobra.Command) (err error) {
-		ns, err := c.openNetNS()
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, ns.Close()) }()
-		return run(c, cmd, ns)
+	cmd, c := p.newCommand(use, short, func(c *common, cmd *cobra.Command) error {
+		return c.inNetNS(func(ns *netnsexec.NetNS) error { return run(c, cmd, ns) })
 	})
 	c.withNetNS(cmd)
 	c.ruleFlags = addRuleFlags(cmd.Flags())
@@ -40,17 +35,26 @@ func (c *common) chosen(cmd *cobra.Command, ns *netnsexec.NetNS) (apply.Backend,
 	return apply.Choose(cmd.Context(), ns, apply.Options{Backend: c.backend, Runner: ns.Sandbox(), Root: c.hostRoot})
 }
 
-func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
+// selected explains the pod and prints what is to be known of it, with nothing about one outside the mesh. comment begins the line about the
+// configuration.
+func (c *common) selected(ns *netnsexec.NetNS, comment, nothing string) (*target, error) {
 	t, err := c.target(ns)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c.warn(t)
-	printers.Configuration(c.Stdout, "# ", c.config)
+	printers.Configuration(c.Stdout, comment, c.config)
+	if !t.Decision.Selected {
+		visible.To(c.Stdout).Printf("%s%s\n", printers.Unselected(t.Explanation), nothing)
+	}
+	return t, nil
+}
+
+func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
+	t, err := c.selected(ns, "# ", "; nothing applied")
 	switch {
-	case !t.Decision.Selected:
-		visible.To(c.Stdout).Printf("%s; nothing applied\n", printers.Unselected(t.Explanation))
-		return nil
+	case err != nil || !t.Decision.Selected:
+		return err
 	case t.action.removeOnly && !t.action.skipApply:
 		if err := c.remove(cmd, ns, t.Plan.Redirect.Names, t.action.dryRun); err != nil || t.action.dryRun {
 			return err
@@ -78,33 +82,30 @@ func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 }
 
 func (c *common) sayApplied(t *target, r apply.Result) {
-	did := "applied"
+	out, did := visible.To(c.Stdout), "applied"
 	if !r.Changed {
 		did = "already in force"
 	}
 	for _, f := range ruleset.Families {
 		if p := t.Plan.Ruleset.Program(f); p != nil {
-			visible.To(c.Stdout).Printf("%s: %d %s rules, with %s\n", did, p.Rules(), f, r.Backend)
+			out.Printf("%s: %d %s rules, with %s\n", did, p.Rules(), f, r.Backend)
 		}
 	}
 	for _, f := range r.Skipped {
-		visible.To(c.Stdout).Printf("%s is not there, so its rules are left out\n", f)
+		out.Printf("%s is not there, so its rules are left out\n", f)
 	}
 	for _, u := range r.Unusable {
-		visible.To(c.Stdout).Printf("%s\n", u)
+		out.Printf("%s\n", u)
 	}
 }
 
 func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
-	t, err := c.target(ns)
+	t, err := c.selected(ns, "", "")
 	if err != nil {
 		return err
 	}
-	c.warn(t)
-	printers.Configuration(c.Stdout, "", c.config)
 	want := []ruleset.Ruleset{t.Plan.Ruleset}
 	if !t.Decision.Selected {
-		visible.To(c.Stdout).Printf("%s\n", printers.Unselected(t.Explanation))
 		want = nil
 		for _, names := range c.names() {
 			want = append(want, names.Owner().EmptyRuleset())
@@ -178,15 +179,9 @@ func (c *common) remove(cmd *cobra.Command, ns *netnsexec.NetNS, names redirect.
 }
 
 func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
-	t, err := c.target(ns)
-	if err != nil {
+	t, err := c.selected(ns, "", "; nothing to validate")
+	if err != nil || !t.Decision.Selected {
 		return err
-	}
-	c.warn(t)
-	printers.Configuration(c.Stdout, "", c.config)
-	if !t.Decision.Selected {
-		visible.To(c.Stdout).Printf("%s; nothing to validate\n", printers.Unselected(t.Explanation))
-		return nil
 	}
 	wait, err := cmd.Flags().GetDuration(fromOutside)
 	if err != nil || wait <= 0 {
@@ -209,7 +204,7 @@ func (p Program) validateCommand() *cobra.Command {
 	return cmd
 }
 
-// probePort is where trial connections go; 0: the default.
+// probePort is the destination of trial connections; 0: the default.
 func (c *common) probePort(t *target) uint16 {
 	return cmp.Or(t.action.probePort, t.mesh.Validation.ProbePort)
 }

@@ -3,7 +3,6 @@ package redirectcmd
 import (
 	"errors"
 	"fmt"
-	"github.com/meshcni/meshcni/internal/installed"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/confdir"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -24,7 +24,7 @@ const none = "none"
 // configure takes the settings that no flag gives from the installed configuration.
 func (c *common) configure() error {
 	e, err := c.installed()
-	var no *installed.NoneError
+	var no *netconf.NoEntryError
 	switch {
 	case errors.As(err, &no) && c.configFile == "":
 		c.config = explain.Configuration{None: no.Why, Expected: !no.NoDir}
@@ -76,7 +76,7 @@ func (c *common) origin(flag string) string {
 }
 
 // installed finds the plugin's entry. Without an error and a file, none is wanted.
-func (c *common) installed() (e installed.Entry, err error) {
+func (c *common) installed() (e netconf.Entry, err error) {
 	if c.configFile == none || c.configFile == "" && c.file == "" && !c.optional { // then flags say what the rules are
 		return e, nil
 	}
@@ -84,35 +84,35 @@ func (c *common) installed() (e installed.Entry, err error) {
 	if info, statErr := os.Stat(c.configFile); c.configFile == "" {
 		e, err = c.installedHere(types)
 	} else if statErr == nil && info.IsDir() {
-		e, err = installed.Dir(c.configFile, types)
+		e, err = confdir.Entry(c.configFile, types)
 	} else {
 		var data []byte
 		if data, err = c.streams().Read(c.configFile); err == nil {
-			e, err = installed.Parse(c.configFile, data, types)
+			e, err = netconf.FindIn(c.configFile, data, types)
 		}
 	}
-	if no := (*installed.NoneError)(nil); unread != nil && errors.As(err, &no) && !no.NoDir {
+	if no := (*netconf.NoEntryError)(nil); unread != nil && errors.As(err, &no) && !no.NoDir {
 		err = fmt.Errorf("%s, and whether it has another type is unknown: %w", no.Why, unread)
 	}
 	return e, err
 }
 
 // installedHere looks into the first directory of network configurations that is there.
-func (c *common) installedHere(types []string) (e installed.Entry, err error) {
+func (c *common) installedHere(types []string) (e netconf.Entry, err error) {
 	dirs := c.CNIConfDirs
 	if dir, ok := c.Env(cli.Prefix + "CNI_CONF_DIR"); ok && dir != "" {
 		dirs = []string{dir}
 	}
 	for _, dir := range dirs {
-		var no *installed.NoneError
-		if e, err = installed.Dir(dir, types); !errors.As(err, &no) || !no.NoDir {
+		var no *netconf.NoEntryError
+		if e, err = confdir.Entry(dir, types); !errors.As(err, &no) || !no.NoDir {
 			return e, err
 		}
 	}
 	if len(dirs) == 0 {
-		return e, &installed.NoneError{Why: "none is looked for", NoDir: true}
+		return e, &netconf.NoEntryError{Why: "none is looked for", NoDir: true}
 	}
-	return e, &installed.NoneError{Why: "no directory " + strings.Join(dirs, " or "), NoDir: true}
+	return e, &netconf.NoEntryError{Why: "no directory " + strings.Join(dirs, " or "), NoDir: true}
 }
 
 // types are the types that the plugin's entry may have: the usual one, and those on the agent's record, which it keeps for

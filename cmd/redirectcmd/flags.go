@@ -101,9 +101,14 @@ var actionFlags = []string{"dry-run", "skip-rule-apply", "run-validation", "ipta
 // values, so that it can report every bad one.
 func addRuleFlags(fs *pflag.FlagSet) *pflag.FlagSet {
 	fs.SetNormalizeFunc(usualName)
-	rules := pflag.NewFlagSet("", pflag.ContinueOnError)
-	cli.Group(rules, "In place of -f, as Istio's init-container program has them", func(fs *pflag.FlagSet) {
-		for _, f := range ruleFlags {
+	return addFlags(fs, "In place of -f, as Istio's init-container program has them", ruleFlags, ruleVariables)
+}
+
+// addFlags declares flags as a group, with their variables and others.
+func addFlags(fs *pflag.FlagSet, title string, flags []ruleFlag, also map[string][]string) *pflag.FlagSet {
+	group := pflag.NewFlagSet("", pflag.ContinueOnError)
+	cli.Group(group, title, func(fs *pflag.FlagSet) {
+		for _, f := range flags {
 			if f.kind == flag {
 				fs.BoolP(f.name, f.short, false, f.usage)
 			} else {
@@ -111,9 +116,9 @@ func addRuleFlags(fs *pflag.FlagSet) *pflag.FlagSet {
 			}
 		}
 	})
-	cli.BindEnv(rules, "", ruleVariables)
-	fs.AddFlagSet(rules)
-	return rules
+	cli.BindEnv(group, "", also)
+	fs.AddFlagSet(group)
+	return group
 }
 
 // said returns the value of a flag and its origin: the command line, or else the

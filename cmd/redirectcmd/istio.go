@@ -91,19 +91,7 @@ func (c *common) asIstio(fs *pflag.FlagSet) {
 	c.config = explain.NoConfiguration
 	c.meshes = dialect.SetOf(istio.New()).WithOptions(dialect.Options{UncapturedFamily: redirect.UncapturedAllow})
 	c.ruleFlags = addRuleFlags(fs)
-	own := pflag.NewFlagSet("", pflag.ContinueOnError)
-	cli.Group(own, "Others that Istio's program has", func(fs *pflag.FlagSet) {
-		for _, f := range istioFlags {
-			if f.kind == flag {
-				fs.BoolP(f.name, f.short, false, f.usage)
-			} else {
-				fs.StringP(f.name, f.short, "", f.usage)
-			}
-		}
-	})
-	cli.BindEnv(own, "", nil)
-	c.ruleFlags.AddFlagSet(own)
-	fs.AddFlagSet(own)
+	c.ruleFlags.AddFlagSet(addFlags(fs, "Others that Istio's program has", istioFlags, nil))
 	fs.StringVar(&c.netns, "network-namespace", "", "path of the pod's network namespace; default, the one this program is in")
 	cli.Group(fs, "What is said", c.log.declare)
 }
@@ -119,19 +107,14 @@ func (p Program) istioVerb(use, short string, run func(*common, *cobra.Command, 
 	c := &common{Program: p}
 	cmd := &cobra.Command{Use: use, Short: short}
 	c.asIstio(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := c.log.begin(c); err != nil {
 			return err
 		}
 		if c.netns == "" {
 			c.netns, _ = p.Env("NETWORK_NAMESPACE")
 		}
-		ns, err := c.openNetNS()
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, ns.Close()) }()
-		return run(c, cmd, ns)
+		return c.inNetNS(func(ns *netnsexec.NetNS) error { return run(c, cmd, ns) })
 	}
 	return cmd
 }

@@ -42,7 +42,7 @@ type Program struct {
 	Version string
 	// Dialects are the values of --dialect; the first is the default. Nil means those of this module.
 	Dialects []dialect.Dialect
-	// Facts are what is known of the meshes beside their dialects. Nil means those of this module.
+	// Facts describe the meshes for people and commands, beside their dialects. Nil means those of this module.
 	Facts mesh.List
 	// PluginType is the type of the plugin's entry in the node's network configuration, from which the settings come that
 	// no flag gives. Default: netconf.DefaultType.

@@ -1,7 +1,6 @@
 package redirectcmd
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -21,7 +20,7 @@ func (p Program) showCommand() *cobra.Command {
 	var show printers.Show
 	var pid uint32
 	cmd, c := p.newCommand("show [--netns PATH | --pid N] [-f pod.yaml]", "Show a pod's live rules, what each has matched, and why it is there",
-		func(c *common, cmd *cobra.Command) (err error) {
+		func(c *common, cmd *cobra.Command) error {
 			if pid != 0 {
 				if c.netns != "" {
 					return cli.Usagef("--netns and --pid: only one of them can name the namespace")
@@ -31,18 +30,15 @@ func (p Program) showCommand() *cobra.Command {
 			if err := show.Check(); err != nil {
 				return err
 			}
-			ns, err := c.openNetNS()
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, ns.Close()) }()
-			wanted, err := c.owned(ns)
-			if err != nil {
-				return err
-			}
-			printers.Configuration(c.Stderr, "", c.config) // standard output is a list, in JSON too
-			return show.Print(cmd.Context(), c.Stdout, c.clear, func() (ruleset.Live, error) {
-				return apply.Live(cmd.Context(), ns, apply.Options{Root: c.hostRoot}, wanted...)
+			return c.inNetNS(func(ns *netnsexec.NetNS) error {
+				wanted, err := c.owned(ns)
+				if err != nil {
+					return err
+				}
+				printers.Configuration(c.Stderr, "", c.config) // standard output is a list, in JSON too
+				return show.Print(cmd.Context(), c.Stdout, c.clear, func() (ruleset.Live, error) {
+					return apply.Live(cmd.Context(), ns, apply.Options{Root: c.hostRoot}, wanted...)
+				})
 			})
 		})
 	c.optional = true

@@ -260,12 +260,18 @@ func look(s *dialect.Subject, ns *netnsexec.NetNS) (err error) {
 	})
 }
 
-// openNetNS opens the namespace to work on.
-func (c *common) openNetNS() (*netnsexec.NetNS, error) {
-	if c.netns == "" {
-		return netnsexec.Current()
+// inNetNS calls f with the namespace to work on.
+func (c *common) inNetNS(f func(*netnsexec.NetNS) error) (err error) {
+	open := netnsexec.Current
+	if c.netns != "" {
+		open = func() (*netnsexec.NetNS, error) { return netnsexec.Open(c.netns) }
 	}
-	return netnsexec.Open(c.netns)
+	ns, err := open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	return f(ns)
 }
 
 // warn prints bypasses and warnings.

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/internal/recent"
 	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/versionmetric"
@@ -120,19 +120,8 @@ func (o *options) run(c *cobra.Command) error {
 
 // asker returns a function that asks a readiness URL at most once a second.
 func asker(url string) func() error {
-	var (
-		mu    sync.Mutex
-		asked time.Time
-		said  error
-	)
-	return func() error {
-		mu.Lock()
-		defer mu.Unlock()
-		if time.Since(asked) > time.Second {
-			said, asked = ask(url), time.Now()
-		}
-		return said
-	}
+	var said recent.Value[error]
+	return func() error { return said.Get(func() error { return ask(url) }) }
 }
 
 func ask(url string) error {

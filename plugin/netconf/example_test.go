@@ -1,7 +1,9 @@
 package netconf_test
 
 import (
+	"errors"
 	"fmt"
+	"testing/fstest"
 	"time"
 
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -35,4 +37,20 @@ func Example() {
 	//   }
 	// }
 	// 1m0s INFO [] <nil>
+}
+
+// The entry in force is in the list that the runtime loads, which is the first by name.
+func ExampleFind() {
+	node := fstest.MapFS{
+		"10-k8s.conflist": {Data: []byte(`{"cniVersion": "1.0.0", "name": "k8s", "plugins": [{"type": "bridge"}, {"type": "meshcni", "dialect": "kuma"}]}`)},
+		"20-old.conflist": {Data: []byte(`{"cniVersion": "1.0.0", "name": "old", "plugins": [{"type": "meshcni"}]}`)},
+	}
+	e, err := netconf.Find(node, "/etc/cni/net.d", []string{"meshcni"})
+	fmt.Println(e.File, e.Dialects, err)
+	_, err = netconf.Find(node, "/etc/cni/net.d", []string{"other"})
+	var none *netconf.NoEntryError
+	fmt.Println(errors.As(err, &none), err)
+	// Output:
+	// /etc/cni/net.d/10-k8s.conflist kuma <nil>
+	// true /etc/cni/net.d/10-k8s.conflist, which the runtime loads, has no entry of type other
 }

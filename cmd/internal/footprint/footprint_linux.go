@@ -20,7 +20,7 @@ const (
 	// gcPercent bounds the growth of the heap, in percent, until garbage is collected. Go's own default is 100. An agent's heap
 	// is some 4 MB, so a collection takes a few milliseconds, and there is one for each 2 MB or so that are allocated.
 	gcPercent = 30
-	// first is when the start is over, at the latest; again is how often memory is given back after that.
+	// first bounds the time of the start; again is the interval at which memory is given back after that.
 	first, again = 5 * time.Second, 30 * time.Second
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/internal/confdir"
 	"github.com/meshcni/meshcni/internal/diskfile"
-	"github.com/meshcni/meshcni/internal/installed"
 )
 
 // Node holds the directories of the files.
@@ -127,7 +127,7 @@ func (n Node) change(dry bool, to func(State, []byte) ([]byte, error)) (State, e
 }
 
 func (n Node) look() (s State, list []byte, err error) {
-	fsys, done, err := installed.Open(n.Dir)
+	fsys, done, err := confdir.Open(n.Dir)
 	if err != nil {
 		return s, nil, fmt.Errorf("open the directory of network configurations: %w", err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// Trace says what becomes of a packet, of a connection, or of the packets in a file.
+// Trace prints the fate of a packet, of a connection, or of the packets in a file.
 type Trace struct {
 	direction, proto, src, dst, iface string
 	sport, dport                      uint16
