@@ -20,7 +20,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/dialect/linkerd"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -151,11 +151,11 @@ func (s said) make(t require.TestingT, pod *corev1.Pod, namespace *corev1.Namesp
 	s.mesh.Decide(pod, namespace)
 	built, err := s.mesh.Redirect(pod, namespace, []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")})
 	if err != nil {
-		assert.LessOrEqual(t, len(brief.Error(err, 6<<10)), 6<<10)
-		assert.LessOrEqual(t, len(brief.Error(err, 1024)), 1024)
-		var named brief.Named
+		assert.LessOrEqual(t, len(truncate.Error(err, 6<<10)), 6<<10)
+		assert.LessOrEqual(t, len(truncate.Error(err, 1024)), 1024)
+		var named truncate.Named
 		if errors.As(err, &named) {
-			assert.Contains(t, brief.Error(err, 1024), named.Setting())
+			assert.Contains(t, truncate.Error(err, 1024), named.Setting())
 		}
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
@@ -59,7 +59,7 @@ var errPanic = errors.New("its Build panics")
 func (d Dialect) try(in Input) (r Result, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("%w: %s", errPanic, brief.Text(fmt.Sprint(v), maxPanic))
+			err = fmt.Errorf("%w: %s", errPanic, truncate.Text(fmt.Sprint(v), maxPanic))
 		}
 	}()
 	return d.Build(in)
@@ -107,7 +107,7 @@ func (d *Dialect) unknown(pod *corev1.Pod, alone selection.Decision) error {
 	what := "what settings of " + d.Name + " it inherits"
 	switch by := d.Policy.ExcludedNamespaceLabels; {
 	case alone.Undecided && alone.Selected:
-		what = "whether " + brief.Quote(fmt.Sprint(by)) + " excludes it"
+		what = "whether " + truncate.Quote(fmt.Sprint(by)) + " excludes it"
 	case alone.Undecided:
 		what = "whether " + d.Name + " selects it"
 	}

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/warning"
@@ -126,9 +126,9 @@ func (s Set) find(names []string) ([]Dialect, error) {
 		at := slices.IndexFunc(s.known, func(d Dialect) bool { return d.Name == name })
 		switch {
 		case slices.Contains(names[:i], name):
-			errs = append(errs, fmt.Errorf("dialect %s is named twice", brief.Quote(name)))
+			errs = append(errs, fmt.Errorf("dialect %s is named twice", truncate.Quote(name)))
 		case at < 0:
-			errs = append(errs, fmt.Errorf("unknown dialect %s: known is %s", brief.Quote(name), strings.Join(namesOf(s.known), ", ")))
+			errs = append(errs, fmt.Errorf("unknown dialect %s: known is %s", truncate.Quote(name), strings.Join(namesOf(s.known), ", ")))
 		default:
 			found = append(found, s.excluding(s.known[at]))
 		}

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -29,7 +29,7 @@ type InvalidError struct {
 func (e *InvalidError) Error() string {
 	name := e.Dialect
 	if !validName(name) {
-		name = brief.Quote(name)
+		name = truncate.Quote(name)
 	}
 	return "dialect " + name + ": " + strings.ReplaceAll(e.Err.Error(), "\n", "; ")
 }
@@ -58,13 +58,13 @@ func validName(name string) bool {
 func (d Dialect) Validate() error {
 	errs := []error{d.Policy.Validate()}
 	if !validName(d.Name) {
-		errs = append(errs, fmt.Errorf("its Name %s is not 1 to 63 of a to z, 0 to 9 and '-', with no '-' at either end", brief.Quote(d.Name)))
+		errs = append(errs, fmt.Errorf("its Name %s is not 1 to 63 of a to z, 0 to 9 and '-', with no '-' at either end", truncate.Quote(d.Name)))
 	}
 	errs = append(errs, d.validateBuild()...)
 	errs = append(errs, d.validateDecline()...)
 	errs = append(errs, d.Validation.validate()...)
 	if s := d.Sandboxes; s != nil && (s.Key == "" || strings.ContainsAny(s.Key, "=;") || s.Build == nil) {
-		errs = append(errs, fmt.Errorf("Sandboxes needs a Build function and a Key without '=' and ';', and has %s", brief.Quote(s.Key)))
+		errs = append(errs, fmt.Errorf("Sandboxes needs a Build function and a Key without '=' and ';', and has %s", truncate.Quote(s.Key)))
 	}
 	errs = append(errs, d.validateOwn()...)
 	if err := errors.Join(errs...); err != nil {
@@ -98,7 +98,7 @@ func (d Dialect) validateBuild() (errs []error) {
 	}
 	if !sameNames(d.Names, r.Names) {
 		errs = append(errs, fmt.Errorf("Names are not those of the rules that Build makes, so these would not be found again: ChainPrefix is %s, and %s in the rules",
-			brief.Quote(d.Names.ChainPrefix), brief.Quote(r.Names.ChainPrefix)))
+			truncate.Quote(d.Names.ChainPrefix), truncate.Quote(r.Names.ChainPrefix)))
 	}
 	return errs
 }
@@ -124,12 +124,12 @@ func (d Dialect) validateKeys(s redirect.Schema) (errs []error) {
 			switch {
 			case setting.Source == redirect.FromEnv:
 				if len(d.Policy.ProxyContainers) == 0 {
-					errs = append(errs, fmt.Errorf("setting %s is a variable of the proxy container, and Policy.ProxyContainers names none", brief.Quote(key)))
+					errs = append(errs, fmt.Errorf("setting %s is a variable of the proxy container, and Policy.ProxyContainers names none", truncate.Quote(key)))
 				}
 			case key != "" && !validKey(key):
-				errs = append(errs, fmt.Errorf("setting %s: no annotation can have this key", brief.Quote(key)))
+				errs = append(errs, fmt.Errorf("setting %s: no annotation can have this key", truncate.Quote(key)))
 			case key != "" && kept != nil && !kept.key(key):
-				errs = append(errs, fmt.Errorf("its Domains have none of setting %s, so an agent would not keep it of a large pod", brief.Quote(key)))
+				errs = append(errs, fmt.Errorf("its Domains have none of setting %s, so an agent would not keep it of a large pod", truncate.Quote(key)))
 			}
 		}
 	}
@@ -146,23 +146,23 @@ func (d Dialect) validateOwn() (errs []error) {
 		case key == "":
 			errs = append(errs, errors.New("its Applied has an annotation without a name"))
 		case !validKey(key):
-			errs = append(errs, fmt.Errorf("its Applied: no annotation can have the key %s", brief.Quote(key)))
+			errs = append(errs, fmt.Errorf("its Applied: no annotation can have the key %s", truncate.Quote(key)))
 		}
 	}
 	for _, domain := range d.Domains {
 		if len(validation.IsDNS1123Subdomain(domain)) > 0 {
-			errs = append(errs, fmt.Errorf("its Domains: %s is no domain of annotations", brief.Quote(domain)))
+			errs = append(errs, fmt.Errorf("its Domains: %s is no domain of annotations", truncate.Quote(domain)))
 		}
 	}
 	if name := d.Validation.Container; name != "" && len(validation.IsDNS1123Label(name)) > 0 {
-		errs = append(errs, fmt.Errorf("its Validation: no container can have the name %s", brief.Quote(name)))
+		errs = append(errs, fmt.Errorf("its Validation: no container can have the name %s", truncate.Quote(name)))
 	}
 	if p := d.NodeProxy; p != nil && p.StatusAnnotation != "" {
 		if !validKey(p.StatusAnnotation) {
-			errs = append(errs, fmt.Errorf("NodeProxy: no annotation can have the key %s", brief.Quote(p.StatusAnnotation)))
+			errs = append(errs, fmt.Errorf("NodeProxy: no annotation can have the key %s", truncate.Quote(p.StatusAnnotation)))
 		}
 		if p.Enrolled == "" || p.Enrolled == p.Pending {
-			errs = append(errs, fmt.Errorf("NodeProxy: %s needs two different values, and has %s and %s", p.StatusAnnotation, brief.Quote(p.Enrolled), brief.Quote(p.Pending)))
+			errs = append(errs, fmt.Errorf("NodeProxy: %s needs two different values, and has %s and %s", p.StatusAnnotation, truncate.Quote(p.Enrolled), truncate.Quote(p.Pending)))
 		}
 	}
 	return errs
@@ -206,12 +206,12 @@ func sameNames(a, b redirect.Names) bool {
 
 func (v Validation) validate() (errs []error) {
 	if v.Container != "" && (v.ExitCode < 1 || v.ExitCode > 255) {
-		errs = append(errs, fmt.Errorf("Validation: exit code %d of container %s is not from 1 to 255", v.ExitCode, brief.Quote(v.Container)))
+		errs = append(errs, fmt.Errorf("Validation: exit code %d of container %s is not from 1 to 255", v.ExitCode, truncate.Quote(v.Container)))
 	}
 	seen := map[ruleset.Family]bool{}
 	for _, a := range v.ProbeAddrs {
 		if !a.IsValid() || seen[ruleset.FamilyOf(a)] {
-			errs = append(errs, fmt.Errorf("Validation: probe address %s is none, or a second one of its family", brief.Quote(a.String())))
+			errs = append(errs, fmt.Errorf("Validation: probe address %s is none, or a second one of its family", truncate.Quote(a.String())))
 			continue
 		}
 		seen[ruleset.FamilyOf(a)] = true

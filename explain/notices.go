@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
@@ -53,7 +53,7 @@ func (x Explanation) excluded() []Notice {
 			continue
 		}
 		setting := string(o.Source) + " " + o.Key
-		all = append(all, Notice{o.Field, fmt.Sprintf("by %s=%s, %s", setting, brief.Quote(o.Value), what), "change the " + setting + ", and create the pod anew"})
+		all = append(all, Notice{o.Field, fmt.Sprintf("by %s=%s, %s", setting, truncate.Quote(o.Value), what), "change the " + setting + ", and create the pod anew"})
 	}
 	return all
 }

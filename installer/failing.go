@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -78,7 +78,7 @@ func (f *failing) failed(pod status.ID, code, reason, text string) {
 	defer f.mu.Unlock()
 	f.forget()
 	if _, known := f.pods[keyOf(pod)]; known || len(f.pods) < maxFailing {
-		f.pods[keyOf(pod)] = failedADD{FailingPod{pod, brief.Text(reason, maxReason), brief.Finding(text), f.now()}, code}
+		f.pods[keyOf(pod)] = failedADD{FailingPod{pod, truncate.Text(reason, maxReason), truncate.Finding(text), f.now()}, code}
 	}
 }
 

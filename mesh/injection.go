@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -119,7 +119,7 @@ func find(wishes []Wish, o *metav1.ObjectMeta) Asked {
 		if value == "" {
 			continue
 		}
-		a := Asked{Wish: w, By: fmt.Sprintf("%s %s=%s", w.Source, w.Key, brief.Text(value, maxValue))}
+		a := Asked{Wish: w, By: fmt.Sprintf("%s %s=%s", w.Source, w.Key, truncate.Text(value, maxValue))}
 		switch {
 		case slices.Contains(w.Off, value):
 			a.Answer = No

@@ -25,8 +25,8 @@ type Facts struct {
 	Title string
 	// Injection puts the mesh's proxies into pods.
 	Injection Injection
-	// StandIn makes a pod one of the mesh without its injector.
-	StandIn StandIn
+	// TestPod makes a pod one of the mesh without its injector.
+	TestPod TestPod
 	// Init is the init container that writes a pod's rules where there is no CNI plugin; nil: there is none, or it is not known.
 	Init *Init
 	// Plugin is the mesh's own CNI plugin; nil: it has none. PluginTypes are the types of all that redirect its pods, that one among them.
@@ -49,12 +49,12 @@ type Advice struct {
 	Meant, Annotation, Do string
 }
 
-// ExcludedPort is a port that no mesh has a meaning for. The settings of a [StandIn] exclude it, in both directions.
+// ExcludedPort is a port that no mesh has a meaning for. The settings of a [TestPod] exclude it, in both directions.
 const ExcludedPort uint16 = 28001
 
-// StandIn holds the settings of a pod that tries the mesh's rules. A program of the test's takes the proxy's place: its container has the
+// TestPod holds the settings of a pod that tries the mesh's rules. A program of the test's takes the proxy's place: its container has the
 // user and the ports that the dialect makes of the pod.
-type StandIn struct {
+type TestPod struct {
 	// Container is the name of the proxy's. Empty: the first of the dialect's ProxyContainers.
 	Container string
 	// Labels and Annotations are the pod's, and Env the proxy's. They capture both families of addresses, and exclude [ExcludedPort].

@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/nodeproxy/internal/conntrack"
 	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
@@ -50,7 +50,7 @@ func (w *work) keepOpen() (done func()) {
 		}
 	}
 	if err != nil {
-		w.c.log(w.podOf()).Warn("connections that are open in a pod may be cut when it joins", "error", brief.Finding(err.Error()))
+		w.c.log(w.podOf()).Warn("connections that are open in a pod may be cut when it joins", "error", truncate.Finding(err.Error()))
 	}
 	if done == nil {
 		done = func() {}
@@ -203,7 +203,7 @@ func (w *work) forgetDatagrams(d draining, answered bool) (kept int) {
 		kept, err = table.ForgetDatagrams(d.dns, answered)
 	}
 	if err != nil {
-		w.c.log(w.podOf()).Warn("DNS queries from a socket that has asked before may go to the proxy, which has let the pod go, for 30 s after the last", "error", brief.Finding(err.Error()))
+		w.c.log(w.podOf()).Warn("DNS queries from a socket that has asked before may go to the proxy, which has let the pod go, for 30 s after the last", "error", truncate.Finding(err.Error()))
 	}
 	return kept
 }

@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
@@ -118,7 +118,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		c.queue.ShutDown()
 		wg.Wait()
 		if err := c.closeAll(); err != nil {
-			c.opts.Log.Warn("cannot close network namespaces", "error", brief.Finding(err.Error()))
+			c.opts.Log.Warn("cannot close network namespaces", "error", truncate.Finding(err.Error()))
 		}
 	}()
 	for !c.opts.Pods.Synced() {
@@ -144,7 +144,7 @@ func (c *Controller) Run(ctx context.Context) error {
 func (c *Controller) recall() {
 	records, err := c.records.Records()
 	if err != nil {
-		c.opts.Log.Warn("cannot read the plugin's records", "error", brief.Finding(err.Error()))
+		c.opts.Log.Warn("cannot read the plugin's records", "error", truncate.Finding(err.Error()))
 	}
 	for _, r := range records {
 		mesh := c.meshNamed(r.Dialect)
@@ -233,7 +233,7 @@ func (c *Controller) enqueueAll() {
 	var err error
 	if c.opts.Probes != nil {
 		if entries, err = c.opts.Probes.Entries(); err != nil {
-			c.opts.Log.Warn("cannot read the addresses of probes", "error", brief.Finding(err.Error()))
+			c.opts.Log.Warn("cannot read the addresses of probes", "error", truncate.Finding(err.Error()))
 		}
 	}
 	for _, pod := range c.opts.Pods.Pods() {

@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/podrules"
@@ -157,7 +157,7 @@ func (w *work) exempt() error {
 		return err
 	}
 	if !sameAddrs(w.e.unexempt, unexempt.Addrs) {
-		w.c.log(w.podOf()).Warn("the host's probes of a pod over some of its addresses are not exempt", "error", brief.Finding(err.Error()))
+		w.c.log(w.podOf()).Warn("the host's probes of a pod over some of its addresses are not exempt", "error", truncate.Finding(err.Error()))
 	}
 	w.e.unexempt = unexempt.Addrs
 	return nil

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 )
 
 // endedAge bounds the time for which the state of a pod is reported whose containers have ended.
@@ -67,6 +67,6 @@ func (c *Controller) dropAlias(uid types.UID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := c.drop(e); err != nil {
-		c.opts.Log.Warn("cannot close the network namespace of a pod that has another UID", "uid", string(uid), "error", brief.Finding(err.Error()))
+		c.opts.Log.Warn("cannot close the network namespace of a pod that has another UID", "uid", string(uid), "error", truncate.Finding(err.Error()))
 	}
 }

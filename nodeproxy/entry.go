@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/status"
@@ -158,7 +158,7 @@ func (c *Controller) setState(e *entry, s status.Pod) (before status.Pod) {
 	if s.ID == (status.ID{}) {
 		s.ID = before.ID
 	}
-	s.Detail, s.ExchangeResets = brief.Finding(s.Detail), brief.Finding(s.ExchangeResets)
+	s.Detail, s.ExchangeResets = truncate.Finding(s.Detail), truncate.Finding(s.ExchangeResets)
 	s.Since = before.Since
 	if s.State != before.State || s.Reason != before.Reason || s.Since.IsZero() {
 		s.Since = time.Now()

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 )
 
 // While one proxy replaces another, both listen on the same ports, and the kernel gives each some of the new connections. When the
@@ -99,7 +99,7 @@ func (w *work) restoreSysctl(ctx context.Context) error {
 		return nil
 	}
 	if _, err := w.sysctl(before); err != nil {
-		w.c.log(w.podOf()).Warn("a pod that left keeps a sysctl that was set for the proxy", "sysctl", migrateReq, "was", before, "error", brief.Finding(err.Error()))
+		w.c.log(w.podOf()).Warn("a pod that left keeps a sysctl that was set for the proxy", "sysctl", migrateReq, "was", before, "error", truncate.Finding(err.Error()))
 	}
 	w.e.unmoved, w.e.foundSysctl = "", ""
 	return nil
@@ -109,7 +109,7 @@ func (w *work) keepSysctl(value string) {
 	w.e.foundSysctl = value
 	if store, ok := w.c.opts.Namespaces.(Sysctls); ok {
 		if err := store.KeepSysctl(w.e.uid, migrateReq, value); err != nil {
-			w.c.log(w.podOf()).Warn("a restart of the agent will not know how a sysctl of a pod was", "sysctl", migrateReq, "was", value, "error", brief.Finding(err.Error()))
+			w.c.log(w.podOf()).Warn("a restart of the agent will not know how a sysctl of a pod was", "sysctl", migrateReq, "was", value, "error", truncate.Finding(err.Error()))
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -88,7 +88,7 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 	c.finish(w, first, last, seen, err)
 	if w.Choice == machine.Gone && err == nil && w.pod == nil {
 		if err := c.drop(e); err != nil {
-			c.log(w.podOf()).Warn("cannot close the network namespace of a pod that is gone", "error", brief.Finding(err.Error()))
+			c.log(w.podOf()).Warn("cannot close the network namespace of a pod that is gone", "error", truncate.Finding(err.Error()))
 		}
 	}
 	c.mu.Lock()
@@ -135,7 +135,7 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 		s.Detail = w.unfound.Error()
 	}
 	if err != nil {
-		s.Detail = brief.Error(err, brief.MaxFinding)
+		s.Detail = truncate.Error(err, truncate.MaxFinding)
 		if s.State != status.StateCaptured {
 			s.Reason = reasonOf(err, s.Reason)
 		}
@@ -248,9 +248,9 @@ func (c *Controller) tell(w *work, before, now status.Pod, joined bool, mended [
 	switch {
 	case !changed:
 	case err != nil:
-		log.Warn("a pod is not as it is to be", "error", brief.Finding(err.Error()))
+		log.Warn("a pod is not as it is to be", "error", truncate.Finding(err.Error()))
 	case before.State != "" || now.State != status.StateOutside:
-		log.Info("a pod's redirection changed", "detail", brief.Finding(now.Detail))
+		log.Info("a pod's redirection changed", "detail", truncate.Finding(now.Detail))
 	}
 	if w.pod == nil {
 		return
@@ -288,5 +288,5 @@ func (c *Controller) event(pod *corev1.Pod, kind, reason, text string) {
 	}
 	c.opts.Events.Event(&corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-	}, kind, reason, brief.Finding(text))
+	}, kind, reason, truncate.Finding(text))
 }

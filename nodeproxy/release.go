@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/nodeproxy/internal/machine"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -66,7 +66,7 @@ func (c *Controller) Release(ctx context.Context, to string) ([]status.Pod, erro
 	m := mode{on: true, name: to}
 	if to != "" {
 		if m.to = c.agent(to); m.to == nil {
-			return nil, fmt.Errorf("release pods: no mesh of this agent knows another agent %s", brief.Quote(to))
+			return nil, fmt.Errorf("release pods: no mesh of this agent knows another agent %s", truncate.Quote(to))
 		}
 	}
 	if err := c.awaitStart(ctx); err != nil {
@@ -210,7 +210,7 @@ func (m *mode) rules(r redirect.Redirect) (theirs ruleset.Ruleset, err error) {
 func (c *Controller) finishGiving(w *work, m mode, err error) {
 	s := status.Pod{ID: w.podOf(), State: status.StateOutside, Reason: status.CodeGivenAway, Detail: "the pod is in the care of the agent " + m.name}
 	if err != nil {
-		s.State, s.Reason, s.Detail = status.StateDrifted, status.CodeNotReleased, brief.Finding(err.Error())
+		s.State, s.Reason, s.Detail = status.StateDrifted, status.CodeNotReleased, truncate.Finding(err.Error())
 	}
 	c.lookedAt(w.e, true)
 	before := c.setState(w.e, s)

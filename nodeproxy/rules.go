@@ -7,7 +7,7 @@ import (
 	"github.com/meshcni/meshcni/podrules"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -91,7 +91,7 @@ func (c *Controller) remember(w *work, change func(*attachment.Record) bool) err
 	records, err := c.records.Records()
 	c.recordMu.Unlock()
 	if err != nil { // CHECK passes a pod whose record cannot be read, so this stops nothing
-		c.opts.Log.Warn("cannot read the plugin's records", "error", brief.Finding(err.Error()))
+		c.opts.Log.Warn("cannot read the plugin's records", "error", truncate.Finding(err.Error()))
 	}
 	var errs []error
 	for _, short := range records {
@@ -105,7 +105,7 @@ func (c *Controller) remember(w *work, change func(*attachment.Record) bool) err
 	}
 	err = errors.Join(errs...)
 	if err != nil {
-		c.log(w.podOf()).Warn("cannot update the plugin's record of a pod", "error", brief.Finding(err.Error()))
+		c.log(w.podOf()).Warn("cannot update the plugin's record of a pod", "error", truncate.Finding(err.Error()))
 	}
 	return err
 }

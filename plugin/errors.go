@@ -8,7 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -33,7 +33,7 @@ const (
 func fail(code uint, format string, args ...any) *types.Error {
 	for i, a := range args {
 		if err, ok := a.(error); ok {
-			args[i] = brief.Error(err, maxMessage)
+			args[i] = truncate.Error(err, maxMessage)
 		}
 	}
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
@@ -42,7 +42,7 @@ func fail(code uint, format string, args ...any) *types.Error {
 // within shortens a CNI error until its JSON has at most maxFailure bytes.
 func within(e *types.Error, render func(*types.Error) []byte) *types.Error {
 	for limit := maxFailure / 2; len(render(e)) > maxFailure && limit > 0; limit /= 2 {
-		e = &types.Error{Code: e.Code, Msg: brief.Text(e.Msg, limit), Details: brief.Text(e.Details, limit/2)}
+		e = &types.Error{Code: e.Code, Msg: truncate.Text(e.Msg, limit), Details: truncate.Text(e.Details, limit/2)}
 	}
 	return e
 }

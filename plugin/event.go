@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -155,12 +155,12 @@ func (r *run) finish(ctx context.Context, e Event, failure *types.Error) (unlogg
 			level = slog.LevelWarn
 		}
 		attrs := []any{
-			"reason", string(d.Reason), "selected", d.Selected, "detail", brief.Text(d.Detail, maxMessage),
+			"reason", string(d.Reason), "selected", d.Selected, "detail", truncate.Text(d.Detail, maxMessage),
 			"outcome", string(e.Outcome), "verb", e.Verb,
 			"pod", e.Pod.Name, "namespace", e.Pod.Namespace, "uid", e.Pod.UID,
 			"container_id", e.ContainerID, "netns", e.NetNS,
 			"backend", string(e.Backend), "families", texts(e.Families),
-			"address_families", texts(e.Addressed), "warnings", brief.List(e.Warnings.Texts(), maxMessage),
+			"address_families", texts(e.Addressed), "warnings", truncate.List(e.Warnings.Texts(), maxMessage),
 			"bypasses", texts(e.Bypasses),
 			"default_bypasses", texts(e.DefaultBypasses),
 			"api_calls", e.APICalls, "pod_source", string(e.PodSource), "duration_ms", ms,

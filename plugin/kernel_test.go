@@ -101,7 +101,7 @@ func readJSON(t testing.TB, path string, into any) {
 }
 
 // TestFates runs the built program for a recorded pod and sends the recorded packets; one that the reference refuses, it refuses. The
-// other recorded pods are redirect/apply's, to which cmd/internal/alike says that the plugin gives the same rules.
+// other recorded pods are redirect/apply's, to which cmd/internal/agreementtest says that the plugin gives the same rules.
 func TestFates(t *testing.T) {
 	var expected map[string]struct{ Fates map[string]string }
 	readJSON(t, filepath.Join(fates, "expected.json"), &expected)

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -83,9 +83,9 @@ func ParseIDRange(s string) (IDRange, error) {
 	b, err2 := strconv.ParseUint(last, 10, 32)
 	switch {
 	case err1 != nil || err2 != nil || a == uint64(NoID) || b == uint64(NoID):
-		return IDRange{}, fmt.Errorf("%s is not an id from 0 to %d, nor a range of two", brief.Quote(s), uint32(NoID-1))
+		return IDRange{}, fmt.Errorf("%s is not an id from 0 to %d, nor a range of two", truncate.Quote(s), uint32(NoID-1))
 	case b < a:
-		return IDRange{}, fmt.Errorf("range %s ends before it begins", brief.Quote(s))
+		return IDRange{}, fmt.Errorf("range %s ends before it begins", truncate.Quote(s))
 	}
 	return IDRange{uint32(a), uint32(b)}, nil
 }

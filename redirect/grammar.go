@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -37,7 +37,7 @@ func parseList[T any](s string, trim bool, parse func(string) (T, error)) ([]T, 
 	if s == "" || trim && strings.TrimSpace(s) == "" {
 		return nil, nil
 	}
-	return brief.Each(strings.SplitSeq(s, ","), func(part string) (T, error) {
+	return truncate.Each(strings.SplitSeq(s, ","), func(part string) (T, error) {
 		if trim {
 			part = strings.TrimSpace(part)
 		}
@@ -69,7 +69,7 @@ func parseRange(s string, g Grammar) (PortRange, error) {
 			return PortRange{}, err
 		}
 		if b < a {
-			return PortRange{}, fmt.Errorf("range %s ends before it begins", brief.Quote(s))
+			return PortRange{}, fmt.Errorf("range %s ends before it begins", truncate.Quote(s))
 		}
 		return PortRange{First: a, Last: b}, nil
 	}
@@ -89,7 +89,7 @@ func ParsePort(s string, g Grammar) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("%s is not a port from %d to 65535", brief.Quote(s), first)
+		return 0, fmt.Errorf("%s is not a port from %d to 65535", truncate.Quote(s), first)
 	case n == 0 && first > 0:
 		return 0, fmt.Errorf("0 is no port to listen on")
 	}
@@ -120,7 +120,7 @@ func ParsePrefix(s string, g Grammar) (netip.Prefix, error) {
 	}
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
-		err = fmt.Errorf("%s is %s", brief.Quote(s), want)
+		err = fmt.Errorf("%s is %s", truncate.Quote(s), want)
 	}
 	return p, err
 }
@@ -130,7 +130,7 @@ func ParsePrefix(s string, g Grammar) (netip.Prefix, error) {
 func ParseInterfaces(s string) ([]string, error) {
 	names, err := parseList(s, true, func(name string) (string, error) {
 		if !ValidInterface(name) {
-			return "", fmt.Errorf("%s is not an interface name: %s", brief.Quote(name), interfaceNames)
+			return "", fmt.Errorf("%s is not an interface name: %s", truncate.Quote(name), interfaceNames)
 		}
 		return name, nil
 	})
@@ -182,7 +182,7 @@ func ParseIDs(s string) ([]uint32, error) {
 	ids, err := parseList(s, true, func(id string) (uint32, error) {
 		n, err := strconv.ParseUint(id, 10, 32)
 		if err != nil || n == uint64(NoID) {
-			return 0, fmt.Errorf("%s is not a numeric id from 0 to %d", brief.Quote(id), uint32(NoID-1))
+			return 0, fmt.Errorf("%s is not a numeric id from 0 to %d", truncate.Quote(id), uint32(NoID-1))
 		}
 		return uint32(n), nil
 	})

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -29,7 +29,7 @@ func (g *generator) exclusions() []ruleset.Rule {
 	for _, e := range g.Outbound.Exclude {
 		r := ruleset.Rule{Proto: e.Protocol.proto(), Target: g.passes()}
 		if g.count == nil { // it may be as long as the lists
-			r.Comment = brief.Text("excluded: "+e.String(), maxComment)
+			r.Comment = truncate.Text("excluded: "+e.String(), maxComment)
 		}
 		prefixes := []netip.Prefix{{}} // all: no match
 		if !e.CIDRs.All() {

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -111,7 +111,7 @@ type SettingError struct {
 // Error returns for example `annotation traffic.sidecar.istio.io/excludeInboundPorts="80,x": "x" is
 // not a port from 0 to 65535 (allowed: ...)`. A long value or Err is cut.
 func (e *SettingError) Error() string {
-	s := fmt.Sprintf("%s=%s: %s", e.Setting(), brief.Quote(e.Value), brief.Text(e.Err.Error(), maxReason))
+	s := fmt.Sprintf("%s=%s: %s", e.Setting(), truncate.Quote(e.Value), truncate.Text(e.Err.Error(), maxReason))
 	if e.Allowed != "" {
 		s += " (allowed: " + e.Allowed + ")"
 	}
@@ -168,7 +168,7 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings warning.
 			errs = append(errs, err)
 		case setting.Lenient:
 			warnings = append(warnings, warning.New(warning.Invalid, key,
-				"%s %s=%s counts as not set: %s", source, key, brief.Quote(value), brief.Text(err.Error(), maxReason)))
+				"%s %s=%s counts as not set: %s", source, key, truncate.Quote(value), truncate.Text(err.Error(), maxReason)))
 			origins = addOrigin(origins, Origin{Field: setting.Field, Source: FromDefault})
 		default:
 			errs = append(errs, &SettingError{source, key, value, setting.Allowed, err})
@@ -277,7 +277,7 @@ func (s Setting) Apply(r *Redirect, value string) error {
 	case *Mode:
 		mode := Mode(value)
 		if mode != ModeRedirect && mode != ModeTProxy {
-			return fmt.Errorf("%s is no interception mode", brief.Quote(value))
+			return fmt.Errorf("%s is no interception mode", truncate.Quote(value))
 		}
 		*to = mode
 		return nil
@@ -319,7 +319,7 @@ func Bool(set func(r *Redirect, on bool)) func(*Redirect, string) error {
 	return func(r *Redirect, value string) error {
 		on, err := strconv.ParseBool(value)
 		if err != nil {
-			return fmt.Errorf("%s is not a boolean", brief.Quote(value))
+			return fmt.Errorf("%s is not a boolean", truncate.Quote(value))
 		}
 		set(r, on)
 		return nil
@@ -332,7 +332,7 @@ func SetProxyUser(r *Redirect, value string) error {
 	id, err := strconv.ParseUint(value, 10, 32)
 	switch {
 	case err != nil || id == uint64(NoID):
-		return fmt.Errorf("%s is not a numeric id", brief.Quote(value))
+		return fmt.Errorf("%s is not a numeric id", truncate.Quote(value))
 	case id == 0:
 		return errRoot
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/warning"
 )
@@ -217,7 +217,7 @@ func FuzzSchema(f *testing.F) {
 			for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 				var setting *redirect.SettingError
 				require.ErrorAs(t, e, &setting)
-				require.Contains(t, e.Error(), fmt.Sprintf("%s %s=%s", setting.Source, setting.Key, brief.Quote(setting.Value)))
+				require.Contains(t, e.Error(), fmt.Sprintf("%s %s=%s", setting.Source, setting.Key, truncate.Quote(setting.Value)))
 			}
 			return
 		}

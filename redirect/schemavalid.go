@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 )
 
 // ErrSchema: a [Schema] is wrong, whatever the pod. Check with errors.Is(err, redirect.ErrSchema).
@@ -30,7 +30,7 @@ func (s Schema) validateSettings() (errs []error) {
 	var r Redirect
 	for i, setting := range s.Settings {
 		for _, wrong := range setting.wrong(fieldOf(&r, setting.Field)) {
-			errs = append(errs, fmt.Errorf("%w: setting %d (%s): %s", ErrSchema, i+1, brief.Text(strings.Join(setting.Keys, ", "), maxReason), wrong))
+			errs = append(errs, fmt.Errorf("%w: setting %d (%s): %s", ErrSchema, i+1, truncate.Text(strings.Join(setting.Keys, ", "), maxReason), wrong))
 		}
 	}
 	return errs
@@ -42,20 +42,20 @@ func (s Setting) wrong(field any) (all []string) {
 	case s.Field == "" && s.Set == nil:
 		all = append(all, "it has neither Field nor Set")
 	case s.Field != "" && field == nil:
-		all = append(all, fmt.Sprintf("a Redirect has no field %s", brief.Quote(s.Field)))
+		all = append(all, fmt.Sprintf("a Redirect has no field %s", truncate.Quote(s.Field)))
 	case s.Set == nil && !settable(field):
-		all = append(all, fmt.Sprintf("nothing is known about how to read field %s: give it a Set function", brief.Quote(s.Field)))
+		all = append(all, fmt.Sprintf("nothing is known about how to read field %s: give it a Set function", truncate.Quote(s.Field)))
 	}
 	if len(s.Keys) == 0 {
 		all = append(all, "it has no Keys, so nothing sets it")
 	}
 	for _, key := range s.Keys {
 		if key == "" || strings.ContainsAny(key, " \t\n=") {
-			all = append(all, fmt.Sprintf("%s is no key", brief.Quote(key)))
+			all = append(all, fmt.Sprintf("%s is no key", truncate.Quote(key)))
 		}
 	}
 	if s.Source != "" && s.Source != FromAnnotation && s.Source != FromEnv {
-		all = append(all, fmt.Sprintf("it is read from an annotation or the environment, and not from %s", brief.Quote(string(s.Source))))
+		all = append(all, fmt.Sprintf("it is read from an annotation or the environment, and not from %s", truncate.Quote(string(s.Source))))
 	}
 	if s.Inherited && s.Source == FromEnv {
 		all = append(all, "a variable of the proxy container cannot be Inherited from the namespace")
@@ -76,5 +76,5 @@ func settable(field any) bool {
 }
 
 func (s Setting) unsettable() error {
-	return fmt.Errorf("%w: the setting of %s has no way to set field %s", ErrSchema, strings.Join(s.Keys, ", "), brief.Quote(s.Field))
+	return fmt.Errorf("%w: the setting of %s has no way to set field %s", ErrSchema, strings.Join(s.Keys, ", "), truncate.Quote(s.Field))
 }

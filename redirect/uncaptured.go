@@ -3,7 +3,7 @@ package redirect
 import (
 	"fmt"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 )
 
 // UncapturedFamily is the treatment of an address family that a mesh does not
@@ -31,5 +31,5 @@ func ParseUncapturedFamily(s string) (UncapturedFamily, error) {
 	case UncapturedAllow, UncapturedDrop:
 		return f, nil
 	}
-	return "", fmt.Errorf("%s is not one of allow, drop", brief.Quote(s))
+	return "", fmt.Errorf("%s is not one of allow, drop", truncate.Quote(s))
 }

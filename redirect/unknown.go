@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/misspelt"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -26,7 +26,7 @@ func UnknownKeys(source Source, annotations map[string]string, known, prefixes [
 		if meant == "" && !slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
 			continue
 		}
-		shown := strings.Trim(brief.Quote(key), `"`)
+		shown := strings.Trim(truncate.Quote(key), `"`)
 		w := warning.New(warning.Unknown, key, "%s %s is not known, so it has no effect", source, shown)
 		if meant != "" {
 			w.Text += "; did you mean " + meant + "?"

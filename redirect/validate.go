@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -88,7 +88,7 @@ func (v *validator) oncePerFamily(field string, list []netip.Addr, ok func(netip
 
 func (v *validator) check(ok bool, field, format string, args ...any) {
 	if !ok {
-		v.errs = append(v.errs, &FieldError{field, brief.Text(fmt.Sprintf(format, args...), maxReason)})
+		v.errs = append(v.errs, &FieldError{field, truncate.Text(fmt.Sprintf(format, args...), maxReason)})
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
@@ -66,7 +66,7 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) 
 	defer c.detecting.Unlock()
 	t := c.tracks.get(pod.UID)
 	now, mesh := c.capture(ctx, pod, found, t)
-	now.Detail = brief.Finding(now.Detail)
+	now.Detail = truncate.Finding(now.Detail)
 	in := mesh != nil
 	if lost := c.opts.Detect.Lost.has(pod, now, found); lost != t.lost {
 		c.tracks.change(pod.UID, func(t *track) { t.lost = lost })
@@ -101,7 +101,7 @@ func (c *Controller) foundUncaptured(ctx context.Context, pod *corev1.Pod, now s
 	if was.capture.State != status.StateFailed || was.capture.Reason != now.Reason {
 		c.metrics.uncaptured.WithLabelValues(string(now.Reason)).Inc()
 		c.opts.Log.Warn("a pod in the mesh is not captured", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
-			"reason", string(now.Reason), "detail", brief.Text(detail, maxNote))
+			"reason", string(now.Reason), "detail", truncate.Text(detail, maxNote))
 	}
 	told := was.told == now.Reason
 	if !told && c.mayTell() {
@@ -130,7 +130,7 @@ func (c *Controller) remedy(ctx context.Context, pod *corev1.Pod) string {
 		cure = "once the node's agent is ready again, " + cure
 	}
 	if _, err := c.plan(ctx, pod); err != nil {
-		cure = fmt.Sprintf("its settings would be refused (%s): correct these, then %s", brief.Error(err, maxNote/2), cure)
+		cure = fmt.Sprintf("its settings would be refused (%s): correct these, then %s", truncate.Error(err, maxNote/2), cure)
 	}
 	return cure
 }

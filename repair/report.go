@@ -5,19 +5,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/status"
 )
 
 // maxNote is the maximum length of an event's message in bytes.
-const maxNote = brief.MaxFinding
+const maxNote = truncate.MaxFinding
 
 // words shortens an error for an event and the log. The names of the settings that it is about stay.
-func words(err error) string { return brief.Error(err, maxNote) }
+func words(err error) string { return truncate.Error(err, maxNote) }
 
 // event tells the pod's owner. A writer of rules that differ decides how long they are, so the note is cut.
 func (c *Controller) event(pod *corev1.Pod, kind, reason, note string) {
-	c.events.Event(pod, kind, reason, brief.Text(note, maxNote))
+	c.events.Event(pod, kind, reason, truncate.Text(note, maxNote))
 }
 
 // tell sends the event of a code, if it has one: a warning if somebody has to look.
@@ -52,6 +52,6 @@ func (c *Controller) report(pod *corev1.Pod, r result) {
 		r.reason = cmp.Or(c.tracks.get(pod.UID).uncaptured, r.reason)
 	}
 	c.opts.Log.Info("broken pod", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
-		"action", string(c.opts.Action), "outcome", string(r.outcome), "reason", string(r.reason), "detail", brief.Finding(r.detail))
+		"action", string(c.opts.Action), "outcome", string(r.outcome), "reason", string(r.reason), "detail", truncate.Finding(r.detail))
 	c.tell(pod, status.KindOutcome, r.outcome, r.detail)
 }

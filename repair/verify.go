@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -194,7 +194,7 @@ func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string
 			}
 		}
 	})
-	detail = brief.Finding(detail)
+	detail = truncate.Finding(detail)
 	log := c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID), "result", string(result))
 	switch {
 	case result == status.CodeDrifted && !was:

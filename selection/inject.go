@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/misspelt"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
@@ -53,13 +53,13 @@ func (p Policy) unheeded(pod *corev1.Pod, d Decision) (warnings warning.List) {
 			for _, key := range slices.Sorted(maps.Keys(of.keys)) {
 				if len(warnings) < maxMisspelt && names.Meant(key) == p.InjectKey {
 					warnings = append(warnings, warning.New(warning.Unknown, key,
-						"%s %s is not known, so it has no effect; did you mean %s?", of.kind, strings.Trim(brief.Quote(key), `"`), p.InjectKey))
+						"%s %s is not known, so it has no effect; did you mean %s?", of.kind, strings.Trim(truncate.Quote(key), `"`), p.InjectKey))
 				}
 			}
 		}
 	case d.Reason == status.CodeNotEnabled && !d.Undecided && p.saysOn(pod):
 		warnings = warning.List{warning.New(warning.NoEffect, p.InjectKey,
-			"%s %s=%s has no effect: %s", kind, p.InjectKey, brief.Quote(value), d.Detail)}
+			"%s %s=%s has no effect: %s", kind, p.InjectKey, truncate.Quote(value), d.Detail)}
 	}
 	return warnings
 }
@@ -93,7 +93,7 @@ func (p Policy) validateInject() (errs []error) {
 	}
 	for _, word := range p.InjectOn {
 		if slices.Contains(p.InjectOff, word) {
-			errs = append(errs, fmt.Errorf("%s is both in InjectOn and in InjectOff", brief.Quote(word)))
+			errs = append(errs, fmt.Errorf("%s is both in InjectOn and in InjectOff", truncate.Quote(word)))
 		}
 	}
 	if slices.Contains(p.InjectOn, "") || slices.Contains(p.InjectOff, "") {

@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 )
 
 // MaxSelector is the longest text that [ParseLabels] reads, in bytes. It is ten of the longest requirements that there
@@ -25,10 +25,10 @@ func ParseLabels(text string) (labels.Selector, error) {
 	}
 	selector, err := labels.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("label selector %s: %w", brief.Quote(text), err)
+		return nil, fmt.Errorf("label selector %s: %w", truncate.Quote(text), err)
 	}
 	if requirements, _ := selector.Requirements(); len(requirements) == 0 {
-		return nil, errors.New("label selector " + brief.Quote(text) + ": requires nothing, so it would match everything")
+		return nil, errors.New("label selector " + truncate.Quote(text) + ": requires nothing, so it would match everything")
 	}
 	return selector, nil
 }

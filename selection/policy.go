@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
@@ -126,11 +126,11 @@ func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *
 		return decided(status.CodeNoProxy, "no container is named %s", strings.Join(p.ProxyContainers, " or "))
 	}
 	if kind, ok := p.proxyType(proxy); ok && !slices.Contains(p.ProxyTypes, kind) {
-		return decided(status.CodeProxyType, "the proxy is a %s, not a %s", brief.Quote(kind), strings.Join(p.ProxyTypes, " or "))
+		return decided(status.CodeProxyType, "the proxy is a %s, not a %s", truncate.Quote(kind), strings.Join(p.ProxyTypes, " or "))
 	}
 	if kind, value := p.inject(pod); value != "" {
 		if on, ok := readSwitch(kind+" "+p.InjectKey, p.InjectKey, value, p.InjectOn, p.InjectOff, warnings); ok && !on {
-			return decided(status.CodeInjectDisabled, "%s %s is %s", kind, p.InjectKey, brief.Quote(value))
+			return decided(status.CodeInjectDisabled, "%s %s is %s", kind, p.InjectKey, truncate.Quote(value))
 		}
 	}
 	if d, out := p.foreign(pod.Annotations); out {
@@ -147,7 +147,7 @@ func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *
 	}
 	for _, by := range p.ExcludedNamespaceLabels {
 		if namespace != nil && by.Matches(labels.Set(namespace.Labels)) {
-			return decided(status.CodeNamespaceExcludedByLabel, "namespace %q is excluded: its labels match %s", pod.Namespace, brief.Quote(by.String()))
+			return decided(status.CodeNamespaceExcludedByLabel, "namespace %q is excluded: its labels match %s", pod.Namespace, truncate.Quote(by.String()))
 		}
 	}
 	return Decision{}, false
@@ -166,7 +166,7 @@ func readSwitch(what, key, value string, on, off []string, warnings *warning.Lis
 		ok = err == nil
 	}
 	if !ok {
-		*warnings = append(*warnings, warning.New(warning.Invalid, key, "%s=%s is %s, so it counts as not set", what, brief.Quote(value), kind))
+		*warnings = append(*warnings, warning.New(warning.Invalid, key, "%s=%s is %s, so it counts as not set", what, truncate.Quote(value), kind))
 	}
 	return b, ok
 }
@@ -176,7 +176,7 @@ func (p Policy) selectedBecause(pod *corev1.Pod) string {
 	switch {
 	case p.optsIn(pod):
 		kind, value := p.inject(pod)
-		return fmt.Sprintf("%s %s is %s", kind, p.InjectKey, brief.Quote(value))
+		return fmt.Sprintf("%s %s is %s", kind, p.InjectKey, truncate.Quote(value))
 	case proxy == nil && p.Selectors != nil:
 		return "a selector matches the labels of the pod and its namespace"
 	case proxy == nil:
@@ -236,7 +236,7 @@ func (p Policy) declined(pod *corev1.Pod, proxy *corev1.Container) (d Decision, 
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			err := fmt.Errorf("%w: %s", errDecline, brief.Text(fmt.Sprint(v), maxPanic))
+			err := fmt.Errorf("%w: %s", errDecline, truncate.Text(fmt.Sprint(v), maxPanic))
 			d, out = Decision{Selected: true, Reason: status.CodeSelected, Detail: err.Error(), Undecided: true, Err: err}, true
 		}
 	}()
@@ -263,7 +263,7 @@ func (r Requirement) allows(value string) bool {
 func (r Requirement) unmet(annotations map[string]string) string {
 	for _, key := range r.Keys {
 		if v, ok := annotations[key]; ok {
-			return fmt.Sprintf("annotation %s is %s", key, brief.Quote(v))
+			return fmt.Sprintf("annotation %s is %s", key, truncate.Quote(v))
 		}
 	}
 	return fmt.Sprintf("annotation %s is absent", strings.Join(r.Keys, " or "))
@@ -339,7 +339,7 @@ func (p Policy) Validate() error {
 		}
 	}
 	if p.ProxyCommand != "" && len(p.ProxyTypes) == 0 {
-		errs = append(errs, fmt.Errorf("ProxyCommand %s without ProxyTypes, so that no proxy is of one", brief.Quote(p.ProxyCommand)))
+		errs = append(errs, fmt.Errorf("ProxyCommand %s without ProxyTypes, so that no proxy is of one", truncate.Quote(p.ProxyCommand)))
 	}
 	if len(p.ProxyTypes) > 0 && p.ProxyCommand == "" {
 		errs = append(errs, errors.New("ProxyTypes mean nothing without ProxyCommand"))
@@ -375,13 +375,13 @@ func (p Policy) validateNames() (errs []error) {
 		}
 		for _, name := range list.names {
 			if name != "" && !list.can(name) {
-				errs = append(errs, fmt.Errorf("%s: nothing in a cluster can have the name %s", list.field, brief.Quote(name)))
+				errs = append(errs, fmt.Errorf("%s: nothing in a cluster can have the name %s", list.field, truncate.Quote(name)))
 			}
 		}
 	}
 	for _, one := range [][2]string{{"InjectKey", p.InjectKey}, {"ForeignAnnotation", p.ForeignAnnotation}, {"StatusAnnotation", p.StatusAnnotation}} {
 		if one[1] != "" && !key(one[1]) {
-			errs = append(errs, fmt.Errorf("%s: no annotation can have the key %s", one[0], brief.Quote(one[1])))
+			errs = append(errs, fmt.Errorf("%s: no annotation can have the key %s", one[0], truncate.Quote(one[1])))
 		}
 	}
 	return errs

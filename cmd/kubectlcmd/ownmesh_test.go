@@ -32,7 +32,7 @@ func fabric() (dialect.Dialect, mesh.Facts) {
 			Injection: mesh.Injection{
 				Namespace: []mesh.Wish{mesh.Label("fabric.example/mesh", []string{"on"}, nil)}, Webhook: "injector.fabric.example", Unasked: mesh.Yes,
 			},
-			StandIn: mesh.StandIn{Annotations: map[string]string{"fabric.example/skip": "28001"}},
+			TestPod: mesh.TestPod{Annotations: map[string]string{"fabric.example/skip": "28001"}},
 			Plugin: &mesh.Plugin{
 				Type: "fabric-cni", DaemonSet: []mesh.Mark{{Labels: map[string]string{"app": "fabric-cni"}}},
 				Settings: map[string]mesh.Translate{"LEVEL": mesh.Keep("logLevel", mesh.Level)}, Remove: []string{"Remove fabric-cni."},

@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/status"
 )
@@ -182,7 +182,7 @@ func (s *subject) notReady() []string {
 		return nil
 	}
 	for _, why := range s.node.NotReady {
-		all = append(all, "the node's agent is not ready: "+brief.Text(why, maxMessage))
+		all = append(all, "the node's agent is not ready: "+truncate.Text(why, maxMessage))
 	}
 	return all
 }
@@ -225,7 +225,7 @@ func (s *subject) unstarted(is onNode) *present {
 func (s *subject) about(st status.Pod) (is string, do []string) {
 	r := st.Row()
 	if r.Code == "" {
-		return "the agent says " + brief.Text(string(st.Reason), maxMessage), []string{"kubectl meshcni check looks at the whole installation"}
+		return "the agent says " + truncate.Text(string(st.Reason), maxMessage), []string{"kubectl meshcni check looks at the whole installation"}
 	}
 	for _, line := range r.Do {
 		switch line {
@@ -388,7 +388,7 @@ const (
 func bounded[T any](all []T) (some []string) {
 	for _, v := range all[:min(len(all), maxSaid)] {
 		if text := fmt.Sprint(v); text != "" {
-			some = append(some, brief.Text(text, maxMessage))
+			some = append(some, truncate.Text(text, maxMessage))
 		}
 	}
 	if n := len(all) - maxSaid; n > 0 {

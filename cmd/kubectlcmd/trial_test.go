@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/standin"
+	"github.com/meshcni/meshcni/cmd/internal/netprobe"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/status"
@@ -89,18 +89,18 @@ func (y *yard) get(ctx context.Context, a agent, path string, into any) error {
 	if a.Port == proxyControl {
 		container = pod.Spec.Containers[1]
 	}
-	if path == standin.ReadyPath {
+	if path == netprobe.ReadyPath {
 		return nil
 	}
 	u, err := url.Parse(path)
-	if err != nil || u.Path != standin.DialPath {
+	if err != nil || u.Path != netprobe.DialPath {
 		return fmt.Errorf("%q: %w", path, err)
 	}
 	to, err := netip.ParseAddrPort(u.Query().Get("to"))
 	if err != nil {
 		return err
 	}
-	d := standin.Dialed{Answer: y.connect(pod, container, to)}
+	d := netprobe.Dialed{Answer: y.connect(pod, container, to)}
 	if d.Answer == nil {
 		d.Error = "no route to host"
 	}
@@ -110,19 +110,19 @@ func (y *yard) get(ctx context.Context, a agent, path string, into any) error {
 
 // connect is what a mesh does: connections of other users than the proxy's go to the proxy, and so do those that come in, except for
 // those of the excluded port.
-func (y *yard) connect(from corev1.Pod, container corev1.Container, to netip.AddrPort) *standin.Answer {
+func (y *yard) connect(from corev1.Pod, container corev1.Container, to netip.AddrPort) *netprobe.Answer {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	captured := to.Port() != excludedPort && !y.past[fmt.Sprintf("%s %s %d", from.Name, container.Name, to.Port())]
-	proxyOf := func(pod corev1.Pod) (standIn, bool) {
+	proxyOf := func(pod corev1.Pod) (fakeSidecar, bool) {
 		dialect, _, _ := strings.Cut(pod.Name, "-")
 		p := Program{Dialects: y.dialects, Facts: y.facts}
 		p.setDefaults()
-		as, err := (&cluster{Program: p}).standIn(dialect)
+		as, err := (&cluster{Program: p}).fakeSidecar(dialect)
 		return as, err == nil && as.proxy != ""
 	}
 	if as, meshed := proxyOf(from); meshed && captured && container.Name == "app" {
-		return &standin.Answer{Name: from.Name + "/" + as.proxy, Port: as.out, Original: to}
+		return &netprobe.Answer{Name: from.Name + "/" + as.proxy, Port: as.out, Original: to}
 	}
 	for _, other := range y.pods {
 		if address(&other, corev1.IPv4Protocol) != to.Addr() && address(&other, corev1.IPv6Protocol) != to.Addr() {
@@ -132,9 +132,9 @@ func (y *yard) connect(from corev1.Pod, container corev1.Container, to netip.Add
 			return nil
 		}
 		if as, meshed := proxyOf(other); meshed && captured {
-			return &standin.Answer{Name: other.Name + "/" + as.proxy, Port: as.in, Original: to}
+			return &netprobe.Answer{Name: other.Name + "/" + as.proxy, Port: as.in, Original: to}
 		}
-		return &standin.Answer{Name: other.Name + "/app", Port: to.Port(), Original: to}
+		return &netprobe.Answer{Name: other.Name + "/app", Port: to.Port(), Original: to}
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/cmd/internal/standin"
+	"github.com/meshcni/meshcni/cmd/internal/netprobe"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
@@ -30,9 +30,9 @@ const (
 // appUser is the applications' user. Any that is no proxy's would do.
 const appUser = 1000
 
-// standIn is a pod of a mesh without its injector, with a proxy of ours.
-type standIn struct {
-	mesh.StandIn
+// fakeSidecar is a pod of a mesh without its injector, with a proxy of ours.
+type fakeSidecar struct {
+	mesh.TestPod
 	// proxy is the name of the proxy's container; empty: the proxy is on the node.
 	proxy   string
 	user    int64
@@ -41,22 +41,22 @@ type standIn struct {
 	notIn, notOut bool
 }
 
-var errNoStandIn = errors.New("the test has no pod for this mesh")
+var errNoTestPod = errors.New("the test has no pod for this mesh")
 
-// standIn returns that of a mesh. The container, its user and its ports are those that the mesh's rules have in mind.
-func (c *cluster) standIn(name string) (s standIn, err error) {
+// fakeSidecar returns that of a mesh. The container, its user and its ports are those that the mesh's rules have in mind.
+func (c *cluster) fakeSidecar(name string) (s fakeSidecar, err error) {
 	d := dialect.SetOf(c.Dialects...).Lookup(name)
 	if d == nil {
-		return s, errNoStandIn
+		return s, errNoTestPod
 	}
-	s.StandIn = c.Facts.Of(name, d).StandIn
+	s.TestPod = c.Facts.Of(name, d).TestPod
 	switch {
 	case len(s.Labels)+len(s.Annotations) == 0:
-		return s, errNoStandIn
+		return s, errNoTestPod
 	case d.NodeProxy != nil:
 		return s, nil
 	case s.Container == "" && len(d.Policy.ProxyContainers) == 0:
-		return s, fmt.Errorf("%w: its proxy has no container of a certain name", errNoStandIn)
+		return s, fmt.Errorf("%w: its proxy has no container of a certain name", errNoTestPod)
 	}
 	if s.proxy = s.Container; s.proxy == "" {
 		s.proxy = d.Policy.ProxyContainers[0]
@@ -67,7 +67,7 @@ func (c *cluster) standIn(name string) (s standIn, err error) {
 	}
 	r, err := d.Redirect(pod, &corev1.Namespace{}, []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()})
 	if err != nil {
-		return s, fmt.Errorf("%w: %w", errNoStandIn, err)
+		return s, fmt.Errorf("%w: %w", errNoTestPod, err)
 	}
 	if len(r.Redirect.Proxy.UIDs) > 0 {
 		s.user = int64(r.Redirect.Proxy.UIDs[0])
@@ -105,7 +105,7 @@ func container(name, pod string, from image, user int64, listen ...uint16) corev
 }
 
 // meshed is a pod of a mesh.
-func (r trialRun) meshed(name, node string, from image, as standIn) *corev1.Pod {
+func (r trialRun) meshed(name, node string, from image, as fakeSidecar) *corev1.Pod {
 	pod := r.pod(name, node, from)
 	maps.Copy(pod.Labels, as.Labels)
 	maps.Copy(pod.Annotations, as.Annotations)
@@ -133,7 +133,7 @@ type connection struct {
 	container string
 	to        netip.AddrPort
 	// want is the answer: who, at which port. Of a redirected connection the original destination counts too.
-	want standin.Answer
+	want netprobe.Answer
 }
 
 // redirected reports whether the connection has to arrive at another port than the one that it is made to.
@@ -141,34 +141,34 @@ func (c connection) redirected() bool { return c.want.Port != c.to.Port() }
 
 // outbound are connections from a pod of the mesh to one outside of it, or to another one of it: its application's are captured, but for
 // an excluded port, and its proxy's are not.
-func (s standIn) outbound(pod, to *corev1.Pod, inMesh bool, family corev1.IPFamily) []connection {
+func (s fakeSidecar) outbound(pod, to *corev1.Pod, inMesh bool, family corev1.IPFamily) []connection {
 	what, own, there, at := "outbound", "the proxy's own", "/app", openPort
 	if inMesh {
 		what, own = "outbound to the mesh", "proxy to proxy"
 	}
 	open, excluded := netip.AddrPortFrom(address(to, family), openPort), netip.AddrPortFrom(address(to, family), excludedPort)
 	if s.proxy == "" { // what the node's proxy does is its own affair
-		return []connection{{what, pod, "app", open, standin.Answer{Name: to.Name + "/app", Port: openPort}}}
+		return []connection{{what, pod, "app", open, netprobe.Answer{Name: to.Name + "/app", Port: openPort}}}
 	}
 	if inMesh {
 		there, at = "/"+s.proxy, s.in
 	}
-	all := []connection{{what, pod, "app", open, standin.Answer{Name: pod.Name + "/" + s.proxy, Port: s.out}}}
+	all := []connection{{what, pod, "app", open, netprobe.Answer{Name: pod.Name + "/" + s.proxy, Port: s.out}}}
 	if s.notOut {
-		all = append(all, connection{what + ", excluded port", pod, "app", excluded, standin.Answer{Name: to.Name + "/app", Port: excludedPort}})
+		all = append(all, connection{what + ", excluded port", pod, "app", excluded, netprobe.Answer{Name: to.Name + "/app", Port: excludedPort}})
 	}
-	return append(all, connection{own, pod, s.proxy, open, standin.Answer{Name: to.Name + there, Port: at}})
+	return append(all, connection{own, pod, s.proxy, open, netprobe.Answer{Name: to.Name + there, Port: at}})
 }
 
 // inbound are connections from a pod outside the mesh to one of it.
-func (s standIn) inbound(pod, from *corev1.Pod, family corev1.IPFamily) []connection {
+func (s fakeSidecar) inbound(pod, from *corev1.Pod, family corev1.IPFamily) []connection {
 	open, excluded := netip.AddrPortFrom(address(pod, family), openPort), netip.AddrPortFrom(address(pod, family), excludedPort)
 	if s.proxy == "" {
-		return []connection{{"inbound", from, "app", open, standin.Answer{Name: pod.Name + "/app", Port: openPort}}}
+		return []connection{{"inbound", from, "app", open, netprobe.Answer{Name: pod.Name + "/app", Port: openPort}}}
 	}
-	all := []connection{{"inbound", from, "app", open, standin.Answer{Name: pod.Name + "/" + s.proxy, Port: s.in}}}
+	all := []connection{{"inbound", from, "app", open, netprobe.Answer{Name: pod.Name + "/" + s.proxy, Port: s.in}}}
 	if s.notIn {
-		all = append(all, connection{"inbound, excluded port", from, "app", excluded, standin.Answer{Name: pod.Name + "/app", Port: excludedPort}})
+		all = append(all, connection{"inbound, excluded port", from, "app", excluded, netprobe.Answer{Name: pod.Name + "/app", Port: excludedPort}})
 	}
 	return all
 }
@@ -184,7 +184,7 @@ func address(pod *corev1.Pod, family corev1.IPFamily) netip.Addr {
 }
 
 // judge reports a connection that did not go where it had to.
-func (c connection) judge(d standin.Dialed) (result, detail string) {
+func (c connection) judge(d netprobe.Dialed) (result, detail string) {
 	got := d.Answer
 	arrived := got != nil && got.Name == c.want.Name && got.Port == c.want.Port
 	switch {

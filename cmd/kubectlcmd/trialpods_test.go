@@ -10,28 +10,28 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/cmd/internal/standin"
+	"github.com/meshcni/meshcni/cmd/internal/netprobe"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// standInOf is that of a mesh of this module's.
-func standInOf(name string) (standIn, error) {
-	return (&cluster{Program: Program{Dialects: builtin.All(), Facts: facts.Facts()}}).standIn(name)
+// fakeSidecarOf is that of a mesh of this module's.
+func fakeSidecarOf(name string) (fakeSidecar, error) {
+	return (&cluster{Program: Program{Dialects: builtin.All(), Facts: facts.Facts()}}).fakeSidecar(name)
 }
 
 var testRun = trialRun{name: "run", namespace: "ns", lifetime: time.Minute}
 
-// TestStandIns: to each mesh its pod is one of its own, and of no other's; both families are captured, for the ports at which the
+// TestFakeSidecars: to each mesh its pod is one of its own, and of no other's; both families are captured, for the ports at which the
 // stand-in listens as the user that it runs as.
-func TestStandIns(t *testing.T) {
+func TestFakeSidecars(t *testing.T) {
 	t.Parallel()
 	var tried []string
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
 	for _, name := range builtin.Names() {
-		as, err := standInOf(name)
+		as, err := fakeSidecarOf(name)
 		require.NoError(t, err)
 		if tried = append(tried, name); as.proxy == "" {
 			decision := dialect.SetOf(builtin.All()...).Lookup(name).Decide(testRun.meshed("p", "n", image{}, as), namespace)
@@ -65,7 +65,7 @@ func TestStandIns(t *testing.T) {
 // TestJudge: only the right answer is right.
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	as, err := standInOf("linkerd")
+	as, err := fakeSidecarOf("linkerd")
 	require.NoError(t, err)
 	at := func(pod *corev1.Pod, ips ...string) *corev1.Pod {
 		for _, ip := range ips {
@@ -100,17 +100,17 @@ func TestJudge(t *testing.T) {
 	out, excluded := all[0], all[1]
 	for _, tt := range []struct {
 		try            connection
-		said           standin.Dialed
+		said           netprobe.Dialed
 		result, detail string
 	}{
-		{out, standin.Dialed{Answer: &standin.Answer{Name: "pod/linkerd-proxy", Port: 4140, Original: out.to}}, resultOK, ""},
-		{out, standin.Dialed{Answer: &standin.Answer{Name: "pod/linkerd-proxy", Port: 4140}}, resultFailed, "as one to invalid AddrPort instead of [fd00::1]:28000"},
-		{out, standin.Dialed{Answer: &standin.Answer{Name: "peer/app", Port: openPort, Original: out.to}}, resultFailed, "not captured: it went to [fd00::1]:28000 past the proxy"},
-		{out, standin.Dialed{Answer: &standin.Answer{Name: "pod/linkerd-proxy", Port: 4143, Original: out.to}}, resultFailed, "it went to port 4143 of pod/linkerd-proxy, not to port 4140 of pod/linkerd-proxy"},
-		{out, standin.Dialed{Error: "connection refused"}, resultFailed, "no connection to [fd00::1]:28000: connection refused"},
-		{excluded, standin.Dialed{Answer: &standin.Answer{Name: "peer/app", Port: excludedPort}}, resultOK, ""},
-		{excluded, standin.Dialed{Answer: &standin.Answer{Name: "pod/linkerd-proxy", Port: 4140, Original: excluded.to}}, resultFailed, "it went to port 4140 of pod/linkerd-proxy"},
-		{excluded, standin.Dialed{Answer: &standin.Answer{Name: "other/app", Port: excludedPort}}, resultFailed, "of other/app"},
+		{out, netprobe.Dialed{Answer: &netprobe.Answer{Name: "pod/linkerd-proxy", Port: 4140, Original: out.to}}, resultOK, ""},
+		{out, netprobe.Dialed{Answer: &netprobe.Answer{Name: "pod/linkerd-proxy", Port: 4140}}, resultFailed, "as one to invalid AddrPort instead of [fd00::1]:28000"},
+		{out, netprobe.Dialed{Answer: &netprobe.Answer{Name: "peer/app", Port: openPort, Original: out.to}}, resultFailed, "not captured: it went to [fd00::1]:28000 past the proxy"},
+		{out, netprobe.Dialed{Answer: &netprobe.Answer{Name: "pod/linkerd-proxy", Port: 4143, Original: out.to}}, resultFailed, "it went to port 4143 of pod/linkerd-proxy, not to port 4140 of pod/linkerd-proxy"},
+		{out, netprobe.Dialed{Error: "connection refused"}, resultFailed, "no connection to [fd00::1]:28000: connection refused"},
+		{excluded, netprobe.Dialed{Answer: &netprobe.Answer{Name: "peer/app", Port: excludedPort}}, resultOK, ""},
+		{excluded, netprobe.Dialed{Answer: &netprobe.Answer{Name: "pod/linkerd-proxy", Port: 4140, Original: excluded.to}}, resultFailed, "it went to port 4140 of pod/linkerd-proxy"},
+		{excluded, netprobe.Dialed{Answer: &netprobe.Answer{Name: "other/app", Port: excludedPort}}, resultFailed, "of other/app"},
 	} {
 		result, detail := tt.try.judge(tt.said)
 		assert.Equal(t, tt.result, result, tt.detail)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 
-	"github.com/meshcni/meshcni/cmd/internal/standin"
+	"github.com/meshcni/meshcni/cmd/internal/netprobe"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
@@ -163,7 +163,7 @@ func (t *trial) node(ctx context.Context, number int, a agent) (rows []trialRow,
 // dialect tries a pod of one mesh, and returns it if it runs.
 func (t *trial) dialect(ctx context.Context, n agentapi.Node, a agent, dialect, name string, from image, peer *corev1.Pod) (rows []trialRow, pod *corev1.Pod) {
 	row := trialRow{Node: a.Node, Dialect: dialect, What: "pod starts"}
-	as, err := t.standIn(dialect)
+	as, err := t.fakeSidecar(dialect)
 	if text := noProxy(n); err == nil && as.proxy == "" && text != "" {
 		err = errors.New(text)
 	}
@@ -222,7 +222,7 @@ func (t *trial) between(ctx context.Context, nodes []testNode) []trialRow {
 	return slices.Concat(each(trialsAtOnce, nodes, func(i int, n testNode) (rows []trialRow) {
 		for _, dialect := range n.dialects {
 			pod := n.pods[dialect]
-			as, err := t.standIn(dialect)
+			as, err := t.fakeSidecar(dialect)
 			if pod == nil || err != nil {
 				continue
 			}
@@ -265,8 +265,8 @@ func (t *trial) connectAll(ctx context.Context, like trialRow, a, b *corev1.Pod,
 
 // connect makes a connection and says whether it went where it had to.
 func (t *trial) connect(ctx context.Context, try connection) (result, detail string) {
-	var d standin.Dialed
-	if err := t.ask(ctx, try.from, try.container, standin.DialPath+"?to="+url.QueryEscape(try.to.String()), &d); err != nil {
+	var d netprobe.Dialed
+	if err := t.ask(ctx, try.from, try.container, netprobe.DialPath+"?to="+url.QueryEscape(try.to.String()), &d); err != nil {
 		return resultUnknown, err.Error()
 	}
 	return try.judge(d)
@@ -289,7 +289,7 @@ func (t *trial) start(ctx context.Context, want *corev1.Pod) (*corev1.Pod, error
 		}
 		for i := range now.Spec.Containers {
 			var nothing struct{}
-			if err := t.ask(ctx, now, now.Spec.Containers[i].Name, standin.ReadyPath, &nothing); err != nil {
+			if err := t.ask(ctx, now, now.Spec.Containers[i].Name, netprobe.ReadyPath, &nothing); err != nil {
 				return false, err
 			}
 		}

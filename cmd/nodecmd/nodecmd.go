@@ -21,7 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/footprint"
+	"github.com/meshcni/meshcni/cmd/internal/memory"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/installer"
@@ -69,7 +69,7 @@ type Program struct {
 func (p Program) Exec() {
 	p.Env, p.Stdout, p.Stderr = os.LookupEnv, os.Stdout, os.Stderr
 	cli.Exec(func(ctx context.Context, args []string) int {
-		footprint.Keep(ctx, p.Env)
+		memory.Keep(ctx, p.Env)
 		return p.Main(ctx, args)
 	})
 }
@@ -178,7 +178,7 @@ func (p Program) command() *cobra.Command {
 		s.register(c.Flags(), p.Dialects)
 		root.AddCommand(c)
 	}
-	root.AddCommand(append(p.statusCommands(), p.releaseCommand(), p.bundleCommand(), p.awaitUninstall(), p.standInCommand(), p.startedCommand(), p.lookCommand(), p.peerEntryCommand())...)
+	root.AddCommand(append(p.statusCommands(), p.releaseCommand(), p.bundleCommand(), p.awaitUninstall(), p.netProbeCommand(), p.startedCommand(), p.lookCommand(), p.peerEntryCommand())...)
 	return root
 }
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/warning"
@@ -90,7 +90,7 @@ func (p *parser) unknown(text string) {
 	}
 	names := slices.Sorted(maps.Keys(all))
 	for _, name := range names[:min(len(names), maxUnknown)] {
-		if q := brief.Quote(name); q != `"`+name+`"` {
+		if q := truncate.Quote(name); q != `"`+name+`"` {
 			name = q
 		}
 		p.Warn(warning.Unknown, p.key(name), "%s %s is not known, so it does nothing", cmp.Or(p.Source, redirect.FromAnnotation), p.key(name))
@@ -123,7 +123,7 @@ func (p *parser) port(name, field string, value int, to *uint16) {
 
 // each reads a list. Its error names every bad element.
 func each[T any](p *parser, name, field, allowed string, values []string, parse func(string) (T, error)) []T {
-	out, err := brief.Each(slices.Values(values), parse)
+	out, err := truncate.Each(slices.Values(values), parse)
 	if err != nil {
 		p.Refuse(p.key(name), strings.Join(values, ","), allowed, err)
 	}
@@ -146,7 +146,7 @@ func parsePorts(s string) (redirect.PortRange, error) {
 		b, err = redirect.ParsePort(last, redirect.AllowZero)
 	}
 	if err == nil && b < a {
-		err = fmt.Errorf("range %s ends before it begins", brief.Quote(s))
+		err = fmt.Errorf("range %s ends before it begins", truncate.Quote(s))
 	}
 	return redirect.PortRange{First: a, Last: b}, err
 }
@@ -179,7 +179,7 @@ func (p *parser) dns(c config, dualStack bool) {
 	if c.ConsulDNSIP != "" {
 		var err error
 		if to, err = netip.ParseAddr(c.ConsulDNSIP); err != nil || to.Zone() != "" || to.IsUnspecified() {
-			p.Refuse(p.key("ConsulDNSIP"), c.ConsulDNSIP, "an address", fmt.Errorf("%s is no address of a resolver", brief.Quote(c.ConsulDNSIP)))
+			p.Refuse(p.key("ConsulDNSIP"), c.ConsulDNSIP, "an address", fmt.Errorf("%s is no address of a resolver", truncate.Quote(c.ConsulDNSIP)))
 			return
 		}
 		if ruleset.FamilyOf(to) != family {

@@ -27,7 +27,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -134,7 +134,7 @@ func (p *parser) dualStack(annotations map[string]string) bool {
 	}
 	on, err := strconv.ParseBool(value)
 	if err != nil {
-		p.Refuse(DualStack, value, "true or false", fmt.Errorf("%s is not a boolean", brief.Quote(value)))
+		p.Refuse(DualStack, value, "true or false", fmt.Errorf("%s is not a boolean", truncate.Quote(value)))
 		return false
 	}
 	if on {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -192,7 +192,7 @@ func (p *parser) setFamilies(value string) error {
 	case "ipv4":
 		p.r.IPv6 = redirect.FamilyPass
 	default:
-		return fmt.Errorf("%s is no mode of families", brief.Quote(value))
+		return fmt.Errorf("%s is no mode of families", truncate.Quote(value))
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func (p *parser) setFamilies(value string) error {
 func (p *parser) setLogLevel(value string) error {
 	n, err := strconv.ParseUint(value, 10, 8)
 	if err != nil || n > 7 {
-		return fmt.Errorf("%s is no level", brief.Quote(value))
+		return fmt.Errorf("%s is no level", truncate.Quote(value))
 	}
 	p.logLevel = uint8(n)
 	return nil
@@ -243,21 +243,21 @@ func refuseUsers(_ *parser, values []string) error {
 
 // setNetworks reads INTERFACE:PREFIX; an IPv6 prefix has colons of its own.
 func (p *parser) setNetworks(values []string) (err error) {
-	p.r.VirtualNetworks, err = brief.Each(slices.Values(values), parseNetwork)
+	p.r.VirtualNetworks, err = truncate.Each(slices.Values(values), parseNetwork)
 	return err
 }
 
 func parseNetwork(v string) (redirect.VirtualNetwork, error) {
 	name, rest, ok := strings.Cut(v, ":")
 	if !ok {
-		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not INTERFACE:PREFIX", brief.Quote(v))
+		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not INTERFACE:PREFIX", truncate.Quote(v))
 	}
 	if !redirect.ValidInterfacePattern(name) {
-		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not the name of an interface, nor the beginning of one with + at its end", brief.Quote(name))
+		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not the name of an interface, nor the beginning of one with + at its end", truncate.Quote(name))
 	}
 	local, err := netip.ParsePrefix(rest)
 	if err != nil {
-		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not a CIDR prefix", brief.Quote(rest))
+		return redirect.VirtualNetwork{}, fmt.Errorf("%s is not a CIDR prefix", truncate.Quote(rest))
 	}
 	local, err = unmapped(local)
 	return redirect.VirtualNetwork{Interface: name, Local: local.Masked()}, err
@@ -271,7 +271,7 @@ func parseBool(value string) (bool, error) {
 	case "false", "no", "disabled":
 		return false, nil
 	}
-	return false, fmt.Errorf("%s is not true or false", brief.Quote(value))
+	return false, fmt.Errorf("%s is not true or false", truncate.Quote(value))
 }
 
 func parsePort(value string) (uint16, error) { return redirect.ParsePort(value, 0) }
@@ -283,10 +283,10 @@ func parsePorts(list []string, ranges bool) (redirect.PortSet, error) {
 	if ranges {
 		g = redirect.AllowRanges
 	}
-	sets, err := brief.Each(elements(list), func(s string) ([]redirect.PortRange, error) {
+	sets, err := truncate.Each(elements(list), func(s string) ([]redirect.PortRange, error) {
 		one, err := redirect.ParsePorts(s, g)
 		if err == nil && one.Contains(0) {
-			err = fmt.Errorf("%s holds port 0", brief.Quote(s))
+			err = fmt.Errorf("%s holds port 0", truncate.Quote(s))
 		}
 		return one.Ranges(), err
 	})
@@ -317,11 +317,11 @@ func (p *parser) setExcludeUsers(list []string) error {
 	if len(named) > redirect.MaxRules {
 		return fmt.Errorf("more than %d exclusions", redirect.MaxRules)
 	}
-	all, err := brief.Each(slices.Values(named), func(s string) ([]redirect.Exclusion, error) {
+	all, err := truncate.Each(slices.Values(named), func(s string) ([]redirect.Exclusion, error) {
 		s = strings.TrimSpace(s)
 		some, err := parseUserExclusion(s)
 		if err != nil {
-			err = fmt.Errorf("%s: %w", brief.Quote(s), err)
+			err = fmt.Errorf("%s: %w", truncate.Quote(s), err)
 		}
 		return some, err
 	})
@@ -349,7 +349,7 @@ func parseUserExclusion(s string) ([]redirect.Exclusion, error) {
 			return nil, err
 		}
 		if ports.Empty() {
-			return nil, fmt.Errorf("%s names no port", brief.Quote(parts[1]))
+			return nil, fmt.Errorf("%s names no port", truncate.Quote(parts[1]))
 		}
 	}
 	protocols := []redirect.Protocol{redirect.TCP, redirect.UDP}
@@ -358,7 +358,7 @@ func parseUserExclusion(s string) ([]redirect.Exclusion, error) {
 		for name := range strings.SplitSeq(parts[0], ",") {
 			protocol := redirect.Protocol(strings.ToLower(name))
 			if protocol != redirect.TCP && protocol != redirect.UDP {
-				return nil, fmt.Errorf("%s is not tcp or udp", brief.Quote(name))
+				return nil, fmt.Errorf("%s is not tcp or udp", truncate.Quote(name))
 			}
 			if !slices.Contains(protocols, protocol) { // there are two
 				protocols = append(protocols, protocol)
@@ -374,7 +374,7 @@ func parseUserExclusion(s string) ([]redirect.Exclusion, error) {
 
 // parseIPs reads addresses and prefixes; empty elements mean nothing.
 func parseIPs(values []string) (redirect.PrefixSet, error) {
-	prefixes, err := brief.Each(elements(values), func(s string) (netip.Prefix, error) {
+	prefixes, err := truncate.Each(elements(values), func(s string) (netip.Prefix, error) {
 		prefix, err := redirect.ParsePrefix(s, redirect.AllowAddresses)
 		if err == nil {
 			prefix, err = unmapped(prefix)

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/podyaml"
+	"github.com/meshcni/meshcni/internal/truncate"
 )
 
 // documents remembers the last YAML read. A pod's is needed for the decision and for its rules, and reading it costs more
@@ -152,14 +152,14 @@ func (k kind) values(v any) (texts []string, err error) {
 		}
 	}
 	wanted := [...]string{flag: "neither true nor false", one: "neither text nor a number", many: "neither a list nor text"}
-	return nil, fmt.Errorf("%s is %s", brief.Quote(fmt.Sprint(v)), wanted[k])
+	return nil, fmt.Errorf("%s is %s", truncate.Quote(fmt.Sprint(v)), wanted[k])
 }
 
 // object returns the keys of an object, or of null, which has none.
 func object(path string, v any) (map[string]any, error) {
 	keys, ok := v.(map[string]any)
 	if !ok && v != nil {
-		return nil, fmt.Errorf("%s: %s is no object", cmp.Or(strings.TrimSuffix(path, "."), "document"), brief.Quote(fmt.Sprint(v)))
+		return nil, fmt.Errorf("%s: %s is no object", cmp.Or(strings.TrimSuffix(path, "."), "document"), truncate.Quote(fmt.Sprint(v)))
 	}
 	return keys, nil
 }

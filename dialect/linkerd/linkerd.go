@@ -24,7 +24,7 @@ import (
 	"strconv"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/warning"
@@ -169,7 +169,7 @@ func env(field, key string, set func(*redirect.Redirect, netip.AddrPort)) redire
 		Set: func(r *redirect.Redirect, value string) error {
 			a, err := netip.ParseAddrPort(value)
 			if err != nil || a.Port() == 0 {
-				return fmt.Errorf("%s is not an address and port", brief.Quote(value))
+				return fmt.Errorf("%s is not an address and port", truncate.Quote(value))
 			}
 			set(r, a)
 			return nil
@@ -184,7 +184,7 @@ func setGID(r *redirect.Redirect, value string) error {
 	}
 	id, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || id == uint64(redirect.NoID) {
-		return fmt.Errorf("%s is not a numeric id", brief.Quote(value))
+		return fmt.Errorf("%s is not a numeric id", truncate.Quote(value))
 	}
 	if id != 0 {
 		r.Proxy.GIDs = []uint32{uint32(id)}

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 )
 
 const (
@@ -74,7 +74,7 @@ func (e *Events) OfNode(warning bool, code, text string) {
 	}
 	// The kubelet's events about its node have the node's name as UID too; kubectl describe looks for both.
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.source.Node, UID: types.UID(e.source.Node)}
-	e.own.Event(node, kind, Reason(code), brief.Text(text, maxNote))
+	e.own.Event(node, kind, Reason(code), truncate.Text(text, maxNote))
 }
 
 // Reason is a code as a reason of events: CamelCase, as Kubernetes has them.

@@ -19,8 +19,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/podnetns"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
@@ -88,11 +88,11 @@ func (j *journal) load(bootID string) map[types.UID]*handle {
 			case err == nil:
 				held[uid], j.written[uid] = h, text
 			case isStale(err):
-				j.log.Info("discarding a journal entry of a network namespace", "uid", string(uid), "error", brief.Finding(err.Error()))
+				j.log.Info("discarding a journal entry of a network namespace", "uid", string(uid), "error", truncate.Finding(err.Error()))
 				err = j.remove(uid)
 			}
 			if err != nil {
-				j.log.Warn("cannot use a journal entry of a network namespace", "uid", string(uid), "error", brief.Finding(err.Error()))
+				j.log.Warn("cannot use a journal entry of a network namespace", "uid", string(uid), "error", truncate.Finding(err.Error()))
 			}
 		}
 		return err
@@ -132,7 +132,7 @@ func (j *journal) note(uid types.UID, err error) {
 		return
 	}
 	if len(j.missing) == 0 {
-		j.log.Warn("a restart will have to find network namespaces anew", "error", brief.Finding(err.Error()))
+		j.log.Warn("a restart will have to find network namespaces anew", "error", truncate.Finding(err.Error()))
 	}
 	j.missing[uid] = err
 }

@@ -18,8 +18,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/brief"
 	"github.com/meshcni/meshcni/internal/podnetns"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
@@ -156,7 +156,7 @@ func (s *Store) take(ctx context.Context, ns *netnsexec.NetNS, c claim) (*Ref, e
 	}
 	if replaced != nil {
 		if err := replaced.release(); err != nil {
-			s.o.Log.Warn("cannot close a network namespace that was replaced", "uid", string(c.uid), "error", brief.Finding(err.Error()))
+			s.o.Log.Warn("cannot close a network namespace that was replaced", "uid", string(c.uid), "error", truncate.Finding(err.Error()))
 		}
 	}
 	_ = s.sync(c.uid) // the pod is served without a journal too; Journal says so

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -193,12 +193,12 @@ const maxMessage = 16 << 10
 
 // problemOf returns what is sent of an error.
 func problemOf(err error) problem {
-	p := problem{Code: OutcomeFailed, Message: brief.Error(err, maxMessage)}
+	p := problem{Code: OutcomeFailed, Message: truncate.Error(err, maxMessage)}
 	var step *StepError
 	switch {
 	case errors.As(err, &step):
-		p.Code, p.Step, p.Reason = OutcomeStep, brief.Text(step.Step, maxMessage), status.Code(brief.Text(string(step.Reason), maxMessage))
-		p.Message = brief.Text(fmt.Sprint(step.Err), maxMessage)
+		p.Code, p.Step, p.Reason = OutcomeStep, truncate.Text(step.Step, maxMessage), status.Code(truncate.Text(string(step.Reason), maxMessage))
+		p.Message = truncate.Text(fmt.Sprint(step.Err), maxMessage)
 	case errors.Is(err, ErrUnknown):
 		p.Code = OutcomeUnknown
 	case errors.Is(err, ErrUnsupported):

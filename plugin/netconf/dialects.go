@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 )
 
 // Dialects are the names of meshes, in the order in which they are asked about a pod. In JSON one is a string, and more
@@ -70,7 +70,7 @@ func (d Dialects) Validate() error {
 		case name == "":
 			errs = append(errs, errors.New("a name is empty"))
 		case slices.Contains(d[:i], name):
-			errs = append(errs, fmt.Errorf("%s is named twice", brief.Quote(name)))
+			errs = append(errs, fmt.Errorf("%s is named twice", truncate.Quote(name)))
 		}
 	}
 	return errors.Join(errs...)

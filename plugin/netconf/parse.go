@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/brief"
+	"github.com/meshcni/meshcni/internal/truncate"
 )
 
 // Parse reads the configuration that a runtime passes to the plugin, or an entry that an installer wrote. unknown lists the
@@ -167,7 +167,7 @@ func (p *parser) value(path string, raw json.RawMessage, into reflect.Value) {
 const maxWrong = 400
 
 func (p *parser) wrong(path, format string, args ...any) {
-	p.errs = append(p.errs, fmt.Errorf("%s: %s", path, brief.Text(fmt.Sprintf(format, args...), maxWrong)))
+	p.errs = append(p.errs, fmt.Errorf("%s: %s", path, truncate.Text(fmt.Sprintf(format, args...), maxWrong)))
 }
 
 func abbreviate(raw json.RawMessage) string {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/align"
+	"github.com/meshcni/meshcni/internal/lcs"
 	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -46,7 +46,7 @@ func diffLive(rs ruleset.Ruleset, want *nft.Table, live *nftLive) []ruleset.Diff
 			liveKeys[j] = canonical(rules[j].exprs, in(liveSets))
 		}
 		var missing, extra []int
-		align.Strings(wantKeys, liveKeys).Differences(func(i int) { missing = append(missing, i) }, func(j int) { extra = append(extra, j) })
+		lcs.Strings(wantKeys, liveKeys).Differences(func(i int) { missing = append(missing, i) }, func(j int) { extra = append(extra, j) })
 		diffs = appendMissing(diffs, rs, c, missing)
 		for _, j := range extra {
 			diffs = append(diffs, unexpectedRule(&rules[j], j+1))

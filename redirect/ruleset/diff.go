@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/align"
+	"github.com/meshcni/meshcni/internal/lcs"
 )
 
 // Kind is the kind of a difference between the live rules and the wanted ones.
@@ -86,7 +86,7 @@ func (p *Program) strays(live LiveChains, predecessor bool) (diffs []Difference)
 // diffChain is the shortest edit script, from the longest common subsequence; for long chains see package align.
 func (p *Program) diffChain(table Table, want Chain, live []*LiveRule) []Difference {
 	var diffs []Difference
-	align.Lists{
+	lcs.Lists{
 		N: len(want.Rules), M: len(live), SecondFirst: true,
 		Same:  func(i, j int) bool { return live[j].is(want.Rules[i]) },
 		First: func(i int) string { return want.Rules[i].Text(p.Family) },

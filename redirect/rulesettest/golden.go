@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/align"
+	"github.com/meshcni/meshcni/internal/lcs"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -66,7 +66,7 @@ func lineDiff(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
 	var out strings.Builder
 	i, j := 0, 0
-	for _, p := range append(align.Strings(a, b).Pairs(), align.Pair{I: len(a), J: len(b)}) {
+	for _, p := range append(lcs.Strings(a, b).Pairs(), lcs.Pair{I: len(a), J: len(b)}) {
 		if i > 0 && (i < p.I || j < p.J) {
 			out.WriteString("  " + a[i-1] + "\n")
 		}

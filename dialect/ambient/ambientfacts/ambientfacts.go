@@ -24,6 +24,6 @@ func New() mesh.Facts {
 				Do: "The plugin's own selectors decide (enablement_selectors, ambient.enablementSelectors in the chart's values): change them, or the labels of the pod or of its namespace",
 			},
 		},
-		StandIn: mesh.StandIn{Labels: map[string]string{ambient.DataplaneMode: ambient.Name}},
+		TestPod: mesh.TestPod{Labels: map[string]string{ambient.DataplaneMode: ambient.Name}},
 	}
 }

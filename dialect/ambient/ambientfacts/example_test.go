@@ -8,6 +8,6 @@ import (
 
 // A pod of the mesh is one by its label.
 func ExampleNew() {
-	fmt.Println(ambientfacts.New().StandIn.Labels)
+	fmt.Println(ambientfacts.New().TestPod.Labels)
 	// Output: map[istio.io/dataplane-mode:ambient]
 }

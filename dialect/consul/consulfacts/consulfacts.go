@@ -26,7 +26,7 @@ func New() mesh.Facts {
 			PluginMark: consul.TransparentProxyStatus,
 			Never:      []string{"kube-system"},
 		},
-		StandIn: mesh.StandIn{Container: "consul-dataplane", Annotations: map[string]string{
+		TestPod: mesh.TestPod{Container: "consul-dataplane", Annotations: map[string]string{
 			consul.InjectStatus: "injected", consul.TransparentProxyStatus: "enabled", consul.DualStack: "true",
 			consul.RedirectTrafficConfig: fmt.Sprintf(`{"ProxyUserID":"%d","ProxyInboundPort":%d,"ProxyOutboundPort":%d,"ExcludeInboundPorts":["%[4]d"],"ExcludeOutboundPorts":["%[4]d"]}`,
 				consul.ProxyUID, consul.InboundPort, consul.OutboundPort, mesh.ExcludedPort),

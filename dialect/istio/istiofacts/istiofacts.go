@@ -34,7 +34,7 @@ func New() mesh.Facts {
 			PluginMode: "pilot.cni.enabled=true in the values of istiod's chart",
 			Never:      []string{"kube-system", "kube-public", "kube-node-lease"},
 		},
-		StandIn: mesh.StandIn{
+		TestPod: mesh.TestPod{
 			Annotations: map[string]string{
 				istio.StatusAnnotation:    `{"containers":["istio-proxy"]}`,
 				istio.ExcludeInboundPorts: fmt.Sprint(mesh.ExcludedPort), istio.ExcludeOutboundPorts: fmt.Sprint(mesh.ExcludedPort),

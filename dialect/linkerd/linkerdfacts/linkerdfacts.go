@@ -27,7 +27,7 @@ func New() mesh.Facts {
 			PluginMode: "cniEnabled=true in the values of linkerd-control-plane's chart",
 			Never:      []string{"kube-system"},
 		},
-		StandIn: mesh.StandIn{Annotations: map[string]string{
+		TestPod: mesh.TestPod{Annotations: map[string]string{
 			linkerd.ProxyVersion: "test", linkerd.SkipInboundPorts: fmt.Sprint(mesh.ExcludedPort), linkerd.SkipOutboundPorts: fmt.Sprint(mesh.ExcludedPort),
 		}},
 		Init:   &mesh.Init{Flags: flags, Redirect: written},

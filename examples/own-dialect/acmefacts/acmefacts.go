@@ -17,7 +17,7 @@ func New() mesh.Facts {
 			Webhook:    "injector.acme.example",
 			PluginMode: "cni: true in acme's configuration",
 		},
-		StandIn: mesh.StandIn{Annotations: map[string]string{acme.SkipPorts: "28001"}}, // mesh.ExcludedPort
+		TestPod: mesh.TestPod{Annotations: map[string]string{acme.SkipPorts: "28001"}}, // mesh.ExcludedPort
 		Init: &mesh.Init{
 			Flags: []mesh.Flag{
 				{Name: "skip-ports", List: true, Field: "outbound.excludePorts", Grammar: redirect.AllowRanges},

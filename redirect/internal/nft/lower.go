@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/align"
+	"github.com/meshcni/meshcni/internal/lcs"
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -312,7 +312,7 @@ func (r *Rule) key() string {
 // mergeFamilies interleaves the rules of two families. Any order is right that keeps each family's own, since rules of
 // one do not match packets of the other. The longest common subsequence gives the shortest chain.
 func mergeFamilies(a, b []Rule) []Rule {
-	shared := align.Lists{
+	shared := lcs.Lists{
 		N: len(a), M: len(b),
 		Same:  func(i, j int) bool { return a[i].common(&b[j]) },
 		First: func(i int) string { return a[i].key() }, Second: func(j int) string { return b[j].key() },

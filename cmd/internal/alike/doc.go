@@ -1,3 +1,0 @@
-// Package alike holds, by a test, that whoever decides on a pod decides alike:
-// the dialect's plan, the plugin, repair and the rule program.
-package alike
