@@ -39,7 +39,7 @@ func newMetrics(c *Controller) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8),
 		}),
 		found: counter("drift_found_total",
-			"Captured pods that were found not to be as they were, by kind: rules-missing, rules-differ, no-listeners, probes-missing, status-stale.", "kind"),
+			"Captured pods that were found to lack something, by kind: rules-missing, rules-differ, no-listeners, probes-missing, status-stale.", "kind"),
 		mended:    counter("drift_mended_total", "The same, once they are as they were again.", "kind"),
 		failures:  counter("failures_total", "Attempts that failed, by step.", "step"),
 		pods:      prometheus.NewDesc(prefix+"pods", "Pods of this node, by state and reason.", []string{"state", "reason"}, nil),

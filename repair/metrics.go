@@ -35,11 +35,11 @@ func newMetrics(o Options) *metrics {
 			"result"),
 		watch: counter("pods_watch_errors_total", "Interruptions of the list and watch of pods, by reason: expired, forbidden, closed, other.", "reason"),
 		otherDialect: gauge("other_dialect_pods",
-			"Pods of this node with a network that are of a mesh which the plugin is not configured for, and no other plugin serves, by its dialect.", "dialect"),
+			"Pods of this node of a mesh that the plugin is not configured for, and no other plugin serves, by its dialect.", "dialect"),
 		uncaptured: counter("pods_uncaptured_total",
 			"Pods in the mesh that were found to run without their rules, by how it is known: not-called, passed-over, no-rules. A pod counts once for each.", "reason"),
 		held:  gauge("repair_held", "Whether deleting is held back in any namespace, by reason.", "reason"),
-		ready: gauge("pods_controller_ready", "Whether the controller that detects, verifies and repairs running pods works: 1 or 0.").WithLabelValues(),
+		ready: gauge("pods_controller_ready", "Whether the controller of running pods works: 1 or 0.").WithLabelValues(),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "meshcni_repair_action_duration_seconds",
 			Help:    "How long an attempt took, from reading the pod again to seeing the effect.",

@@ -52,7 +52,7 @@ var decisions = []Row{
 	decision(CodeNotEnabled, StateOutside, "no selector of the mesh matches its labels or its namespace's",
 		"Label either as the mesh wants, istio.io/dataplane-mode=ambient, say"),
 	decision(CodeNotInjected, StateOutside, "the injector's annotation is absent, or has another value",
-		"As for no-proxy; is dialect right?", Restart),
+		"As for no-proxy; see also that dialect is right", Restart),
 	decision(CodeDryRun, StateOutside, "its configuration asks for a dry run", "Take dryRun out of it", Restart),
 	decision(CodeInterceptionNone, StateOutside, "it asks for no redirection",
 		"Take interceptionMode out of its annotations or its ProxyConfig", Restart),

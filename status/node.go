@@ -43,7 +43,7 @@ var nodeTable = []Row{
 	ready("superseded", "another agent has started on this node since", "Nothing: that one acts"),
 	ready("waiting", "the agent before this one goes on, because this one cannot work yet", "Mend what its message names"),
 	ready("repair", "repair lacks a permission, or the API server does not answer", "Apply the chart's roles, or deploy/rbac"),
-	ready("pods-unknown", "with agent: require, the node's pods are not listed yet", "Is it the API server, or a missing right?"),
+	ready("pods-unknown", "with agent: require, the node's pods are not listed yet", "See whether it is the API server, or a missing right"),
 	ready("dialects-invalid", "a dialect of your own cannot work", "Correct it as the message says"),
 	ready("ambient-failed", "the controller of the node's proxy cannot begin", "Mend what the message names"),
 	ready("ambient-pods-unknown", "the controller of the node's proxy does not know the pods yet", "See the agent's log, if it stays so"),

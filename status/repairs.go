@@ -145,7 +145,7 @@ var (
 		{Code: CodeClusterBudget, Sentence: "the cluster's budget is exhausted, or its Lease cannot be read", Do: []Remedy{nextAttempt, "Or raise --repair-cluster-rate"}},
 		{Code: CodeDisruptionBudget, Attention: true, Sentence: "a disruption budget forbids eviction", Do: []Remedy{"Mend what keeps it at zero, or use --repair-force-delete"}},
 		{Code: CodeUnmanaged, Attention: true, Sentence: "nothing would replace it", Do: []Remedy{"Create it anew yourself"}},
-		{Code: CodeNoLabel, Attention: true, Sentence: "the API server took the label and does not show it", Do: []Remedy{"Does a webhook remove it?"}},
+		{Code: CodeNoLabel, Attention: true, Sentence: "the API server took the label and does not show it", Do: []Remedy{"See whether a webhook removes it"}},
 		{Code: CodeNotDeleting, Attention: true, Sentence: "the API server took the deletion and the pod stays", Do: []Remedy{nextAttempt}},
 		{Code: CodeRulesDiffer, Attention: true, Sentence: "its rules are not those just written", Do: []Remedy{"Find out who changes them: kubectl meshcni show"}},
 		{Code: CodeFailsAgain, Attention: true, Sentence: "its check fails although its rules are there", Do: []Remedy{"See the check's log"}},

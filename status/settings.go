@@ -31,5 +31,5 @@ func warned(c Code, sentence string, do Remedy) Row {
 }
 
 func failed(c Code, sentence string) Row {
-	return Row{Kind: KindError, Code: c, Attention: true, Page: troubleshooting + "my-pod-does-not-start", Sentence: sentence, Do: []Remedy{mend}}
+	return Row{Kind: KindError, Code: c, Page: troubleshooting + "my-pod-does-not-start", Sentence: sentence} // the message has more
 }

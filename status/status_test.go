@@ -73,7 +73,7 @@ func TestTable(t *testing.T) {
 		assert.Regexp(t, `^[a-z]+\.md#[a-z0-9-]+$`, r.Page, r.Code)
 		assert.False(t, r.Attention && len(r.Do) == 0, "%s needs attention, and nothing says what to do", r.Code)
 		for _, do := range r.Do {
-			assert.Regexp(t, `^[A-Z]`, do, r.Code)
+			assert.Regexp(t, `^[A-Z].*[^.?]$`, do, r.Code)
 		}
 		for _, s := range r.States {
 			assert.Contains(t, status.States(), s)

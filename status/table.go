@@ -43,7 +43,7 @@ var podTable = []Row{
 
 	{Kind: KindPod, Code: CodeNoTrace, States: only(StateUnknown),
 		Sentence: "neither the plugin's records nor the runtime's cache know it",
-		Do:       []Remedy{BeSure, "Is the cache elsewhere? --cni-cache-dir"}},
+		Do:       []Remedy{BeSure, "If the cache is elsewhere, set --cni-cache-dir"}},
 	{Kind: KindPod, Code: CodeUnreadable, States: only(StateUnknown),
 		Sentence: "the runtime's cache or the plugin's records cannot be read", Do: []Remedy{seeLog}},
 	{Kind: KindPod, Code: CodeDelegated, States: only(StateUnknown),

@@ -25,12 +25,12 @@ func newMetrics() *metrics {
 	}
 	m := &metrics{
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshcni_taint_nodes",
-			Help: "Nodes by how they stand: ready, waiting (with the taint of their registration), gone (their agent, within the grace), tainted (it is put back), held (the share is used up), outside (no agent can run there), kept-off (another taint keeps agents off)."},
+			Help: "Nodes, by state: ready, waiting (registered with the taint), gone (within the grace), tainted (again), held (over the share), outside (no agent can run there), kept-off (another taint keeps agents off)."},
 			[]string{"state"}),
 		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "meshcni_taint_changes_total",
 			Help: "Changes of nodes' taints (add, remove), by reason: agent-ready, no-agent, agent-gone, node-booted."}, []string{"change", "reason"}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "meshcni_taint_failures_total", Help: "Changes of nodes' taints that failed, and are tried again."}),
-		breaker:  gauge("meshcni_taint_breaker_open", "1 while nodes are not tainted because the share of them that may be is used up."),
+		breaker:  gauge("meshcni_taint_breaker_open", "1 while nodes are not tainted because the share is used up."),
 		leader:   gauge("meshcni_taint_leader", "1 while this controller is the one that works, else 0."),
 	}
 	for _, s := range readytaint.Standings {

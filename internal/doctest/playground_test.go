@@ -58,8 +58,8 @@ func withExamples(t *testing.T, name, page string) (text string, keys []string) 
 			link, err := example.Link()
 			require.NoError(t, err)
 			keys = append(keys, key)
-			fmt.Fprintf(&definitions, "[try %s]: %s\n", key, link)
-			return fmt.Sprintf("[`%s`][try %s]", key, key)
+			fmt.Fprintf(&definitions, "[%s]: %s\n", key, link)
+			return fmt.Sprintf("[`%s`][%s]", key, key)
 		})
 		lines[i] = strings.Join(cells, "|")
 	}
@@ -71,7 +71,7 @@ func withExamples(t *testing.T, name, page string) (text string, keys []string) 
 //
 //	go test ./internal/doctest -run PlaygroundExamples -update
 func TestPlaygroundExamples(t *testing.T) {
-	definition := regexp.MustCompile(`(?m)^\[try (\S+)\]: (\S+)$`)
+	definition := regexp.MustCompile(`(?m)^\[(\S+)\]: (\S+)$`)
 	for _, name := range builtin.Names() {
 		path := "docs/dialects/" + name + ".md"
 		want, keys := withExamples(t, name, read(t, path))

@@ -22,14 +22,14 @@ const reference = "docs/configuration.md"
 func tables(t *testing.T) map[string]string {
 	all := map[string]string{}
 	node := nodeFlags(t)
-	var groups []string
+	var titles []string
 	for _, f := range node {
-		if f.group != "" && !slices.Contains(groups, f.group) {
-			groups = append(groups, f.group)
+		if f.group != "" && !slices.Contains(titles, f.group) {
+			titles = append(titles, f.group)
 		}
 	}
 	var b strings.Builder
-	for _, group := range groups {
+	for _, group := range titles {
 		fmt.Fprintf(&b, "**%s**\n\n", group)
 		b.WriteString(table(slices.DeleteFunc(slices.Clone(node), func(f flagHelp) bool { return f.group != group })))
 		b.WriteByte('\n')
@@ -50,23 +50,31 @@ func tables(t *testing.T) map[string]string {
 	program := without(apply, netns)
 	all["meshcni-redirect"] = beside(every, node)
 	all["meshcni-redirect program"] = table(program)
-	// Commands with the same flags share a table.
-	var made []string
-	commands := map[string][]string{}
+	// Each flag stands once, with all commands that have it.
+	var order []string
+	groups := map[string][]flagHelp{}
+	var flags []flagHelp
+	having := map[string][]string{}
 	for _, command := range redirectCommands {
-		own := without(without(redirectFlags(t, command), every), program)
-		if len(own) == 0 {
-			continue
+		for _, f := range without(without(redirectFlags(t, command), every), program) {
+			if key := f.name + f.usage; having[key] == nil {
+				flags = append(flags, f)
+				having[key] = []string{command}
+			} else {
+				having[key] = append(having[key], command)
+			}
 		}
-		s := table(own)
-		if commands[s] == nil {
-			made = append(made, s)
+	}
+	for _, f := range flags {
+		commands := strings.Join(having[f.name+f.usage], ", ")
+		if groups[commands] == nil {
+			order = append(order, commands)
 		}
-		commands[s] = append(commands[s], command)
+		groups[commands] = append(groups[commands], f)
 	}
 	b.Reset()
-	for _, s := range made {
-		fmt.Fprintf(&b, "**%s**\n\n%s\n", strings.Join(commands[s], ", "), s)
+	for _, commands := range order {
+		fmt.Fprintf(&b, "**%s**\n\n%s\n", commands, table(groups[commands]))
 	}
 	all["meshcni-redirect commands"] = b.String()
 	return all
