@@ -1,5 +1,5 @@
 // Package meshcni is the map of this repository: a library for CNI plugins that redirect a pod's traffic to its mesh
-// proxy, and the programs made from it. The package itself is empty.
+// proxy, and the programs made from it. The package itself has the names under which a product appears, [Identity].
 //
 // Data flows one way. Each step makes a value that you can print, compare and test without a kernel:
 //

@@ -3,6 +3,7 @@ package dialect_test
 import (
 	"errors"
 	"fmt"
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"testing"
@@ -315,7 +316,7 @@ func TestSetIsSound(t *testing.T) {
 func TestConfigure(t *testing.T) {
 	t.Parallel()
 	c, _, err := netconf.Parse([]byte(`{"dialect": ["linkerd", "ambient"], "refuse_net_raw": true, "uncaptured_family": "drop", "ambient": {"dns_capture": false},
-		"kubernetes": {"exclude_namespaces": [" shop ", ""], "exclude_namespace_selector": "mesh=off"}}`))
+		"kubernetes": {"exclude_namespaces": [" shop ", ""], "exclude_namespace_selector": "mesh=off"}}`), meshcni.Identity{})
 	require.NoError(t, err)
 	c.Kubernetes.ExcludeNamespaces = []string{" shop ", "", " "} // as flags may leave it
 	known := builtin.All()
@@ -355,7 +356,7 @@ func TestConfigure(t *testing.T) {
 // TestConfigureWrong: all wrong keys are named at once, by their names or by those of the flags. What is right is there.
 func TestConfigureWrong(t *testing.T) {
 	t.Parallel()
-	c, _, err := netconf.Parse([]byte(`{"dialect": ["osm"], "ambient": {"probe_ipv4": "::1"}}`))
+	c, _, err := netconf.Parse([]byte(`{"dialect": ["osm"], "ambient": {"probe_ipv4": "::1"}}`), meshcni.Identity{})
 	require.NoError(t, err)
 	c.Kubernetes.ExcludeNamespaceSelector = "a in b"
 	set, err := dialect.Configure(builtin.All(), c)

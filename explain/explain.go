@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
@@ -23,6 +24,8 @@ import (
 type Input struct {
 	// Subject is decided on; its Pod is required. [Addrs] are the addresses in the pod's status.
 	Subject dialect.Subject
+	// Identity is that of the product whose commands the remedies name.
+	Identity meshcni.Identity
 	// Facts describe the meshes beside their dialects. Of one without, its Policy says how pods get into it.
 	Facts mesh.List
 	// Template: the pod is what a workload's template says, before any injector has seen it.
@@ -46,7 +49,7 @@ func Pod(meshes dialect.Set, in Input) (Explanation, error) {
 	x := Explanation{
 		Pod: Name(in.Subject.Pod), Dialect: cmp.Or(plan.Dialect, meshes.String()), Answers: plan.Answers, Configuration: in.Configuration, Decision: plan.Decision,
 		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, plan.Codes()...), Warnings: append([]string{}, in.Warnings...),
-		Plan: plan, err: err, Subject: in.Subject, meshes: meshes, facts: in.Facts, template: in.Template,
+		Plan: plan, err: err, Subject: in.Subject, meshes: meshes, facts: in.Facts, template: in.Template, identity: in.Identity.WithDefaults(),
 	}
 	if in.Template {
 		x.Warnings = append(x.Warnings, TemplateOnly)
@@ -103,6 +106,7 @@ type Explanation struct {
 	err      error // of a refused pod
 	meshes   dialect.Set
 	facts    mesh.List
+	identity meshcni.Identity
 	template bool
 	proxy    string // the name of its proxy container
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
@@ -23,10 +24,13 @@ type about struct {
 	namespace *corev1.Namespace // nil: not known
 	template  bool              // the pod is what a workload's template says, before any injector has seen it
 	selection.Decision
+	product meshcni.Identity
 }
 
 // GiveNamespace is the remedy for a pod whose Namespace is not known.
-const GiveNamespace = "Give the namespace too (--namespace-file), or ask kubectl meshcni explain, which reads it from the cluster"
+func GiveNamespace(product meshcni.Identity) string {
+	return "Give the namespace too (--namespace-file), or ask " + product.WithDefaults().Kubectl + " explain, which reads it from the cluster"
+}
 
 // inForce begins what is done once the agents go by the changed settings of the chart.
 const inForce = "A minute later, once the agents have that,"
@@ -173,7 +177,7 @@ func (a about) uninjected(lacks string) explained {
 		}
 	case found.Answer == mesh.Yes && a.template:
 		x.because += ": this is a template, and the injector adds the proxy to each pod that is made from it, since " + found.By
-		x.do = []string{"Ask about one of its pods: kubectl meshcni explain --namespace " + word(a.pod.Namespace) + " " + WorkloadOf(a.pod).String()}
+		x.do = []string{"Ask about one of its pods: " + a.product.Kubectl + " explain --namespace " + word(a.pod.Namespace) + " " + WorkloadOf(a.pod).String()}
 	case found.Answer == mesh.Yes:
 		x.because += ", although " + found.By + ": either the pod is older than that, or the injector was not reached"
 		x.do = []string{Restart(a.pod), "If the new pod is the same: " + a.lookAtInjector()}
@@ -194,7 +198,7 @@ func (a about) joining(found mesh.Asked, because *string) []string {
 	}
 	if a.namespace == nil && len(a.Injection.Namespace) > 0 {
 		*because += "; whether its namespace asks for it is not known here"
-		do = append(do, GiveNamespace)
+		do = append(do, GiveNamespace(a.product))
 	} else if len(a.Injection.Pod) > 0 {
 		*because += ", and nothing asks " + a.Title + " for one"
 	}

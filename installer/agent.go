@@ -136,7 +136,7 @@ func New(opts Options) (*Agent, error) {
 	if opts.TakeOver == nil {
 		opts.TakeOver = func() error { return nil }
 	}
-	m := newMetrics(opts.Registry)
+	m := newMetrics(opts.Registry, opts.Config.Identity)
 	return &Agent{
 		opts: opts, log: opts.Log, m: m, obs: newObserver(), now: time.Now, config: opts.Config,
 		tokens:  &tokens{ask: opts.Token, log: opts.Log, failed: m.failures.WithLabelValues("token").Inc, now: time.Now, doubt: make(chan struct{}, 1)},

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 )
@@ -19,6 +20,9 @@ import (
 // Config describes the installation. Paths are as this process sees them. The plugin runs on the host, so its entry has those
 // below "/host/" without that prefix. Start from [Default]: the zero value is not valid.
 type Config struct {
+	// Identity is the product's, of which the plugin and the agent are. The names of the agent's own pods, in the plugin's PodNamespace,
+	// begin with its AgentPrefix: an uninstall does not wait for them to end.
+	Identity meshcni.Identity
 	// Plugin is the plugin's entry in the network configuration. Its Type is the binary's file name on the node; its paths
 	// must be empty, because they follow from the fields below. Default: netconf's defaults, with dialect istio.
 	Plugin netconf.Config
@@ -52,32 +56,31 @@ type Config struct {
 	ServiceAccountDir string
 	// KubernetesHost, KubernetesPort and KubernetesProtocol are the API server's address. Default: port 443, protocol https.
 	KubernetesHost, KubernetesPort, KubernetesProtocol string
-	// AgentPrefix begins the names of the agent's own pods, which are in the plugin's PodNamespace. An uninstall does not wait
-	// for them to end. The plugin needs the same prefix. Default: meshcni-node-. Empty: no pod is the agent's.
-	AgentPrefix string
 	// MeshPlugins are the types of plugins of other meshes to warn about in the runtime's list, beside those that a
 	// [Neighbour] is found by anyway. Default: none.
 	MeshPlugins []string
 }
 
-// Default returns the configuration of the published manifests.
-func Default() Config {
+// Default returns a product's configuration, for meshcni that of the published manifests.
+func Default(of meshcni.Identity) Config {
+	of = of.WithDefaults()
 	return Config{
+		Identity: of,
 		Plugin: netconf.Config{
-			Type: netconf.DefaultType, Dialects: netconf.Dialects{netconf.DefaultDialect}, Backend: netconf.DefaultBackend, LogLevel: netconf.DefaultLogLevel,
-			PodNamespace: netconf.DefaultPodNamespace, AddDeadline: netconf.DefaultAddDeadline, UncapturedFamily: redirect.UncapturedAllow,
+			Type: of.Plugin, Dialects: netconf.Dialects{netconf.DefaultDialect}, Backend: netconf.DefaultBackend, LogLevel: netconf.DefaultLogLevel,
+			PodNamespace: of.Namespace, AddDeadline: netconf.DefaultAddDeadline, UncapturedFamily: redirect.UncapturedAllow,
 		},
-		BinSourceDir: "/opt/meshcni/bin", CNIBinDirs: []string{"/host" + netconf.DefaultCNIBinDir},
+		BinSourceDir: "/opt/" + of.Name + "/bin", CNIBinDirs: []string{"/host" + netconf.DefaultCNIBinDir},
 		CNIConfDir: "/host/etc/cni/net.d", CNICacheDir: "/host/var/lib/cni", Chained: true, OwnFile: OwnFileAuto,
-		RunDir: netconf.DefaultRunDir, KubeconfigName: netconf.KubeconfigName,
+		RunDir: of.RunDir, KubeconfigName: netconf.KubeconfigName,
 		ServiceAccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
-		KubernetesPort:    "443", KubernetesProtocol: "https", AgentPrefix: netconf.DefaultAgentPrefix,
+		KubernetesPort:    "443", KubernetesProtocol: "https",
 	}
 }
 
 // Validate returns an error for every invalid field, joined. It accepts any dialect, because a plugin may have its own.
 func (c Config) Validate() error {
-	var errs []error
+	errs := []error{c.Identity.Validate()}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if len(c.CNIBinDirs) == 0 {
 		bad("cni-bin-dir: must name at least one directory")
@@ -118,7 +121,7 @@ func (c Config) Validate() error {
 	if !slices.Contains([]string{"http", "https"}, c.KubernetesProtocol) {
 		bad("kubernetes-service-protocol %q: must be one of http, https", c.KubernetesProtocol)
 	}
-	if _, _, err := netconf.Parse(c.Plugin.Marshal()); err != nil {
+	if _, _, err := netconf.Parse(c.Plugin.Marshal(), c.Identity); err != nil {
 		errs = append(errs, err)
 	}
 	if _, err := c.Entry(); err != nil {
@@ -158,6 +161,7 @@ func OnHost(path string) string {
 	return path
 }
 
+func (c Config) ownType() string    { return cmp.Or(c.Plugin.Type, c.Identity.WithDefaults().Plugin) }
 func (c Config) binaryName() string { return cmp.Or(c.BinaryName, c.Plugin.Type) }
 func (c Config) source() string     { return filepath.Join(c.BinSourceDir, c.binaryName()) }
 func (c Config) kubeconfig() string { return filepath.Join(c.RunDir, c.KubeconfigName) }
@@ -173,7 +177,7 @@ func (c Config) server() string {
 
 // ownName returns the name of the file that is entirely ours.
 func (c Config) ownName() string {
-	switch typ := cmp.Or(c.Plugin.Type, netconf.DefaultType); {
+	switch typ := c.ownType(); {
 	case c.CNIConfName != "" && (c.OwnFile == OwnFileAlways || !c.Chained):
 		return c.CNIConfName
 	case !c.Chained:

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -23,7 +24,7 @@ func acmeNode(t *testing.T) *node {
 	t.Helper()
 	n := newNode(t, map[string]string{"10-x.conf": bridgeConf})
 	n.Plugin.Type, n.Plugin.Dialects, n.Plugin.PodNamespace = "acme-cni", netconf.Dialects{"acme"}, "acme-system"
-	n.BinaryName, n.KubeconfigName, n.AgentPrefix = "acme-plugin", "acme.kubeconfig", "acme-node-"
+	n.BinaryName, n.KubeconfigName, n.Identity = "acme-plugin", "acme.kubeconfig", meshcni.Identity{Name: "acme"}
 	require.NoError(t, os.Rename(filepath.Join(n.BinSourceDir, pluginName), filepath.Join(n.BinSourceDir, "acme-plugin")))
 	return n
 }
@@ -50,7 +51,7 @@ func TestPluginTypeOfOnesOwn(t *testing.T) {
 			plan := n.install()
 			assert.Equal(t, tc.file, plan.Target)
 			entry := n.pluginAsLoaded(tc.file)
-			conf, unknown, err := netconf.Parse(entry)
+			conf, unknown, err := netconf.Parse(entry, meshcni.Identity{})
 			require.NoError(t, err)
 			assert.Empty(t, unknown)
 			assert.Equal(t, []string{"acme-cni", "acme", "acme-system"}, []string{conf.Type, conf.Dialects.String(), conf.PodNamespace})
@@ -129,7 +130,7 @@ func TestInvalidNames(t *testing.T) {
 		"a path of the plugin's": func(c *Config) { c.Plugin.RunDir = "/run/acme" },
 		"a deadline":             func(c *Config) { c.Plugin.AddDeadline = -1 },
 	} {
-		c := Default()
+		c := Default(meshcni.Identity{})
 		change(&c)
 		require.Error(t, c.Validate(), name)
 	}

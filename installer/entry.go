@@ -56,7 +56,7 @@ func (c Config) fromTemplate() (entry []byte, overruled []string, err error) {
 		return nil, nil, fmt.Errorf("reading the plugin's configuration template: %w: type %q is no file name", conflist.ErrInvalid, name)
 	}
 	template := object(entry)
-	added, overruled := fillGaps(template, object(c.Plugin.Marshal()), object(Default().Plugin.Marshal()))
+	added, overruled := fillGaps(template, object(c.Plugin.Marshal()), object(Default(c.Identity).Plugin.Marshal()))
 	if added {
 		entry = append(marshalLine(template), '\n')
 	}
@@ -107,7 +107,7 @@ func (c Config) entry() (data []byte, typ string, err error) {
 			return data, f.Plugins()[0].Type, nil
 		}
 	}
-	return nil, netconf.DefaultType, err
+	return nil, c.ownType(), err
 }
 
 // pluginType is the entry's type: the name of the binary in the runtime's directory.
@@ -122,7 +122,7 @@ func (c Config) agentNamespace() string {
 	if err != nil {
 		return c.Plugin.PodNamespace
 	}
-	e, _, _ := netconf.Parse(data)
+	e, _, _ := netconf.Parse(data, c.Identity)
 	return e.PodNamespace
 }
 

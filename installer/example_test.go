@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/installer"
 )
 
@@ -18,7 +19,7 @@ func flannelNode() (c installer.Config, network string, remove func()) {
 	if err != nil {
 		panic(err)
 	}
-	c = installer.Default()
+	c = installer.Default(meshcni.Identity{})
 	c.BinSourceDir, c.CNIBinDirs = filepath.Join(node, "image"), []string{filepath.Join(node, "bin")}
 	c.CNIConfDir, c.CNICacheDir = filepath.Join(node, "net.d"), filepath.Join(node, "cache")
 	c.RunDir, c.ServiceAccountDir = filepath.Join(node, "run"), filepath.Join(node, "sa")

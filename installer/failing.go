@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/status"
 )
@@ -23,13 +24,11 @@ const (
 	maxReason = 64
 )
 
-var failingDesc = prometheus.NewDesc("meshcni_plugin_pods_failing",
-	"Pods whose newest ADD failed within 10 minutes, by error code of the CNI specification (7, 11, 50, 101, 999 and others).", []string{"cni_code"}, nil)
-
 // failing remembers the pods that do not start. The counter of failures cannot tell one pod that is tried again and again
 // from many.
 type failing struct {
-	now func() time.Time
+	now  func() time.Time
+	desc *prometheus.Desc
 
 	mu   sync.Mutex
 	pods map[string]failedADD
@@ -70,7 +69,11 @@ func (f *failing) all() (pods []FailingPod) {
 
 func keyOf(pod status.ID) string { return cmp.Or(pod.UID, pod.Namespace+"/"+pod.Name) }
 
-func newFailing() *failing { return &failing{now: time.Now, pods: map[string]failedADD{}} }
+func newFailing(of meshcni.Identity) *failing {
+	desc := prometheus.NewDesc(of.Metric("plugin_pods_failing"),
+		"Pods whose newest ADD failed within 10 minutes, by error code of the CNI specification (7, 11, 50, 101, 999 and others).", []string{"cni_code"}, nil)
+	return &failing{now: time.Now, desc: desc, pods: map[string]failedADD{}}
+}
 
 // failed records that a pod's ADD failed.
 func (f *failing) failed(pod status.ID, code, reason, text string) {
@@ -98,7 +101,7 @@ func (f *failing) forget() {
 }
 
 // Describe implements [prometheus.Collector].
-func (f *failing) Describe(ch chan<- *prometheus.Desc) { ch <- failingDesc }
+func (f *failing) Describe(ch chan<- *prometheus.Desc) { ch <- f.desc }
 
 // Collect implements [prometheus.Collector]. Codes of which there is no pod have the value 0.
 func (f *failing) Collect(ch chan<- prometheus.Metric) {
@@ -113,6 +116,6 @@ func (f *failing) Collect(ch chan<- prometheus.Metric) {
 		count[last.code]++
 	}
 	for code, n := range count {
-		ch <- prometheus.MustNewConstMetric(failingDesc, prometheus.GaugeValue, n, code)
+		ch <- prometheus.MustNewConstMetric(f.desc, prometheus.GaugeValue, n, code)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -47,7 +48,7 @@ func TestFailingPods(t *testing.T) {
 }
 
 func TestFailingPodsAreForgotten(t *testing.T) {
-	f := newFailing()
+	f := newFailing(meshcni.Identity{})
 	now := time.Unix(0, 0)
 	f.now = func() time.Time { return now }
 	reg := prometheus.NewRegistry()

@@ -3,7 +3,6 @@
 package installer
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/internal/diskfile"
-	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // history remembers across boots what became of the entry. A copy is in each directory of the runtime that the agent writes to, because
@@ -37,7 +35,7 @@ type history struct {
 
 // historyPaths returns the places of the history. No runtime takes a file of that name for a configuration or a plugin.
 func (c Config) historyPaths() []string {
-	name := "." + cmp.Or(c.Plugin.Type, netconf.DefaultType) + "-history"
+	name := "." + c.ownType() + "-history"
 	var paths []string
 	for _, dir := range append(slices.Clone(c.CNIBinDirs), c.CNIConfDir) {
 		paths = append(paths, filepath.Join(dir, name))

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
@@ -113,7 +114,7 @@ func TestInstallWritesWhatThePluginReads(t *testing.T) {
 
 // The entry of the defaults, as it has been since the first version; what it leaves out means the same to the plugin.
 func TestDefaultEntry(t *testing.T) {
-	c := Default()
+	c := Default(meshcni.Identity{})
 	entry, err := c.Entry()
 	require.NoError(t, err)
 	assert.Equal(t, `{
@@ -135,12 +136,12 @@ func TestDefaultEntry(t *testing.T) {
 }
 `, string(entry))
 	c.PluginConfig = `{"type": "acme"}`
-	assert.Equal(t, netconf.DefaultPodNamespace, c.agentNamespace())
-	require.NoError(t, Default().Validate())
+	assert.Equal(t, "meshcni-system", c.agentNamespace())
+	require.NoError(t, Default(meshcni.Identity{}).Validate())
 }
 
 func TestOnHost(t *testing.T) {
-	c := Default()
+	c := Default(meshcni.Identity{})
 	entry, err := c.Entry()
 	require.NoError(t, err)
 	assert.Contains(t, string(entry), `"cni_bin_dir": "/opt/cni/bin"`)
@@ -354,7 +355,7 @@ func TestBinaryStaysWhileAttachmentsNeedIt(t *testing.T) {
 }
 
 func TestWrongConfigurationIsReportedAtOnce(t *testing.T) {
-	c := Default()
+	c := Default(meshcni.Identity{})
 	c.Plugin.LogLevel, c.Plugin.Backend, c.RunDir, c.CNIConfName, c.OwnFile, c.Chained = "x", "y", "run", "../a.conf", OwnFileAlways, false
 	err := c.Validate()
 	for _, key := range []string{"log_level", "backend", "run-dir", "cni-conf-name", "own-file"} {

@@ -4,12 +4,10 @@ package installer
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // credentials are a service account's.
@@ -37,7 +35,7 @@ func readCredentials(dir string) (c credentials, err error) {
 func kubeconfigFor(c Config, cred credentials) []byte {
 	quote := func(s string) string { return string(marshalLine(s)) } // a JSON string is a YAML string
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Written by %s; rewritten when the token is renewed.\n", cmp.Or(strings.TrimSuffix(c.AgentPrefix, "-"), "the agent"))
+	fmt.Fprintf(&b, "# Written by %s; rewritten when the token is renewed.\n", c.Identity.WithDefaults().Agent)
 	b.WriteString("apiVersion: v1\nkind: Config\nclusters:\n- name: local\n  cluster:\n")
 	fmt.Fprintf(&b, "    server: %s\n", quote(c.server()))
 	if c.KubernetesProtocol == "https" {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -224,7 +225,7 @@ func TestAgentsOwnPodKeepsNoBinary(t *testing.T) {
 func TestAgentOfOnesOwnKeepsNoBinary(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
 	n.PluginConfig = `{"type": "acme-cni", "pod_namespace": "acme-system"}`
-	n.AgentPrefix = "acme-node-"
+	n.Identity = meshcni.Identity{Name: "acme"}
 	n.install()
 	binary := filepath.Join(n.CNIBinDirs[0], "acme-cni")
 	attached := func(namespace, pod string) string {

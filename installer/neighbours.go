@@ -3,26 +3,24 @@
 package installer
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // meshPlugins are the types of the plugins by which meshes redirect pods' traffic, as their installers write them.
 var meshPlugins = map[string]string{
-	"istio-cni":         "Istio",
-	"linkerd-cni":       "Linkerd",
-	"kuma-cni":          "Kuma",
-	"consul-cni":        "Consul",
-	"kmesh-cni":         "Kmesh",
-	"merbridge-cni":     "Merbridge",
-	"osm-cni":           "Open Service Mesh",
-	"aws-appmesh":       "AWS App Mesh",
-	netconf.DefaultType: "another meshcni", // for a plugin of another type
+	"istio-cni":     "Istio",
+	"linkerd-cni":   "Linkerd",
+	"kuma-cni":      "Kuma",
+	"consul-cni":    "Consul",
+	"kmesh-cni":     "Kmesh",
+	"merbridge-cni": "Merbridge",
+	"osm-cni":       "Open Service Mesh",
+	"aws-appmesh":   "AWS App Mesh",
+	"meshcni":       "another meshcni", // for a plugin of another type
 }
 
 // Neighbour is the plugin of another mesh in the list that the runtime loads. Such plugins write rules of their own into the
@@ -53,7 +51,7 @@ const (
 
 // OtherMeshPlugins returns the types of the plugins that are known to be other meshes', MeshPlugins among them.
 func (c Config) OtherMeshPlugins() []string {
-	return c.otherMeshPlugins(cmp.Or(c.Plugin.Type, netconf.DefaultType))
+	return c.otherMeshPlugins(c.ownType())
 }
 
 func (c Config) otherMeshPlugins(own string) []string {

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
@@ -44,7 +44,7 @@ const (
 	bridgeConf = "{\n\t\"cniVersion\": \"0.4.0\",\n\t\"name\": \"kubernetes\",\n\t\"type\": \"bridge\"\n}"
 )
 
-const pluginName = netconf.DefaultType
+const pluginName = "meshcni"
 
 // node is a node's file system in a temporary directory.
 type node struct {
@@ -53,7 +53,7 @@ type node struct {
 }
 
 func nodeConfig(dir string) Config {
-	c := Default()
+	c := Default(meshcni.Identity{})
 	c.OwnFile = OwnFileNever // unless a test is about another
 	c.BinSourceDir, c.CNIBinDirs = filepath.Join(dir, "image"), []string{filepath.Join(dir, "bin")}
 	c.CNIConfDir, c.CNICacheDir = filepath.Join(dir, "net.d"), filepath.Join(dir, "cache")

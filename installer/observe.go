@@ -131,7 +131,7 @@ func (o *observer) lookForUninstall(c Config) observed {
 	seen := o.look(c)
 	ours := ours{
 		types: typesOf(c.pluginType(), seen), kubeconfig: OnHost(c.kubeconfig()),
-		agentNamespace: c.agentNamespace(), agentPrefix: c.AgentPrefix,
+		agentNamespace: c.agentNamespace(), agentPrefix: c.Identity.AgentPrefix(),
 	}
 	seen.good = readGood(c)
 	seen.attachments, seen.naming, seen.attachmentsErr = readCache(os.DirFS(c.CNICacheDir), ours)

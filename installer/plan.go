@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // Plan lists what has to be done on a node; see [Preview].
@@ -153,7 +152,7 @@ func (p *planner) binaries() bool {
 
 // record notes a type other than the default, so that an uninstall without these settings finds it.
 func (p *planner) record() {
-	if p.typ != netconf.DefaultType && !slices.Contains(p.o.types, p.typ) {
+	if p.typ != p.c.Identity.WithDefaults().Plugin && !slices.Contains(p.o.types, p.typ) {
 		types := append(slices.Clone(p.o.types), p.typ)
 		p.do(Action{Op: OpRecord, Path: p.c.record(), New: recordOf(types), Cause: CauseTypeNew})
 	}

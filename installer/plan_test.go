@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni"
 )
 
 func snapshotOf(files map[string]string) *snapshot {
@@ -29,7 +31,7 @@ func seen(files map[string]string) observed {
 }
 
 func wanted() Config {
-	c := Default()
+	c := Default(meshcni.Identity{})
 	c.KubernetesHost = "10.96.0.1"
 	return c
 }

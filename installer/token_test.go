@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/proctest"
 )
 
@@ -268,7 +269,7 @@ func TestDoubt(t *testing.T) {
 // The doubt comes from the plugin's own record, and from no other.
 func TestPluginsFailureIsADoubt(t *testing.T) {
 	doubts := 0
-	s := &logSocket{m: newMetrics(prometheus.NewRegistry()), unread: func() { doubts++ }}
+	s := &logSocket{m: newMetrics(prometheus.NewRegistry(), meshcni.Identity{}), unread: func() { doubts++ }}
 	for _, record := range []string{
 		`{"msg":"failed","verb":"ADD","code":7}`, `{"msg":"failed","verb":"ADD","code":101}`, `{"msg":"decision","code":11}`, `{"code":`,
 	} {

@@ -39,11 +39,8 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// Options configure an [Agent]. Only Config is required.
+// Options configure an [Agent]. Only Config is required, whose Identity says what the agent is called.
 type Options struct {
-	// Name appears in texts, events and metrics, and to the API server. Default: meshcni-node. Version is the program's.
-	// Default: this module's.
-	Name, Version string
 	// Dialects are those that Config may name. Nil means the built-in ones. An agent of dialects that cannot work still installs the
 	// plugin, which refuses pods then, and is never ready.
 	Dialects []dialect.Dialect
@@ -79,8 +76,7 @@ func builtIn(known []dialect.Dialect) []dialect.Dialect {
 }
 
 func (o Options) withDefaults() Options {
-	o.Name = cmp.Or(o.Name, "meshcni-node")
-	o.Version = cmp.Or(o.Version, version.Long())
+	o.Config.Identity = o.Config.Identity.WithDefaults()
 	o.Dialects = builtIn(o.Dialects)
 	if !o.asked { // once, since it takes milliseconds
 		o.asked, o.invalid = true, dialect.Validate(o.Dialects)
@@ -97,6 +93,9 @@ func (o Options) withDefaults() Options {
 	o.Config.ProcRoot = cmp.Or(o.Config.ProcRoot, "/proc")
 	return o
 }
+
+func (o Options) name() string    { return o.Config.Identity.Agent }
+func (o Options) version() string { return cmp.Or(o.Config.Identity.Version, version.Long()) }
 
 // meshes are those that the plugin decides by.
 func (o Options) meshes(s Config) (dialect.Set, error) {
@@ -168,7 +167,7 @@ func New(o Options) (*Agent, error) {
 	if a.held != nil {
 		a.metrics.MustRegister(a.held)
 	}
-	served := versionmetric.Registry(o.Name)
+	served := versionmetric.Registry(o.Config.Identity, o.name())
 	served.MustRegister(a)
 	a.serving = serve.Options{
 		Local: a.api().handler(), HealthAddress: o.Config.HealthAddress, MetricsAddress: o.Config.MetricsAddress, Log: o.Log, Metrics: served,
@@ -189,7 +188,7 @@ func (a *Agent) openSocket(o Options) (err error) {
 		return err
 	}
 	a.held = newProxied(o.Config, o.Log, nil)
-	a.held.open, a.held.forget = o.opener(a.held.present, pods, func() record.EventRecorder { return a.recorder(o.Name) }, false), o.forgetProxied
+	a.held.open, a.held.forget = o.opener(a.held.present, pods, func() record.EventRecorder { return a.recorder(o.name()) }, false), o.forgetProxied
 	a.sock = o.newSocket(o.Config, pods, a.held)
 	return nil
 }
@@ -206,7 +205,7 @@ func (a *Agent) connect() {
 		a.left.notify = a.notify
 	}
 	a.repairs.installed = a.installed
-	a.repairs.events = func() record.EventRecorder { return a.recorder("meshcni-repair") }
+	a.repairs.events = func() record.EventRecorder { return a.recorder(a.options.Config.Identity.Program("repair")) }
 	a.repairs.suspects = func() (texts []string) {
 		for _, n := range a.neighbours() {
 			texts = append(texts, n.String())

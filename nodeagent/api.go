@@ -52,7 +52,7 @@ func (n nodeAPI) node() agentapi.Node {
 		node.Warnings = append(node.Warnings, string(installer.NoticeOtherMesh)+": "+neighbour.Text())
 	}
 	plugin := s.Effective()
-	short, _, _ := strings.Cut(n.options.Version, " ")
+	short, _, _ := strings.Cut(n.options.version(), " ")
 	node.About = agentapi.About{Version: short, Dialects: plugin.Dialects, Backend: string(plugin.Backend), Repair: n.mode(s), Installed: n.installed(s), Kernel: kernelRelease()}
 	node.Places, node.BinDirs, node.Features = s.places(), n.lookAtBinDirs(node.Installed.Plugins), n.features(s, plugin)
 	if asked, err := n.options.permissions(s, n.ownToken()); err == nil { // with settings that are refused the agent does not run
@@ -99,7 +99,7 @@ func (n nodeAPI) installed(s Config) (i agentapi.Installed) {
 	if errors.Is(unread, fs.ErrNotExist) {
 		unread = nil
 	}
-	e, err := confdir.Entry(s.CNIConfDir, append(types, strings.Fields(string(record))...))
+	e, err := confdir.Entry(s.CNIConfDir, s.Identity, append(types, strings.Fields(string(record))...))
 	var none *netconf.NoEntryError
 	switch {
 	case errors.As(err, &none) && unread != nil && !none.NoDir:

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -56,7 +57,7 @@ func TestAPI(t *testing.T) {
 	netnstest.Require(t, netnstest.Root)
 	dir, o := node(t)
 	b, record := capturedPod(t, dir)
-	o.Version = "v1.2.3 (commit x)"
+	o.Config.Identity.Version = "v1.2.3 (commit x)"
 	o.Config.HealthAddress, o.Config.Node, o.Config.Plugin.Dialects = "127.0.0.1:0", "n1", netconf.Dialects{"istio", "linkerd"}
 	o.Config.Plugin.Kubernetes.ExcludeNamespaces = []string{"a", "b"}
 	agent := start(t, o.opens(knowing{fake: forever, pods: threePods}))
@@ -90,7 +91,7 @@ func TestAPI(t *testing.T) {
 	assert.NotEmpty(t, n.Rights)
 	assert.NotEmpty(t, n.Features)
 	assert.Equal(t, "meshcni", n.Installed.Plugins[len(n.Installed.Plugins)-1])
-	c, unknown, err := netconf.Parse(n.Installed.Config)
+	c, unknown, err := netconf.Parse(n.Installed.Config, meshcni.Identity{})
 	require.NoError(t, err)
 	assert.Empty(t, unknown)
 	assert.Equal(t, []string{"a", "b"}, c.Kubernetes.ExcludeNamespaces)

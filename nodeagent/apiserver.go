@@ -29,7 +29,7 @@ func (o Options) api(s Config) (*rest.Config, error) {
 	default:
 		c = inpod.Config(s.KubernetesProtocol, s.KubernetesHost, s.KubernetesPort, s.ServiceAccountDir)
 	}
-	c.UserAgent = o.Name
+	c.UserAgent = o.name()
 	return c, nil
 }
 
@@ -51,13 +51,13 @@ func (o Options) repairAPI(s Config) (*rest.Config, error) {
 		}
 	}
 	c.QPS, c.Burst = requestsPerSecond, requestsAtOnce
-	c.UserAgent = o.Name + "/" + version.String()
+	c.UserAgent = version.Agent(o.name(), o.Config.Identity.Version)
 	return c, nil
 }
 
 // events starts the one sink of the agent's events, about its node and about pods.
 func (o Options) events(s Config) (events *nodeevents.Events, stop func()) {
-	return nodeevents.Source{Config: func() (*rest.Config, error) { return o.api(s) }, Component: o.Name, Node: s.Node, Log: o.Log}.Start()
+	return nodeevents.Source{Config: func() (*rest.Config, error) { return o.api(s) }, Component: o.name(), Node: s.Node, Log: o.Log}.Start()
 }
 
 // watchDaemonSet watches the agent's DaemonSet until stop, beyond the end of ctx: leaving is called after that.

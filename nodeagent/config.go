@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -48,10 +49,10 @@ type Config struct {
 	StartSocket string
 	// UninstallOnExit lets the end of Run uninstall the plugin, or not. Default: OnExitKeep.
 	UninstallOnExit OnExit
-	// DaemonSetName is the agent's DaemonSet in the namespace Plugin.PodNamespace, which OnExitAuto watches. Default: meshcni-node.
+	// DaemonSetName is the agent's DaemonSet in the namespace Plugin.PodNamespace, which OnExitAuto watches. Default: the identity's Agent.
 	DaemonSetName string
 	// PluginServiceAccount is the service account in the namespace Plugin.PodNamespace whose token the plugin gets; the agent must be
-	// allowed to create tokens of it (create on serviceaccounts/token). It needs Node. Default: meshcni-plugin. Empty: the plugin
+	// allowed to create tokens of it (create on serviceaccounts/token). It needs Node. Default: the identity's PluginAccount. Empty: the plugin
 	// gets the agent's own token.
 	PluginServiceAccount string
 	// TokenLifetime is the validity of such a token: 10 minutes to 24 hours. It is renewed before half of that has passed.
@@ -59,12 +60,13 @@ type Config struct {
 	TokenLifetime netconf.Duration
 }
 
-// DefaultConfig returns the settings of the published manifests: the plugin is installed, and pods that started without it are
+// DefaultConfig returns a product's settings, for meshcni those of the published manifests: the plugin is installed, and pods that started without it are
 // looked for and told of.
-func DefaultConfig() Config {
+func DefaultConfig(of meshcni.Identity) Config {
+	of = of.WithDefaults()
 	return Config{
-		Config: installer.Default(), MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: "meshcni-node",
-		PluginServiceAccount: "meshcni-plugin", TokenLifetime: netconf.Duration(4 * time.Hour), ProcRoot: "/proc",
+		Config: installer.Default(of), MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: of.Agent,
+		PluginServiceAccount: of.PluginAccount, TokenLifetime: netconf.Duration(4 * time.Hour), ProcRoot: "/proc",
 		Repair: repair.Options{Action: repair.ActionNone, Detect: &repair.Detection{Act: true}},
 		Ambient: Ambient{
 			ZDSSocket: "/var/run/ztunnel/ztunnel.sock", VerifyInterval: netconf.Duration(nodeproxy.DefaultVerifyInterval), DrainTimeout: nodeproxy.DefaultDrainTimeout,
@@ -155,7 +157,7 @@ func (c Config) acts() bool {
 // entry returns the plugin's configuration as it will be on the node: a template may say otherwise than Plugin.
 func (c Config) entry() netconf.Config {
 	if entry, err := c.Entry(); err == nil && c.PluginConfig != "" {
-		if p, _, err := netconf.Parse(entry); err == nil {
+		if p, _, err := netconf.Parse(entry, c.Identity); err == nil {
 			return p
 		}
 	}

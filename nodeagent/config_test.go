@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni"
 )
 
 // TestDrainAtOnce: 0 is no default.
@@ -21,7 +23,7 @@ func TestDrainAtOnce(t *testing.T) {
 
 // TestSettingsOfTheStart: a change of a setting that only a start reads is refused, so that none is passed over. A new setting needs an answer.
 func TestSettingsOfTheStart(t *testing.T) {
-	s := DefaultConfig()
+	s := DefaultConfig(meshcni.Identity{})
 	s.Ambient.Enabled, s.Node = true, "a"
 	live := []string{
 		"Config",                         // but for what an installation keeps

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -30,9 +31,9 @@ const (
 	podClaim  = "authentication.kubernetes.io/pod-name"
 )
 
-// OfNodeAnnotation is on the eviction by which the agent sees whether the chart's policy for evictions is in force: the policy takes the pod
-// for one of the node that it names, and refuses it to all others.
-const OfNodeAnnotation = "meshcni.io/of-node"
+// ofNodeAnnotation, after the product's prefix, is on the eviction by which the agent sees whether the chart's policy for evictions is in
+// force: the policy takes the pod for one of the node that it names, and refuses it to all others.
+const ofNodeAnnotation = "of-node"
 
 // noPod is the UID of no pod, and elsewhere the name of no node.
 const (
@@ -51,7 +52,7 @@ func unconfined(format string, args ...any) error {
 // proveConfined returns nil if the API server refuses the agent's token evictions of other nodes' pods, by the policy of the chart. It asks for
 // one that the policy has to refuse: of the agent's own pod, said to be of another node. Nothing is evicted by that if nothing refuses it, since
 // it is a dry run and for a UID that no pod has.
-func proveConfined(ctx context.Context, config *rest.Config, node string) error {
+func proveConfined(ctx context.Context, config *rest.Config, of meshcni.Identity, node string) error {
 	config = rest.CopyConfig(config)
 	scheme := runtime.NewScheme() // client-go's own links every type of Kubernetes
 	for gv, kind := range map[schema.GroupVersion]runtime.Object{
@@ -85,14 +86,14 @@ func proveConfined(ctx context.Context, config *rest.Config, node string) error 
 	case claim(nodeClaim) != node || pod == "" || len(account) != 4:
 		return unconfined("the agent's token names node %q and pod %q: it has to be a pod's on node %s (Kubernetes 1.30)", claim(nodeClaim), pod, node)
 	default:
-		return tryEviction(ctx, client, account[2], pod, node)
+		return tryEviction(ctx, client, of, account[2], pod, node)
 	}
 }
 
-func tryEviction(ctx context.Context, client *rest.RESTClient, namespace, pod, node string) error {
+func tryEviction(ctx context.Context, client *rest.RESTClient, of meshcni.Identity, namespace, pod, node string) error {
 	uid := noPod
 	eviction := &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: namespace, Name: pod, Annotations: map[string]string{OfNodeAnnotation: elsewhere}},
+		ObjectMeta:    metav1.ObjectMeta{Namespace: namespace, Name: pod, Annotations: map[string]string{of.Key(ofNodeAnnotation): elsewhere}},
 		DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}, Preconditions: &metav1.Preconditions{UID: &uid}},
 	}
 	err := client.Post().AbsPath("/api/v1/namespaces", namespace, "pods", pod, "eviction").Param("dryRun", metav1.DryRunAll).Body(eviction).Do(ctx).Error()
@@ -254,6 +255,6 @@ func (o Options) confinementOf(s Config) *confinement {
 		if err != nil {
 			return err
 		}
-		return proveConfined(ctx, config, s.Node)
+		return proveConfined(ctx, config, s.Identity, s.Node)
 	}}
 }

@@ -22,6 +22,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -82,7 +83,7 @@ func TestProof(t *testing.T) {
 				_, _ = io.WriteString(w, answer)
 			}))
 			defer server.Close()
-			err := proveConfined(t.Context(), &rest.Config{Host: server.URL}, "n")
+			err := proveConfined(t.Context(), &rest.Config{Host: server.URL}, meshcni.Identity{}, "n")
 			assert.Equal(t, c.evictionCode != 0, asked.Load())
 			if c.says == "" {
 				assert.NoError(t, err)
@@ -177,14 +178,14 @@ func TestAutoEvict(t *testing.T) {
 // TestEvicting: the chart's role grants evictions alone; and where the runtime need not call the plugin for each pod, none has lost it.
 func TestEvicting(t *testing.T) {
 	t.Parallel()
-	c := DefaultConfig()
+	c := DefaultConfig(meshcni.Identity{})
 	c.Repair.Force, c.Repair.ClusterBudget.PerMinute = true, 3
 	e := c.evicting()
 	assert.Equal(t, repair.ActionDelete, e.Repair.Action)
 	assert.False(t, e.Repair.Force)
 	assert.Zero(t, e.Repair.ClusterBudget.PerMinute)
 	relied := func(change func(*Config)) time.Time {
-		c := DefaultConfig()
+		c := DefaultConfig(meshcni.Identity{})
 		change(&c)
 		r := Options{Config: c}.withDefaults().newRepairer()
 		r.since = time.Now

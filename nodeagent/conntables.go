@@ -15,7 +15,7 @@ import (
 type tables struct{ *conntables.Tables }
 
 func newTables(s Config, states func() []status.Pod, log *slog.Logger) tables {
-	return tables{conntables.New(conntables.Options{ProcRoot: s.ProcRoot, Log: log, Pods: func() (pods []status.ID) {
+	return tables{conntables.New(conntables.Options{Identity: s.Identity, ProcRoot: s.ProcRoot, Log: log, Pods: func() (pods []status.ID) {
 		for _, p := range states() {
 			if p.State != status.StateOutside {
 				pods = append(pods, p.ID)

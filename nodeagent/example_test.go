@@ -7,15 +7,16 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/nodeagent"
 )
 
 // The agent of a node, without a command line. examples/own-agent is a whole program.
 func ExampleNew() {
-	c := nodeagent.DefaultConfig()
+	c := nodeagent.DefaultConfig(meshcni.Identity{Name: "acme"})
 	c.Node, c.KubernetesHost = os.Getenv("NODE_NAME"), os.Getenv("KUBERNETES_SERVICE_HOST")
 	c.Plugin.Type, c.RunDir = "acme-cni", "/var/run/acme-cni"
-	agent, err := nodeagent.New(nodeagent.Options{Name: "acme-node", Config: c})
+	agent, err := nodeagent.New(nodeagent.Options{Config: c})
 	if err != nil { // all that is wrong with the settings
 		fmt.Println(err)
 		return

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair"
@@ -34,7 +35,7 @@ func node(t *testing.T) (dir string, o Options) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644))
 	}
-	c := DefaultConfig()
+	c := DefaultConfig(meshcni.Identity{})
 	c.BinSourceDir, c.CNIBinDirs, c.CNIConfDir, c.CNICacheDir = dir+"/image", []string{dir + "/bin"}, dir+"/net.d", dir+"/cache"
 	c.RunDir, c.ServiceAccountDir, c.KubernetesHost, c.KubernetesPort = dir+"/run", dir+"/sa", "fd00::1", "6443"
 	c.HealthAddress, c.MetricsAddress = "", ""

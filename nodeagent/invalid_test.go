@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/selection"
@@ -48,6 +49,6 @@ func TestInvalidDialect(t *testing.T) {
 	assert.Contains(t, said, "Selectors is an empty list")
 	require.Eventually(t, func() bool { _, err := os.Stat(o.Config.CNIBinDirs[0] + "/meshcni"); return err == nil }, netnstest.Patience, 10*time.Millisecond,
 		"the plugin refuses pods, where none would let them start outside the mesh")
-	require.Error(t, agent.Reload(DefaultConfig()))
+	require.Error(t, agent.Reload(DefaultConfig(meshcni.Identity{})))
 	require.NoError(t, agent.end())
 }

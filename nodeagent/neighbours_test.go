@@ -45,7 +45,7 @@ func TestOtherMeshIsTold(t *testing.T) {
 	c := &o.Config
 	c.KubernetesHost, c.KubernetesPort, c.KubernetesProtocol, c.Node, c.HealthAddress, c.Repair.Action = at.Hostname(), at.Port(), "http", "n1", "127.0.0.1:0", repair.ActionLabel
 	suspects := make(chan func() []string, 1)
-	o.Name, o.open = "acme-node", func(r repair.Options) (controller, error) {
+	o.Config.Identity.Agent, o.open = "acme-node", func(r repair.Options) (controller, error) {
 		suspects <- r.Suspects
 		return fake(func(ctx context.Context) error { <-ctx.Done(); return nil }), nil
 	}

@@ -81,7 +81,7 @@ func (o Options) releaseAlone(ctx context.Context, s Config, how agentsock.Relea
 	defer stop()
 	events, quiet := o.events(s)
 	defer quiet()
-	held := newProxied(s, o.Log, o.opener(func() Config { return s }, pods, func() record.EventRecorder { return events.Recorder(o.Name) }, how.To != ""))
+	held := newProxied(s, o.Log, o.opener(func() Config { return s }, pods, func() record.EventRecorder { return events.Recorder(o.name()) }, how.To != ""))
 	ended := make(chan error, 2)
 	go func() { ended <- pods.Run(running) }()
 	go func() { ended <- held.run(running) }()

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
@@ -23,7 +24,7 @@ import (
 // asking anybody, whatever the settings say.
 func TestNothingToRelease(t *testing.T) {
 	dir := t.TempDir()
-	p, s := Options{}.withDefaults(), DefaultConfig()
+	p, s := Options{}.withDefaults(), DefaultConfig(meshcni.Identity{})
 	s.RunDir, s.Ambient.Enabled = dir, true
 	assert.False(t, p.hadProxied(s))
 	record := attachment.Record{

@@ -56,7 +56,7 @@ func openRepair(o repair.Options) (controller, error) { return repair.New(o) }
 func (o Options) newRepairer() *repairer {
 	r := &repairer{options: o, confined: o.confinementOf(o.Config)}
 	r.init("repair", o.Config, func(s Config) any {
-		return []any{s.Repair, s.AutoEvict, s.Node, s.HostRoot, s.ProcRoot, s.CNICacheDir, s.AgentPrefix, s.Effective()}
+		return []any{s.Repair, s.AutoEvict, s.Node, s.HostRoot, s.ProcRoot, s.CNICacheDir, s.Effective()}
 	}, o.Log)
 	return r
 }
@@ -110,7 +110,7 @@ func (r *repairer) warnings() (all []string) {
 		{status.StateUnknown, "cannot-tell", "in the mesh, and nothing on the node says whether they have their rules"},
 	} {
 		if n[f.state] > 0 {
-			all = append(all, fmt.Sprintf("%s: %d of the node's pods are %s (%s pods names them)", f.code, n[f.state], f.says, r.options.Name))
+			all = append(all, fmt.Sprintf("%s: %d of the node's pods are %s (%s pods names them)", f.code, n[f.state], f.says, r.options.name()))
 		}
 	}
 	all = append(all, r.otherDialects()...)
@@ -223,6 +223,7 @@ func (o Options) repairOptions(s Config) (repair.Options, error) {
 // permissible is the same without the API server.
 func (o Options) permissible(s Config) (repair.Options, error) {
 	all, plugin := s.Repair, s.Effective()
+	all.Identity = s.Identity
 	meshes, err := o.meshes(s)
 	if err != nil {
 		return all, err
@@ -246,7 +247,7 @@ func (o Options) permissible(s Config) (repair.Options, error) {
 	}
 	if all.Detect != nil {
 		found := *all.Detect
-		found.CacheDir, found.AgentNamespace, found.AgentPrefix = s.CNICacheDir, plugin.PodNamespace, s.AgentPrefix
+		found.CacheDir, found.AgentNamespace = s.CNICacheDir, plugin.PodNamespace
 		if plugin.Type != "" {
 			found.Types = []string{plugin.Type}
 		}

@@ -79,7 +79,7 @@ func (o Options) newSocket(s Config, pods *nodepods.Watch, e enroller) *socket {
 		path: filepath.Join(s.RunDir, agentsock.Name), pods: pods, enroller: e,
 		required: s.Plugin.Agent == netconf.AgentRequire || e != nil, log: o.Log,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "meshcni_agent_requests_total",
+			Name: s.Identity.Metric("agent_requests_total"),
 			Help: "Requests on the agent's socket, by request and outcome; request \"none\" was not read.",
 		}, []string{"request", "outcome"}),
 	}

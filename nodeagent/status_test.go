@@ -50,7 +50,7 @@ var threePods = []status.Pod{
 // TestStatus: what the running agent knows is in the run directory, for as long as it runs.
 func TestStatus(t *testing.T) {
 	dir, o := node(t)
-	o.Config.Node, o.Name = "n1", "acme-node"
+	o.Config.Node, o.Config.Identity.Agent = "n1", "acme-node"
 	o.open = func(r repair.Options) (controller, error) {
 		require.NotNil(t, r.Detect, "by default")
 		assert.True(t, r.Detect.Act)

@@ -25,16 +25,15 @@ type metrics struct {
 	journal   *prometheus.Desc
 }
 
-const prefix = "meshcni_nodeproxy_"
-
 func newMetrics(c *Controller) *metrics {
-	counter := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{label})
+	name := func(of string) string { return c.opts.Identity.Metric("nodeproxy_" + of) }
+	counter := func(of, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name(of), Help: help}, []string{label})
 	}
 	m := &metrics{
 		c: c,
 		handOver: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    prefix + "hand_over_duration_seconds",
+			Name:    name("hand_over_duration_seconds"),
 			Help:    "How long the proxy took to accept a pod.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8),
 		}),
@@ -42,13 +41,13 @@ func newMetrics(c *Controller) *metrics {
 			"Captured pods that were found to lack something, by kind: rules-missing, rules-differ, no-listeners, probes-missing, status-stale.", "kind"),
 		mended:    counter("drift_mended_total", "The same, once they are as they were again.", "kind"),
 		failures:  counter("failures_total", "Attempts that failed, by step.", "step"),
-		pods:      prometheus.NewDesc(prefix+"pods", "Pods of this node, by state and reason.", []string{"state", "reason"}, nil),
-		connected: prometheus.NewDesc(prefix+"proxies_connected", "Proxies that are connected: 1, and 2 while one replaces the other.", nil, nil),
-		depth:     prometheus.NewDesc(prefix+"queue_depth", "Pods that wait to be looked at.", nil, nil),
-		bypasses:  prometheus.NewDesc(prefix+"bypasses", "Captured pods that leave a way past the mesh open, by its kind.", []string{"bypass"}, nil),
-		journal: prometheus.NewDesc(prefix+"journal_ready",
+		pods:      prometheus.NewDesc(name("pods"), "Pods of this node, by state and reason.", []string{"state", "reason"}, nil),
+		connected: prometheus.NewDesc(name("proxies_connected"), "Proxies that are connected: 1, and 2 while one replaces the other.", nil, nil),
+		depth:     prometheus.NewDesc(name("queue_depth"), "Pods that wait to be looked at.", nil, nil),
+		bypasses:  prometheus.NewDesc(name("bypasses"), "Captured pods that leave a way past the mesh open, by its kind.", []string{"bypass"}, nil),
+		journal: prometheus.NewDesc(name("journal_ready"),
 			"Whether the network namespaces of captured pods are kept for the next agent: 1 or 0. With 0 it has to find them anew.", nil, nil),
-		ready: prometheus.NewDesc(prefix+"ready", "Whether pods can be captured now: 1 or 0.", nil, nil),
+		ready: prometheus.NewDesc(name("ready"), "Whether pods can be captured now: 1 or 0.", nil, nil),
 	}
 	// Prometheus does not count a first sample of 1 as an increase, so the series must exist before.
 	for _, kind := range machine.DriftKinds() {

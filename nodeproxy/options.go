@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/client-go/tools/record"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -24,6 +25,8 @@ var Unlimited = budget.Unlimited
 
 // Options configures a [Controller]. Meshes, Pods, Namespaces and Proxy are required.
 type Options struct {
+	// Identity is the product's, for the names of metrics.
+	Identity meshcni.Identity
 	// Meshes are the node's, as the plugin is configured. Those without a NodeProxy are asked too, and their pods are left alone. At
 	// least one has a NodeProxy.
 	Meshes dialect.Set

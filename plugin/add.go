@@ -142,7 +142,7 @@ func (r *run) outByName(t target) (selection.Decision, bool) {
 		return selection.Decision{}, false
 	case !id.isPod():
 		return selection.Decision{Reason: status.CodeNotKubernetes, Detail: "CNI_ARGS names no pod"}, true
-	case id.namespace == r.config.PodNamespace && strings.HasPrefix(id.name, r.AgentPrefix):
+	case id.namespace == r.config.PodNamespace && strings.HasPrefix(id.name, r.Identity.AgentPrefix()):
 		return selection.Decision{Reason: status.CodeAgentPod, Detail: "pod " + id.String() + " is the node agent's own"}, true
 	case t.meshes.ExcludesNamespace(id.namespace):
 		return selection.Decision{

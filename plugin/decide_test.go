@@ -54,7 +54,7 @@ func TestWhoPassesAndWhatItCosts(t *testing.T) {
 		},
 		"an agent of another name and place": {
 			[]func(*call){noPods, func(c *call) {
-				c.config["pod_namespace"], c.plugin.AgentPrefix = "mesh", "node-"
+				c.config["pod_namespace"], c.plugin.Identity.Agent = "mesh", "node"
 				c.env["CNI_ARGS"] = args("mesh", "node-1", "")
 			}},
 			status.CodeAgentPod, 0, false,

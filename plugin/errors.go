@@ -88,6 +88,6 @@ func (r *run) rescue(failure **types.Error) {
 	if v := recover(); v != nil {
 		p := asPanic(v)
 		r.stack = p.Stack
-		*failure = fail(types.ErrInternal, "%s: internal error: %v", r.Name, p.Value)
+		*failure = fail(types.ErrInternal, "%s: internal error: %v", r.name, p.Value)
 	}
 }

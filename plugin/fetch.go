@@ -30,7 +30,7 @@ const (
 
 func (r *run) openPods() (Pods, *types.Error) {
 	if r.OpenPods == nil {
-		return nil, fail(types.ErrPluginNotAvailable, "%s was built without a source of pods", r.Name)
+		return nil, fail(types.ErrPluginNotAvailable, "%s was built without a source of pods", r.name)
 	}
 	pods, err := r.OpenPods(r.config.Kubernetes.Kubeconfig)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/pluginlog"
 	build "github.com/meshcni/meshcni/internal/version"
@@ -26,17 +27,15 @@ import (
 // Plugin is the CNI plugin. Only Dialects and OpenPods are required; the zero value of every other field behaves like the meshcni binary.
 // A Plugin keeps no state: Run may be called repeatedly and concurrently.
 type Plugin struct {
-	// Name is the plugin's name in errors and the version line. Default: the file name of IO.Args[0], which is also the
-	// "type" in network configurations. Any name will do.
-	Name string
-	// Version is printed by --version and when CNI_COMMAND is not set, and is in the record of each attachment.
-	// Default: that of this module in the build.
-	Version string
+	// Identity is the product's. Its Version is in the record of each attachment. The node agent's pods, whose names begin with its
+	// AgentPrefix, pass unconditionally in the configured pod_namespace. In errors and the version line the plugin has the file name of
+	// IO.Args[0], which is the "type" in network configurations. Default: meshcni's.
+	Identity meshcni.Identity
 	// Dialects are the meshes that the configuration's "dialect" may name, by their Name; it may name several. The first one
 	// is used when the configuration names none. Required; builtin.All has this module's.
 	Dialects []dialect.Dialect
-	// Validated: the Dialects are known to be valid, as those of builtin.All are, or by a test that calls [dialect.Validate]. It
-	// saves each ADD a millisecond.
+	// Validated: the Identity and the Dialects are known to be valid, as those of builtin.All are, or by a test that calls
+	// [meshcni.Identity.Validate] and [dialect.Validate]. It saves each ADD a millisecond.
 	Validated bool
 	// OpenPods returns the source of pods; see [PodsFrom]. ADD calls it for a pod that nothing else rules out, and STATUS
 	// to see whether it works. DEL and GC never do. Its errors are not retried. With nil, pods that may be in the mesh are
@@ -45,9 +44,6 @@ type Plugin struct {
 	// OpenAgent returns the node's agent, which ADD asks before OpenPods unless the configuration has "agent": "off". It is
 	// called for a pod that nothing else rules out. Default: an [agentsock.Client] of the socket in run_dir.
 	OpenAgent func(netconf.Config) Agent
-	// AgentPrefix begins the names of the node agent's pods, which pass unconditionally in the configured pod_namespace.
-	// Default: [netconf.DefaultAgentPrefix].
-	AgentPrefix string
 	// OpenNetNS opens the namespace that CNI_NETNS names. Its errors should be those of netnsexec.Open. Default:
 	// [OpenNetNS].
 	OpenNetNS func(path string) (NetNS, error)
@@ -61,6 +57,8 @@ type Plugin struct {
 	// Attachments returns the store of the records that ADD leaves for CHECK. Default: [attachment.In] the run_dir. The
 	// zero Store keeps none, and every CHECK then passes.
 	Attachments func(netconf.Config) attachment.Store
+
+	name string
 }
 
 // Pods is a source of pods, such as *kubepod.Client. It may also implement [Namespaces], [StatusPatcher], [Retrier],
@@ -142,21 +140,16 @@ func OpenLog(c netconf.Config, stderr io.Writer) (*slog.Logger, io.Closer) {
 
 // version is not made before it is asked for: it takes a good part of a short run.
 func (p Plugin) version() string {
-	if p.Version != "" {
-		return p.Version
+	if p.Identity.Version != "" {
+		return p.Identity.Version
 	}
 	return build.Long()
 }
 
 func (p Plugin) withDefaults(args []string) Plugin {
-	if p.Name == "" && len(args) > 0 {
-		p.Name = filepath.Base(args[0])
-	}
-	if p.Name == "" {
-		p.Name = netconf.DefaultType
-	}
-	if p.AgentPrefix == "" {
-		p.AgentPrefix = netconf.DefaultAgentPrefix
+	p.Identity = p.Identity.WithDefaults()
+	if p.name = p.Identity.Plugin; len(args) > 0 {
+		p.name = filepath.Base(args[0])
 	}
 	if p.OpenNetNS == nil {
 		p.OpenNetNS = OpenNetNS
@@ -198,7 +191,7 @@ func (o IO) withDefaults() IO {
 // meshes returns the configured meshes with the namespaces that the configuration excludes.
 func (p Plugin) meshes(c netconf.Config) (dialect.Set, error) {
 	if !p.Validated || len(p.Dialects) == 0 {
-		if err := dialect.Validate(p.Dialects); err != nil {
+		if err := errors.Join(p.Identity.Validate(), dialect.Validate(p.Dialects)); err != nil {
 			return dialect.Set{}, err
 		}
 	}

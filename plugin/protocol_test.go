@@ -45,7 +45,7 @@ func TestRunByHandSaysWhatItIs(t *testing.T) {
 	t.Parallel()
 	c := newCall()
 	c.env = nil
-	c.plugin.Version = "v1.2.3"
+	c.plugin.Identity.Version = "v1.2.3"
 	out := c.run(t)
 	assert.Zero(t, out.exit)
 	assert.Empty(t, out.stdout)

@@ -33,16 +33,16 @@ func (p *Plugin) Run(ctx context.Context, o IO) (code int) {
 		if v := recover(); v != nil {
 			code = 1
 			if !answered {
-				quietly(func() { _, _ = o.Stdout.Write(r.render(fail(types.ErrInternal, "%s: internal error: %v", r.Name, v))) })
+				quietly(func() { _, _ = o.Stdout.Write(r.render(fail(types.ErrInternal, "%s: internal error: %v", r.name, v))) })
 			}
 		}
 	}()
 	if len(o.Args) > 1 && slices.Contains([]string{"--version", "-version", "version"}, o.Args[1]) {
-		_, _ = fmt.Fprintf(o.Stdout, "%s %s\n", r.Name, r.version())
+		_, _ = fmt.Fprintf(o.Stdout, "%s %s\n", r.name, r.version())
 		return 0
 	}
 	if o.Getenv("CNI_COMMAND") == "" {
-		_, _ = fmt.Fprintf(o.Stderr, "CNI plugin %s %s\nCNI protocol versions supported: %s\n", r.Name, r.version(), strings.Join(supported, ", "))
+		_, _ = fmt.Fprintf(o.Stderr, "CNI plugin %s %s\nCNI protocol versions supported: %s\n", r.name, r.version(), strings.Join(supported, ", "))
 		return 0
 	}
 	output, failure := r.perform(ctx, o)
@@ -112,7 +112,7 @@ func (r *run) dispatch(ctx context.Context, o IO) (output []byte, event Event, f
 		_, err := r.meshes(c)
 		return err
 	}
-	if r.request, failure = parse(o, usable); failure != nil {
+	if r.request, failure = parse(o, r.Identity, usable); failure != nil {
 		return nil, event, failure
 	}
 	ctx, cancel := context.WithDeadline(ctx, r.begin.Add(time.Duration(r.config.AddDeadline)))

@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // FakeLeases is one lease in memory, with resource versions.
@@ -91,7 +92,7 @@ func TestClusterBudgetOfOthersMaking(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := &FakeLeases{}
-				b := &leaseBudget{leases: store, namespace: "ns", Budget: Budget{PerMinute: 1, Burst: 2}}
+				b := &leaseBudget{leases: store, lease: types.NamespacedName{Namespace: "ns", Name: "budget"}, tokens: "meshcni.io/repair-tokens", Budget: Budget{PerMinute: 1, Burst: 2}}
 				wait, err := b.take(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, time.Minute, wait, "it begins empty")
@@ -129,7 +130,7 @@ func TestClusterBudget(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				b := &leaseBudget{leases: store, namespace: "ns", Budget: Budget{PerMinute: 6, Burst: 5}}
+				b := &leaseBudget{leases: store, lease: types.NamespacedName{Namespace: "ns", Name: "budget"}, tokens: "meshcni.io/repair-tokens", Budget: Budget{PerMinute: 6, Burst: 5}}
 				deadline := time.Now().Add(2 * time.Minute)
 				for time.Now().Before(deadline) {
 					wait, err := b.take(t.Context())
@@ -152,7 +153,7 @@ func TestClusterBudget(t *testing.T) {
 func TestClusterBudgetErrors(t *testing.T) {
 	t.Parallel()
 	store := &FakeLeases{err: apierrors.NewForbidden(coordinationv1.Resource("leases"), "budget", errors.New("no"))}
-	b := &leaseBudget{leases: store, namespace: "ns", Budget: Budget{PerMinute: 1, Burst: 1}}
+	b := &leaseBudget{leases: store, lease: types.NamespacedName{Namespace: "ns", Name: "budget"}, tokens: "meshcni.io/repair-tokens", Budget: Budget{PerMinute: 1, Burst: 1}}
 	_, err := b.take(t.Context())
 	assert.True(t, apierrors.IsForbidden(err), "%v", err)
 	assert.ErrorContains(t, err, "ns/meshcni-repair-budget")

@@ -95,7 +95,7 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 		if slices.Contains(told, code) {
 			continue
 		}
-		kind, detail := bypassWords(r.AddressFamilies, plan, code)
+		kind, detail := c.bypassWords(r.AddressFamilies, plan, code)
 		may := c.mayTellBypass
 		if kind == corev1.EventTypeNormal {
 			may = c.mayTellFamily
@@ -118,7 +118,7 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 
 // bypassWords returns an event's kind and message. It is no warning that a pod without address of a family has the link-local
 // one that each interface gives itself: nearly every pod of a cluster without IPv6 does.
-func bypassWords(addressed []ruleset.Family, plan dialect.Plan, code dialect.BypassCode) (kind, detail string) {
+func (c *Controller) bypassWords(addressed []ruleset.Family, plan dialect.Plan, code dialect.BypassCode) (kind, detail string) {
 	kind = corev1.EventTypeWarning
 	var words []string
 	for _, b := range plan.Bypasses {
@@ -127,7 +127,7 @@ func bypassWords(addressed []ruleset.Family, plan dialect.Plan, code dialect.Byp
 		}
 	}
 	if len(words) == 0 {
-		words = []string{fmt.Sprintf("the plugin reported a way past the mesh when it set up the pod (%s); meshcni-redirect explain says more", code)}
+		words = []string{fmt.Sprintf("the plugin reported a way past the mesh when it set up the pod (%s); %s explain says more", code, c.opts.Identity.Program("redirect"))}
 	}
 	family, ok := bypassed[code]
 	if ok && len(addressed) > 0 && !slices.Contains(addressed, family) {

@@ -107,7 +107,7 @@ func newController(o Options) (*Controller, error) {
 		Meshes: o.Meshes, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Records: o.Records, Log: o.Log,
 	}
 	if c.cluster == nil {
-		api, err := kube.New(o.Config, o.Node)
+		api, err := kube.New(o.Identity, o.Config, o.Node)
 		if err != nil {
 			return nil, err
 		}
@@ -142,7 +142,7 @@ func newController(o Options) (*Controller, error) {
 		c.index = scan{c.source}
 	}
 	if o.Metrics != nil && err == nil {
-		o.Metrics.MustRegister(podCounts{c})
+		o.Metrics.MustRegister(newPodCounts(c))
 	}
 	return c, err
 }
@@ -163,7 +163,7 @@ func (c *Controller) useAPI(api *kube.Client) {
 		c.record = func() (record.EventRecorder, func()) { return api.Recorder(o.Node, func(err error) { c.refused(err) }) }
 	}
 	if o.limitsCluster() {
-		c.clusterBudget = &leaseBudget{leases: api, namespace: o.BudgetNamespace, holder: o.Node, Budget: o.ClusterBudget}
+		c.clusterBudget = &leaseBudget{leases: api, lease: o.lease(), tokens: o.Identity.Key("repair-tokens"), holder: o.Node, Budget: o.ClusterBudget}
 	}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(api)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/istio"
@@ -45,7 +46,7 @@ func TestEachAction(t *testing.T) {
 		"labelled already": {config: action(repair.ActionLabel), pods: []*corev1.Pod{named(t, "labelled", "a")}, outcomes: map[string]int{}},
 		"label is taken off a pod that got well": {
 			config: action(repair.ActionLabel), pods: []*corev1.Pod{with(named(t, "recovered", "a"), func(p *corev1.Pod) {
-				p.Labels[repair.DefaultLabel] = repair.DefaultLabelValue
+				p.Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] = repair.DefaultLabelValue
 			})},
 			requests: []string{"get default/a", "label default/a"},
 			outcomes: map[string]int{"unlabelled recovered": 1}, events: []string{"Normal MeshRepairUnlabelled"},

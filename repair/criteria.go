@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -35,17 +36,17 @@ type Criteria struct {
 	Policy *selection.Policy
 }
 
-// The label of [ActionLabel].
+// The label of [ActionLabel], after the product's prefix, and its value.
 const (
-	DefaultLabel      = "meshcni.io/not-redirected"
+	DefaultLabelName  = "not-redirected"
 	DefaultLabelValue = "true"
 )
 
-// CriteriaFor returns the criteria of a mesh.
-func CriteriaFor(d dialect.Dialect) Criteria {
+// CriteriaFor returns the criteria of a mesh, with the product's label.
+func CriteriaFor(of meshcni.Identity, d dialect.Dialect) Criteria {
 	c := Criteria{
 		Annotation:   d.Policy.StatusAnnotation,
-		HandledLabel: DefaultLabel,
+		HandledLabel: of.Key(DefaultLabelName),
 		HandledValue: DefaultLabelValue,
 		Policy:       &d.Policy,
 	}

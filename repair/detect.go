@@ -13,10 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -25,11 +25,11 @@ import (
 type Detection struct {
 	// CacheDir is libcni's cache, as this process sees it. Required. While it cannot be read, the records alone tell.
 	CacheDir string
-	// Types are the plugin's names in the network's configuration. Empty means meshcni.
+	// Types are the plugin's names in the network's configuration. Empty means the identity's Plugin.
 	Types []string
-	// AgentNamespace and AgentPrefix name the node agent's own pods, which the plugin lets through: those of the namespace
-	// whose names begin with the prefix. An empty prefix names none.
-	AgentNamespace, AgentPrefix string
+	// AgentNamespace has the node agent's own pods, which the plugin lets through: those whose names begin with the identity's
+	// AgentPrefix. Empty: there are none.
+	AgentNamespace string
 	// Act makes Options.Action concern the pods that are found, also those that have no check of their own.
 	Act bool
 	// Lost narrows Act to pods that lost the plugin. nil: it concerns all that are not captured.
@@ -197,11 +197,10 @@ func (c *Controller) known(pod *corev1.Pod, found traces, t track) status.Pod {
 // mine returns the mesh that has a pod with a network. nil: the plugin would not redirect it, or the agent of the node's proxy
 // does. An error says that this cannot be told.
 func (c *Controller) mine(ctx context.Context, pod *corev1.Pod) (*dialect.Dialect, error) {
-	d := c.opts.Detect
 	switch {
 	case pod.DeletionTimestamp != nil, pod.Status.Phase != corev1.PodRunning && (pod.Status.Phase != corev1.PodPending || len(pod.Status.PodIPs) == 0):
 		return nil, nil
-	case d.AgentPrefix != "" && pod.Namespace == d.AgentNamespace && strings.HasPrefix(pod.Name, d.AgentPrefix):
+	case c.opts.isAgent(pod):
 		return nil, nil
 	}
 	if err := dialect.Whole(pod); err != nil && !pod.Spec.HostNetwork {
@@ -358,9 +357,14 @@ func (c *Controller) Pods() (all []status.Pod) {
 }
 
 // withDefaults fills in zero values.
-func (d Detection) withDefaults() *Detection {
+func (d Detection) withDefaults(of meshcni.Identity) *Detection {
 	if len(d.Types) == 0 {
-		d.Types = []string{netconf.DefaultType}
+		d.Types = []string{of.Plugin}
 	}
 	return &d
+}
+
+// isAgent reports whether a pod is the node agent's own.
+func (o Options) isAgent(pod *corev1.Pod) bool {
+	return pod.Namespace == o.Detect.AgentNamespace && strings.HasPrefix(pod.Name, o.Identity.AgentPrefix())
 }

@@ -45,7 +45,7 @@ func newTraces(t testing.TB) traces {
 func (n traces) detecting(a repair.Action) func(*bench, *repair.Options) {
 	return func(_ *bench, o *repair.Options) {
 		o.Action, o.Records = a, n.store
-		o.Detect = &repair.Detection{CacheDir: n.cache, Act: true, AgentNamespace: "meshcni-system", AgentPrefix: "meshcni-node-"}
+		o.Detect = &repair.Detection{CacheDir: n.cache, Act: true, AgentNamespace: "meshcni-system"}
 	}
 }
 

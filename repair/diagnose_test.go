@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/istio"
@@ -33,7 +34,7 @@ func loadPod(t testing.TB, name string) *corev1.Pod {
 
 func TestDiagnose(t *testing.T) {
 	t.Parallel()
-	is := repair.CriteriaFor(istio.New("kube-system"))
+	is := repair.CriteriaFor(meshcni.Identity{}, istio.New("kube-system"))
 	with := func(change func(*repair.Criteria)) repair.Criteria {
 		c := is
 		change(&c)
@@ -72,7 +73,7 @@ func TestDiagnose(t *testing.T) {
 		{"no check in the pod", "no-check", is, status.CodeNoCheck, false},
 		{"host network", "host-network", is, status.CodeNotSelected, false},
 		{"injection switched off", "inject-disabled", is, status.CodeNotSelected, false},
-		{"excluded namespace", "crash-loop", repair.CriteriaFor(istio.New("default")), status.CodeNotSelected, false},
+		{"excluded namespace", "crash-loop", repair.CriteriaFor(meshcni.Identity{}, istio.New("default")), status.CodeNotSelected, false},
 		{"label selector", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "web"}) }), status.CodeCheckFailed, true},
 		{"label selector, others", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "db"}) }), status.CodeNotMatched, false},
 		{"field selector", "crash-loop", with(func(c *repair.Criteria) {
@@ -84,10 +85,10 @@ func TestDiagnose(t *testing.T) {
 		{"message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "not ready for Istio" }), status.CodeCheckFailed, true},
 		{"another message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "no route to host" }), status.CodeOtherFailure, true},
 		{"other exit codes asked for", "other-exit-code", with(func(c *repair.Criteria) { c.ExitCodes = []int32{1, 126} }), status.CodeCheckFailed, true},
-		{"Linkerd's validator", "linkerd", repair.CriteriaFor(linkerd.New()), status.CodeCheckFailed, true},
+		{"Linkerd's validator", "linkerd", repair.CriteriaFor(meshcni.Identity{}, linkerd.New()), status.CodeCheckFailed, true},
 		{"Linkerd's validator, by hand", "linkerd", other("linkerd-network-validator", 95, ""), status.CodeCheckFailed, true},
 		{"Linkerd's validator, Istio's criteria", "linkerd", with(func(c *repair.Criteria) { c.Annotation = "" }), status.CodeNoCheck, false},
-		{"Kuma's validator", "kuma", repair.CriteriaFor(kuma.New()), status.CodeCheckFailed, true},
+		{"Kuma's validator", "kuma", repair.CriteriaFor(meshcni.Identity{}, kuma.New()), status.CodeCheckFailed, true},
 		{"Kuma's validator, by hand", "kuma", other("kuma-validation", 1, "kuma.io/sidecar-injected"), status.CodeCheckFailed, true},
 		{"zero criteria", "crash-loop", repair.Criteria{}, status.CodeNoCheck, false},
 	}
@@ -115,7 +116,7 @@ func TestDiagnose(t *testing.T) {
 
 func TestDiagnoseSaysWhatFailed(t *testing.T) {
 	t.Parallel()
-	c := repair.CriteriaFor(istio.New())
+	c := repair.CriteriaFor(meshcni.Identity{}, istio.New())
 	f := repair.Diagnose(loadPod(t, "crash-loop"), c)
 	assert.Equal(t, "istio-validation", f.Container)
 	assert.Equal(t, int32(126), f.ExitCode)
@@ -129,10 +130,10 @@ func TestDiagnoseSaysWhatFailed(t *testing.T) {
 
 func TestCriteriaValidate(t *testing.T) {
 	t.Parallel()
-	require.NoError(t, repair.CriteriaFor(istio.New()).Validate())
-	require.NoError(t, repair.CriteriaFor(linkerd.New()).Validate())
-	require.NoError(t, repair.CriteriaFor(kuma.New()).Validate())
-	require.ErrorContains(t, repair.CriteriaFor(consul.New()).Validate(), "this mesh names none")
+	require.NoError(t, repair.CriteriaFor(meshcni.Identity{}, istio.New()).Validate())
+	require.NoError(t, repair.CriteriaFor(meshcni.Identity{}, linkerd.New()).Validate())
+	require.NoError(t, repair.CriteriaFor(meshcni.Identity{}, kuma.New()).Validate())
+	require.ErrorContains(t, repair.CriteriaFor(meshcni.Identity{}, consul.New()).Validate(), "this mesh names none")
 	require.ErrorContains(t, repair.Criteria{}.Validate(), "no init container")
 	require.ErrorContains(t, repair.Criteria{Containers: []string{"x"}}.Validate(), "no exit codes")
 	require.ErrorContains(t, repair.Criteria{Containers: []string{"x"}, ExitCodes: []int32{0}}.Validate(), "success")

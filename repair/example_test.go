@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -21,12 +22,12 @@ func ExampleDiagnose() {
 			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 126}},
 		}}},
 	}
-	f := repair.Diagnose(pod, repair.CriteriaFor(istio.New("kube-system")))
+	f := repair.Diagnose(pod, repair.CriteriaFor(meshcni.Identity{}, istio.New("kube-system")))
 	fmt.Println(f.Broken, f.Reason)
 	fmt.Println(f.Detail)
 
 	pod.Status.InitContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 0}}
-	f = repair.Diagnose(pod, repair.CriteriaFor(istio.New("kube-system")))
+	f = repair.Diagnose(pod, repair.CriteriaFor(meshcni.Identity{}, istio.New("kube-system")))
 	fmt.Println(f.Broken, f.Reason)
 	// Output:
 	// true check-failed

@@ -3,6 +3,8 @@ package repair
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
@@ -30,5 +32,5 @@ func (c *Controller) SetPermissions(missing func(context.Context) ([]kube.Permis
 
 // SetLeases gives the controller a cluster budget in leases.
 func (c *Controller) SetLeases(l *FakeLeases, b Budget) {
-	c.clusterBudget = &leaseBudget{leases: l, namespace: "ns", Budget: b}
+	c.clusterBudget = &leaseBudget{leases: l, lease: types.NamespacedName{Namespace: "ns", Name: "budget"}, tokens: "meshcni.io/repair-tokens", Budget: b}
 }

@@ -9,13 +9,10 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/budget"
-	"github.com/meshcni/meshcni/repair/internal/kube"
 )
-
-// tokensAnnotation holds the number of tokens at the Lease's renewTime.
-const tokensAnnotation = "meshcni.io/repair-tokens"
 
 // leases are the requests of a leaseBudget. Errors are those of the Kubernetes API.
 type leases interface {
@@ -30,8 +27,10 @@ type leases interface {
 type leaseBudget struct {
 	Budget
 
-	leases    leases
-	namespace string
+	leases leases
+	lease  types.NamespacedName
+	// tokens is the annotation with the number of tokens at the Lease's renewTime.
+	tokens string
 	// holder names the writer, for people who look at the Lease.
 	holder string
 }
@@ -61,7 +60,7 @@ func (b *leaseBudget) change(ctx context.Context, f func(budget.Bucket, time.Tim
 			continue
 		}
 		if err != nil {
-			return 0, fmt.Errorf("use the cluster's budget in lease %s/%s: %w", b.namespace, kube.LeaseName, err)
+			return 0, fmt.Errorf("use the cluster's budget in lease %s: %w", b.lease, err)
 		}
 		return wait, nil
 	}
@@ -69,17 +68,17 @@ func (b *leaseBudget) change(ctx context.Context, f func(budget.Bucket, time.Tim
 }
 
 func (b *leaseBudget) once(ctx context.Context, f func(budget.Bucket, time.Time) (budget.Bucket, time.Duration)) (time.Duration, error) {
-	lease, err := b.leases.Lease(ctx, b.namespace, kube.LeaseName)
+	lease, err := b.leases.Lease(ctx, b.lease.Namespace, b.lease.Name)
 	write := b.leases.UpdateLease
 	if apierrors.IsNotFound(err) {
-		lease, err = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: b.namespace, Name: kube.LeaseName}}, nil
+		lease, err = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: b.lease.Namespace, Name: b.lease.Name}}, nil
 		write = b.leases.CreateLease
 	}
 	if err != nil {
 		return 0, err
 	}
 	now := time.Now()
-	before := readBucket(lease)
+	before := b.read(lease)
 	state, wait := f(before, now)
 	// If no token was taken, there is nothing to write, unless the bucket would never fill as it is.
 	if wait > 0 && !before.At.IsZero() && before.At.Sub(now) <= budget.ClockSkew {
@@ -88,15 +87,15 @@ func (b *leaseBudget) once(ctx context.Context, f func(budget.Bucket, time.Time)
 	if lease.Annotations == nil {
 		lease.Annotations = map[string]string{}
 	}
-	lease.Annotations[tokensAnnotation] = strconv.FormatFloat(state.Tokens, 'f', -1, 64)
+	lease.Annotations[b.tokens] = strconv.FormatFloat(state.Tokens, 'f', -1, 64)
 	at := metav1.NewMicroTime(state.At)
 	lease.Spec.RenewTime, lease.Spec.HolderIdentity = &at, &b.holder
 	return wait, write(ctx, lease)
 }
 
-// readBucket returns the Lease's bucket, or an unknown one if it is malformed.
-func readBucket(l *coordinationv1.Lease) budget.Bucket {
-	tokens, err := strconv.ParseFloat(l.Annotations[tokensAnnotation], 64)
+// read returns the Lease's bucket, or an unknown one if it is malformed.
+func (b *leaseBudget) read(l *coordinationv1.Lease) budget.Bucket {
+	tokens, err := strconv.ParseFloat(l.Annotations[b.tokens], 64)
 	if err != nil || !(tokens >= 0) || l.Spec.RenewTime == nil {
 		return budget.Bucket{}
 	}

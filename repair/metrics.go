@@ -6,7 +6,7 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// metrics are the metrics of a [Controller]. Those that begin with meshcni_repair_ are there only with an action, and those of
+// metrics are the metrics of a [Controller]. Those that begin with repair_, after the product's prefix, are there only with an action, and those of
 // verification only with an interval: a 0 that nobody keeps would look healthy.
 type metrics struct {
 	outcomes     *prometheus.CounterVec
@@ -21,10 +21,10 @@ type metrics struct {
 
 func newMetrics(o Options) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "meshcni_" + name, Help: help}, labels)
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: o.Identity.Metric(name), Help: help}, labels)
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshcni_" + name, Help: help}, labels)
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: o.Identity.Metric(name), Help: help}, labels)
 	}
 	m := &metrics{
 		outcomes: counter("repair_outcomes_total",
@@ -41,7 +41,7 @@ func newMetrics(o Options) *metrics {
 		held:  gauge("repair_held", "Whether deleting is held back in any namespace, by reason.", "reason"),
 		ready: gauge("pods_controller_ready", "Whether the controller of running pods works: 1 or 0.").WithLabelValues(),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "meshcni_repair_action_duration_seconds",
+			Name:    o.Identity.Metric("repair_action_duration_seconds"),
 			Help:    "How long an attempt took, from reading the pod again to seeing the effect.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 		}, []string{"action"}),
@@ -113,17 +113,21 @@ func oneIf(b bool) float64 {
 }
 
 // podCounts counts the node's pods at each scrape.
-type podCounts struct{ c *Controller }
+type podCounts struct {
+	c           *Controller
+	pods, known *prometheus.Desc
+}
 
-var (
-	podsDesc = prometheus.NewDesc("meshcni_pods",
+func newPodCounts(c *Controller) podCounts {
+	name := c.opts.Identity.Metric
+	return podCounts{c, prometheus.NewDesc(name("pods"),
 		"Pods of this node that have not ended, each in one state: captured, uncaptured, cannot-tell; drifted (its live rules are not the wanted ones), "+
-			"broken (its own check says that it has none), other-dialect (of a mesh that the node is not configured for), outside.", []string{"state"}, nil)
-	knownDesc = prometheus.NewDesc("meshcni_pods_known", "Pods of this node that have not ended, in any state.", nil, nil)
-)
+			"broken (its own check says that it has none), other-dialect (of a mesh that the node is not configured for), outside.", []string{"state"}, nil),
+		prometheus.NewDesc(name("pods_known"), "Pods of this node that have not ended, in any state.", nil, nil)}
+}
 
 // Describe implements [prometheus.Collector].
-func (podCounts) Describe(ch chan<- *prometheus.Desc) { ch <- podsDesc; ch <- knownDesc }
+func (p podCounts) Describe(ch chan<- *prometheus.Desc) { ch <- p.pods; ch <- p.known }
 
 // Collect implements [prometheus.Collector].
 func (p podCounts) Collect(ch chan<- prometheus.Metric) {
@@ -132,7 +136,7 @@ func (p podCounts) Collect(ch chan<- prometheus.Metric) {
 		n[p.c.stateOf(pod)]++
 	}
 	for _, state := range podStates {
-		ch <- prometheus.MustNewConstMetric(podsDesc, prometheus.GaugeValue, float64(n[state]), state)
+		ch <- prometheus.MustNewConstMetric(p.pods, prometheus.GaugeValue, float64(n[state]), state)
 	}
-	ch <- prometheus.MustNewConstMetric(knownDesc, prometheus.GaugeValue, float64(len(pods)))
+	ch <- prometheus.MustNewConstMetric(p.known, prometheus.GaugeValue, float64(len(pods)))
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/linkerd"
@@ -90,13 +91,13 @@ func TestNamespaceSelects(t *testing.T) {
 // TestDiagnoseUndecided: without the namespace the check counts, and the finding says that the namespace is to be asked.
 func TestDiagnoseUndecided(t *testing.T) {
 	d := byNamespace("mine", istio.New().Validation)
-	f := repair.Diagnose(named(t, "crash-loop", "a"), repair.CriteriaFor(d))
+	f := repair.Diagnose(named(t, "crash-loop", "a"), repair.CriteriaFor(meshcni.Identity{}, d))
 	assert.True(t, f.Broken && f.Undecided, "%+v", f)
 	assert.Equal(t, status.CodeCheckFailed, f.Reason)
-	f = repair.Diagnose(named(t, "crash-loop", "a"), repair.CriteriaFor(istio.New()))
+	f = repair.Diagnose(named(t, "crash-loop", "a"), repair.CriteriaFor(meshcni.Identity{}, istio.New()))
 	assert.True(t, f.Broken && !f.Undecided, "%+v", f)
 	d.Policy.Selectors[0].Pod = metav1.LabelSelector{MatchLabels: map[string]string{"never": "there"}}
-	assert.Equal(t, status.CodeNotSelected, repair.Diagnose(named(t, "crash-loop", "a"), repair.CriteriaFor(d)).Reason, "the pod alone decides")
+	assert.Equal(t, status.CodeNotSelected, repair.Diagnose(named(t, "crash-loop", "a"), repair.CriteriaFor(meshcni.Identity{}, d)).Reason, "the pod alone decides")
 }
 
 // TestNeededNamespacesOfOthers: the right to read namespaces is asked for where the labels decide, also for labels alone, and where

@@ -13,10 +13,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -26,6 +28,8 @@ import (
 
 // Options configures a [Controller]. Only Node, Meshes and Config are required.
 type Options struct {
+	// Identity is that of the product in whose name the controller acts.
+	Identity meshcni.Identity
 	// Node is the name of the node whose pods the controller watches. Required.
 	Node string
 	// Meshes are the node's, as the plugin is configured. Required. Pods of a mesh whose proxy is on the node are left to the agent
@@ -55,9 +59,9 @@ type Options struct {
 	// other's waiting. Zero means [DefaultNodeBudget].
 	NodeBudget Budget
 	// ClusterBudget limits deletions in the whole cluster; set the same on all nodes. Zero means no such limit. The
-	// nodes share it through a Lease, meshcni-repair-budget.
+	// nodes share it through the identity's Lease NAME-repair-budget.
 	ClusterBudget Budget
-	// BudgetNamespace is the namespace of that Lease. Empty means [DefaultBudgetNamespace].
+	// BudgetNamespace is the namespace of that Lease. Empty means the identity's.
 	BudgetNamespace string
 
 	// Installed reports why new pods on this node would not get their rules, or nil if they would. While it returns an
@@ -105,10 +109,9 @@ type Options struct {
 
 // Defaults of [Options].
 const (
-	DefaultBudgetNamespace = "meshcni-system"
-	DefaultMaxBrokenShare  = 0.5
-	DefaultMinBroken       = 4
-	DefaultTrialInterval   = time.Minute
+	DefaultMaxBrokenShare = 0.5
+	DefaultMinBroken      = 4
+	DefaultTrialInterval  = time.Minute
 )
 
 // DefaultNodeBudget is the default of Options.NodeBudget.
@@ -150,9 +153,10 @@ type Redirector interface {
 
 // withDefaults fills in zero values.
 func (o Options) withDefaults() Options {
+	o.Identity = o.Identity.WithDefaults()
 	o.Action = cmp.Or(o.Action, ActionNone)
 	o.NodeBudget = cmp.Or(o.NodeBudget, DefaultNodeBudget)
-	o.BudgetNamespace = cmp.Or(o.BudgetNamespace, DefaultBudgetNamespace)
+	o.BudgetNamespace = cmp.Or(o.BudgetNamespace, o.Identity.Namespace)
 	o.MaxBrokenShare = cmp.Or(o.MaxBrokenShare, DefaultMaxBrokenShare)
 	o.MinBroken = cmp.Or(o.MinBroken, DefaultMinBroken)
 	o.TrialInterval = cmp.Or(o.TrialInterval, DefaultTrialInterval)
@@ -163,7 +167,7 @@ func (o Options) withDefaults() Options {
 	for d := range o.Meshes.All() {
 		criteria, ok := o.Criteria[d.Name]
 		if !ok {
-			criteria = CriteriaFor(d)
+			criteria = CriteriaFor(o.Identity, d)
 		}
 		if o.Action != ActionLabel {
 			criteria.HandledLabel = "" // another action's label does not mean handled
@@ -171,7 +175,7 @@ func (o Options) withDefaults() Options {
 		o.Criteria[d.Name] = criteria
 	}
 	if o.Detect != nil {
-		o.Detect = o.Detect.withDefaults()
+		o.Detect = o.Detect.withDefaults(o.Identity)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -181,7 +185,7 @@ func (o Options) withDefaults() Options {
 
 func (o Options) validate() error {
 	_, errAction := ParseAction(string(o.Action))
-	err := errors.Join(dialect.Validate(o.Meshes.Known()), errAction, o.NodeBudget.Validate())
+	err := errors.Join(o.Identity.Validate(), dialect.Validate(o.Meshes.Known()), errAction, o.NodeBudget.Validate())
 	if o.limitsCluster() {
 		err = errors.Join(err, o.ClusterBudget.Validate())
 	}
@@ -261,6 +265,11 @@ func (o Options) labelSelector() string {
 	return selector
 }
 
+// lease names the Lease with the cluster's budget.
+func (o Options) lease() types.NamespacedName {
+	return types.NamespacedName{Namespace: o.BudgetNamespace, Name: o.Identity.Program("repair-budget")}
+}
+
 // uses lists the permissions that the options take.
 func (o Options) uses() kube.Uses {
 	inPlace := o.Action == ActionRepair || o.VerifyInterval > 0
@@ -273,7 +282,7 @@ func (o Options) uses() kube.Uses {
 		}),
 	}
 	if o.limitsCluster() {
-		u.LeaseNamespace = o.BudgetNamespace
+		u.Lease = o.lease()
 	}
 	return u
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -49,9 +48,8 @@ func (c *Controller) findOthers(ctx context.Context) {
 // other returns the name of the mesh that a pod with a network is of, if the node is not configured for it; else "". A mesh that
 // selects the pod only by its namespace's labels does not count: only a program that serves the mesh reads those.
 func (c *Controller) other(ctx context.Context, pod *corev1.Pod) string {
-	d := c.opts.Detect
 	if pod.DeletionTimestamp != nil || len(pod.Status.PodIPs) == 0 || dialect.Whole(pod) != nil ||
-		d.AgentPrefix != "" && pod.Namespace == d.AgentNamespace && strings.HasPrefix(pod.Name, d.AgentPrefix) {
+		c.opts.isAgent(pod) {
 		return ""
 	}
 	others := slices.Collect(c.opts.Meshes.Others().All())

@@ -3,6 +3,8 @@ package status
 import (
 	"slices"
 	"strings"
+
+	"github.com/meshcni/meshcni"
 )
 
 // Kind is the question that a code answers. A code means one thing within a kind; "no-proxy" is one of two kinds.
@@ -31,7 +33,7 @@ const (
 	BeSure  Remedy = "To be sure, restart it"
 )
 
-// Row is what people are told of a code.
+// Row is what people are told of a code. It names meshcni's own programs; see [Row.For].
 type Row struct {
 	Kind Kind `json:"kind"`
 	Code Code `json:"code"`
@@ -80,8 +82,18 @@ func (r Row) Remedy() string {
 	return strings.Join(all, ". ") + "."
 }
 
-// URL is the address of the page.
-func (r Row) URL() string { return "https://github.com/meshcni/meshcni/blob/main/docs/" + r.Page }
+// For returns the row as a product tells it, with the names of its programs in the place of meshcni's.
+func (r Row) For(product meshcni.Identity) Row {
+	r = r.complete()
+	r.Sentence = product.Text(r.Sentence)
+	for i, do := range r.Do {
+		r.Do[i] = Remedy(product.Text(string(do)))
+	}
+	return r
+}
+
+// URL is the address of the page in a product's documentation.
+func (r Row) URL(product meshcni.Identity) string { return product.WithDefaults().Docs + r.Page }
 
 // Lookup returns the row of a code of the kind; false: this version has none.
 func Lookup(k Kind, c Code) (Row, bool) {

@@ -61,7 +61,7 @@ func (c *cluster) progress(format string, args ...any) {
 }
 
 func (c *cluster) check(ctx context.Context) (report, error) {
-	f := &findings{known: map[[2]string]*finding{}}
+	f := &findings{product: c.Identity, known: map[[2]string]*finding{}}
 	s := newSettings(c.Dialects)
 	c.progress("the nodes")
 	var r report

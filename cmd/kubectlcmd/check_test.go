@@ -119,15 +119,15 @@ func TestCheck(t *testing.T) {
 func TestCheckWithoutNamespace(t *testing.T) {
 	for _, meshes := range []string{`"istio"`, `["istio","ambient"]`} {
 		d := &deciding{text: []byte(strings.Replace(entry, `"dialect":"istio"`, `"dialect":`+meshes, 1))}
-		require.NoError(t, d.parse(builtin.All()))
-		f := &findings{known: map[[2]string]*finding{}}
+		require.NoError(t, d.parse(own, builtin.All()))
+		f := &findings{product: own, known: map[[2]string]*finding{}}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "new", Name: "cart"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
 		f.pod(t.Context(), &judged{pod: pod, d: d})
 		require.Len(t, f.all, 1, meshes)
 		assert.Equal(t, finding{
 			Code: codePodsNotKnown, Level: levelUnknown, Where: []string{"pod/new/cart"}, Count: 1, Text: f.all[0].Text, Remedy: remedy(codePodsNotKnown), Page: urlOf(codePodsNotKnown),
 		}, *f.all[0])
-		f = &findings{known: map[[2]string]*finding{}}
+		f = &findings{product: own, known: map[[2]string]*finding{}}
 		known := &judged{pod: pod, namespace: &corev1.Namespace{}, d: d}
 		require.NoError(t, known.decide())
 		f.pod(t.Context(), known)
@@ -148,7 +148,7 @@ func TestCodes(t *testing.T) {
 
 func urlOf(c status.Code) string {
 	row, _ := status.Lookup(status.KindFinding, c)
-	return row.URL()
+	return row.URL(own)
 }
 
 func remedy(c status.Code) string {

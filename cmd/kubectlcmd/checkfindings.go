@@ -1,6 +1,9 @@
 package kubectlcmd
 
-import "github.com/meshcni/meshcni/status"
+import (
+	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/status"
+)
 
 // The codes of findings, which package status explains.
 const (
@@ -69,8 +72,9 @@ const maxWhere = 10
 
 // findings gathers what is found. The same text of several objects is one finding.
 type findings struct {
-	all   []*finding
-	known map[[2]string]*finding
+	product meshcni.Identity
+	all     []*finding
+	known   map[[2]string]*finding
 }
 
 func (f *findings) add(code status.Code, level, where, text string) {
@@ -78,7 +82,7 @@ func (f *findings) add(code status.Code, level, where, text string) {
 	x := f.known[key]
 	if x == nil {
 		row, _ := status.Lookup(status.KindFinding, code)
-		x = &finding{Code: code, Level: level, Text: text, Remedy: row.Remedy(), Page: row.URL()}
+		x = &finding{Code: code, Level: level, Text: text, Remedy: row.For(f.product).Remedy(), Page: row.URL(f.product)}
 		f.known[key] = x
 		f.all = append(f.all, x)
 	}

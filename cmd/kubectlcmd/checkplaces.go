@@ -84,7 +84,7 @@ func (f *findings) entryPlaces(where string, n agentapi.Node, hosts map[string][
 	if len(n.Places) == 0 || len(n.Installed.Config) == 0 {
 		return
 	}
-	c, _, err := netconf.Parse(n.Installed.Config)
+	c, _, err := netconf.Parse(n.Installed.Config, f.product)
 	if err != nil {
 		return // which is a finding of its own
 	}

@@ -54,7 +54,7 @@ func TestOnHost(t *testing.T) {
 
 // added gathers what add adds, by code.
 func added(add func(*findings)) map[status.Code][]string {
-	f := &findings{known: map[[2]string]*finding{}}
+	f := &findings{product: own, known: map[[2]string]*finding{}}
 	add(f)
 	all := map[status.Code][]string{}
 	for _, x := range f.all {

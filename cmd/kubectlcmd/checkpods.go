@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -77,15 +78,15 @@ func (s *settings) add(f *findings, node string, n agentapi.Node) {
 		}
 	}
 	d := &deciding{text: n.Installed.Config, node: node}
-	if err := d.parse(s.known); err != nil {
-		f.add(codeConfigurationOdd, levelUnknown, "node/"+node, "the plugin's entry cannot be read by this version of kubectl meshcni: "+err.Error())
+	if err := d.parse(f.product, s.known); err != nil {
+		f.add(codeConfigurationOdd, levelUnknown, "node/"+node, "the plugin's entry cannot be read by this version of "+f.product.Kubectl+": "+err.Error())
 		return
 	}
 	s.distinct, s.of[node] = append(s.distinct, d), d
 }
 
-func (d *deciding) parse(known []dialect.Dialect) error {
-	c, _, err := netconf.Parse(d.text)
+func (d *deciding) parse(product meshcni.Identity, known []dialect.Dialect) error {
+	c, _, err := netconf.Parse(d.text, product)
 	if err != nil {
 		return err
 	}

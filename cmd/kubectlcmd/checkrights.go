@@ -74,7 +74,7 @@ func (c *cluster) addTaint(ctx context.Context, r *rightsWanted) error {
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || len(pod.Spec.Containers) == 0 {
 			return
 		}
-		flags := map[string]string{"--daemonset-name": "meshcni-node", "--lease-name": "meshcni-taint"} // as meshcni-taint has them by default
+		flags := map[string]string{"--daemonset-name": c.Identity.Agent, "--lease-name": c.Identity.Program("taint")} // as the controller has them by default
 		for _, arg := range pod.Spec.Containers[0].Args {
 			if name, value, ok := strings.Cut(arg, "="); ok && flags[name] != "" {
 				flags[name] = value

@@ -87,7 +87,9 @@ func TestRightsUnknown(t *testing.T) {
 	r.add("ns", "other", "n", []agentapi.Right{{Attributes: authorizationv1.ResourceAttributes{Verb: "watch", Resource: "pods"}, For: "why"}})
 	assert.Equal(t, map[status.Code][]string{codeAgentRights: {
 		"unknown: whether the agents' account has its rights cannot be asked: whether system:serviceaccount:ns:agent may watch pods is not known: the webhook does not answer", "error: may not list pods: why", "error: may not get pods: why",
-	}}, added(func(f *findings) { (&cluster{client: client}).rights(t.Context(), f, r) }))
+	}}, added(func(f *findings) {
+		(&cluster{Program: Program{Identity: own}, client: client}).rights(t.Context(), f, r)
+	}))
 }
 
 // TestRightsAreBounded: agents whose settings all differ make no end of questions.

@@ -26,9 +26,6 @@ import (
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
-// agentSelector selects the agents' pods by the chart's labels.
-const agentSelector = "app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node"
-
 // pageSize bounds what one list of the API server has. Its own clients ask for as many.
 const pageSize = 500
 
@@ -52,8 +49,8 @@ type cluster struct {
 func newCluster(p Program, flags *pflag.FlagSet) *cluster {
 	c := &cluster{Program: p, kube: genericclioptions.NewConfigFlags(true)}
 	c.kube.AddFlags(flags)
-	flags.StringVar(&c.agentSelector, "agent-selector", agentSelector, "labels of the agents' pods, by which their DaemonSet is found")
-	flags.StringVar(&c.agentNamespace, "agent-namespace", "", "the installation's namespace (default: that of the ClusterRoleBinding "+pluginBinding+", or else "+defaultNamespace+")")
+	flags.StringVar(&c.agentSelector, "agent-selector", c.Identity.AgentSelector, "labels of the agents' pods, by which their DaemonSet is found")
+	flags.StringVar(&c.agentNamespace, "agent-namespace", "", "the installation's namespace (default: that of the ClusterRoleBinding "+c.Identity.PluginAccount+", or else "+c.Identity.Namespace+")")
 	flags.DurationVar(&c.agentTimeout, "agent-timeout", patience, "how long one agent may take for an answer")
 	return c
 }

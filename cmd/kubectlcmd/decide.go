@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
@@ -29,8 +30,9 @@ type subject struct {
 	pod *corev1.Pod
 	// fromFile: the pod need not be in the cluster, and nothing on a node is about it. template: it is that of a workload.
 	fromFile, template bool
-	// selector is that of the agents' pods.
+	// selector is that of the agents' pods, and product whose they are.
 	selector string
+	product  meshcni.Identity
 	// namespace is the pod's; nil: not known.
 	namespace *corev1.Namespace
 	// explained tells the pod's fate, unless that is undecided.
@@ -70,7 +72,7 @@ func (c *cluster) explainer(config string) (*explainer, error) {
 	if config != "none" {
 		text, err := c.streams().Read(config)
 		if err == nil {
-			entry, err = netconf.FindIn(config, text, []string{netconf.DefaultType})
+			entry, err = netconf.FindIn(config, text, c.Identity, []string{c.Identity.Plugin})
 		}
 		if err != nil {
 			return nil, fmt.Errorf("--config: %w", err)
@@ -170,10 +172,10 @@ func (e *explainer) explain(ctx context.Context, s *subject) {
 		}
 		e.namespaces[name] = ns
 	}
-	s.selector, s.namespace = e.c.agentSelector, e.namespaces[name]
+	s.selector, s.product, s.namespace = e.c.agentSelector, e.c.Identity, e.namespaces[name]
 	if d := s.deciding; d != nil {
 		s.explained, s.undecided = explain.Pod(d.meshes, explain.Input{
-			Subject: dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}, Facts: e.c.Facts, Template: s.template, Configuration: d.from,
+			Subject: dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}, Identity: s.product, Facts: e.c.Facts, Template: s.template, Configuration: d.from,
 		})
 	}
 }
@@ -192,8 +194,8 @@ func (e *explainer) decide(p *place) {
 		p.undecided = errors.Join(fmt.Errorf("node %s has no configuration of the plugin: %s", p.agent.Node, i.Error), errNameConfig)
 	default:
 		d := &deciding{text: i.Config, from: explain.Configuration{File: fmt.Sprintf("node %s: %s", p.agent.Node, i.File), Expected: true}}
-		if err := d.parse(e.c.Dialects); err != nil {
-			p.undecided = errors.Join(fmt.Errorf("the plugin's entry on node %s cannot be read by this version of kubectl meshcni: %w", p.agent.Node, err), errNameConfig)
+		if err := d.parse(e.c.Identity, e.c.Dialects); err != nil {
+			p.undecided = errors.Join(fmt.Errorf("the plugin's entry on node %s cannot be read by this version of %s: %w", p.agent.Node, e.c.Identity.Kubectl, err), errNameConfig)
 			return
 		}
 		p.deciding = d
@@ -243,7 +245,7 @@ func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *cor
 	case some == 1:
 		why = ", which has trouble"
 	case some > 1:
-		why = ", which has trouble; " + many(some-1, "other has", "others have") + " too: kubectl meshcni explain --all-pods says how each is"
+		why = ", which has trouble; " + many(some-1, "other has", "others have") + " too: " + e.c.Identity.Kubectl + " explain --all-pods says how each is"
 	}
 	return worst, why
 }

@@ -31,7 +31,7 @@ const enterHint = "--enter reads them, by a short-lived pod on the node"
 
 func (f *enterFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.enter, "enter", false, "where an agent cannot read the live rules, read them by a short-lived pod on the node, which is deleted again; it takes the right to make privileged pods")
-	cmd.Flags().StringVar(&f.image, "image", "", "with --enter: the pod's image, which has meshcni-node as its entry point (default: that of the node's agent)")
+	cmd.Flags().StringVar(&f.image, "image", "", "with --enter: the pod's image, which has the agent as its entry point (default: that of the node's agent)")
 }
 
 func (f *enterFlags) check() error {
@@ -43,7 +43,7 @@ func (f *enterFlags) check() error {
 
 // Where a job has the host's directories, and how it gets at the host's programs.
 const (
-	lookRunDir   = "/host/run/meshcni"
+	lookRunDir   = "/host/run/agent"
 	lookHostRoot = "/proc/1/root"
 )
 

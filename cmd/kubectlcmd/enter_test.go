@@ -175,7 +175,7 @@ func enterMany(t *testing.T, k *jobKubelet) {
 		}
 		return looks(t, known)(pod)
 	})
-	c := &cluster{Program: Program{Stderr: &output{}}, client: k.clientset(t), agentSelector: agentSelector}
+	c := &cluster{Program: Program{Identity: own, Stderr: &output{}}, client: k.clientset(t), agentSelector: own.AgentSelector}
 	found, err := c.lookInto(t.Context(), "a", "60 pods", "", uids)
 	assert.NoError(t, errors.Join(err, c.left))
 	assert.Len(t, found, len(uids))

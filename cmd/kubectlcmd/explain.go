@@ -80,7 +80,7 @@ func (c *cluster) explainCommand() *cobra.Command {
 			case o.code != "" && len(args) > 0:
 				return cli.Usagef("--code: of no pod")
 			case o.code != "":
-				return printers.Code(c.Stdout, o.code, o.output == "json")
+				return printers.Code(c.Stdout, c.Identity, o.code, o.output == "json")
 			case err != nil:
 				return err
 			case many && (o.enter || o.image != ""):
@@ -244,7 +244,7 @@ func (c *cluster) explainMany(ctx context.Context, args []string, o explainFlags
 	case o.output == "json":
 		return cmp.Or(printers.JSON(c.Stdout, lines), worst)
 	case first != "":
-		out.Printf("next: kubectl meshcni explain -n %s %s says what to do\n", namespace, first)
+		out.Printf("next: %s explain -n %s %s says what to do\n", c.Identity.Kubectl, namespace, first)
 	}
 	return cmp.Or(out.Err(), worst)
 }

@@ -155,7 +155,7 @@ func (f *fleet) handler() http.Handler {
 			return string(text)
 		})
 	})
-	mux.HandleFunc("GET /apis/rbac.authorization.k8s.io/v1/clusterrolebindings/"+pluginBinding, func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /apis/rbac.authorization.k8s.io/v1/clusterrolebindings/"+own.PluginAccount, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"kind":"ClusterRoleBinding","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"meshcni-plugin"},"subjects":[{"kind":"ServiceAccount","namespace":"meshcni-system","name":"meshcni-plugin"}]}`)
 	})

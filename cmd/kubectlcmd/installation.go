@@ -15,14 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-const (
-	// pluginBinding is the ClusterRoleBinding whose service accounts are the installation's. The chart, the manifests and deploy/rbac
-	// give it this name. It belongs to no namespace, so nobody can write it who may write in one only.
-	pluginBinding = "meshcni-plugin"
-	// defaultNamespace is the documentation's namespace.
-	defaultNamespace = "meshcni-system"
-)
-
 // installation is the agents' DaemonSet, which is looked for once a run.
 type installation struct {
 	known bool
@@ -60,7 +52,7 @@ func (c *cluster) findDaemonSet(ctx context.Context) (*appsv1.DaemonSet, error) 
 	}
 	named := len(namespaces) > 0
 	if !named {
-		namespaces = []string{defaultNamespace}
+		namespaces = []string{c.Identity.Namespace}
 	}
 	var all []*appsv1.DaemonSet
 	for _, namespace := range namespaces {
@@ -83,30 +75,33 @@ func (c *cluster) findDaemonSet(ctx context.Context) (*appsv1.DaemonSet, error) 
 	others, err := c.listDaemonSets(ctx, metav1.NamespaceAll)
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("%w: %s, %s has none, and you may not look in others; --agent-namespace names the installation's: %w", errWhichAgents, unknown, defaultNamespace, err)
+		return nil, fmt.Errorf("%w: %s, %s has none, and you may not look in others; --agent-namespace names the installation's: %w", errWhichAgents, unknown, c.Identity.Namespace, err)
 	case err == nil && len(others) > 0:
 		return nil, fmt.Errorf("%w: %s, and the labels of %s prove nothing; --agent-namespace names the installation's namespace", errWhichAgents, unknown, namesOf(others))
 	}
 	return nil, err
 }
 
-// boundNamespaces are those of the service accounts of the installation's ClusterRoleBinding. Without any, unknown says why.
+// boundNamespaces are those of the service accounts of the installation's ClusterRoleBinding, to which the chart, the manifests and
+// deploy/rbac give the name of the plugin's account. It belongs to no namespace, so nobody can write it who may write in one only.
+// Without any, unknown says why.
 func (c *cluster) boundNamespaces(ctx context.Context) (all []string, unknown string, err error) {
-	binding, err := c.client.RbacV1().ClusterRoleBindings().Get(ctx, pluginBinding, metav1.GetOptions{})
+	name := c.Identity.PluginAccount
+	binding, err := c.client.RbacV1().ClusterRoleBindings().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, "there is no ClusterRoleBinding " + pluginBinding + ", which names the installation's namespace", nil
+		return nil, "there is no ClusterRoleBinding " + name + ", which names the installation's namespace", nil
 	case apierrors.IsForbidden(err):
-		return nil, "you may not read the ClusterRoleBinding " + pluginBinding + ", which names the installation's namespace", nil
+		return nil, "you may not read the ClusterRoleBinding " + name + ", which names the installation's namespace", nil
 	case err != nil:
-		return nil, "", fmt.Errorf("read ClusterRoleBinding %s: %w", pluginBinding, err)
+		return nil, "", fmt.Errorf("read ClusterRoleBinding %s: %w", name, err)
 	}
 	for _, s := range binding.Subjects {
 		if s.Kind == rbacv1.ServiceAccountKind && s.Namespace != "" && !slices.Contains(all, s.Namespace) {
 			all = append(all, s.Namespace)
 		}
 	}
-	return all, "the ClusterRoleBinding " + pluginBinding + " names no service account", nil
+	return all, "the ClusterRoleBinding " + name + " names no service account", nil
 }
 
 // listDaemonSets are those whose pods have the agents' labels.

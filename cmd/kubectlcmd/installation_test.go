@@ -139,7 +139,7 @@ func TestWhoIsTheAgent(t *testing.T) {
 		assert.Equal(t, slices.Equal(args, []string{"explain", "-n", "shop", "cart", "--enter"}), len(k.made) == 1, "%v: %s%s", args, out, errs)
 	}
 	// What test runs is the template's, too.
-	c := &cluster{client: w.clientset(t), agentSelector: agentSelector}
+	c := &cluster{Program: Program{Identity: own}, client: w.clientset(t), agentSelector: own.AgentSelector}
 	byNode, err := c.agentsByNode(t.Context(), "")
 	require.NoError(t, err)
 	assert.Len(t, byNode, 2)
@@ -166,7 +166,7 @@ func TestWhichInstallation(t *testing.T) {
 			c.client = w.clientset(t)
 		}
 		if c.agentSelector == "" {
-			c.agentSelector = agentSelector
+			c.agentSelector = own.AgentSelector
 		}
 		set, err := c.daemonSet(t.Context())
 		if err != nil || set == nil {
@@ -176,11 +176,11 @@ func TestWhichInstallation(t *testing.T) {
 	}
 	t.Run("nothing stands for it", func(t *testing.T) {
 		w := start(t)
-		name, err := find(t, w, &cluster{})
+		name, err := find(t, w, &cluster{Program: Program{Identity: own}})
 		require.NoError(t, err)
 		assert.Empty(t, name, "not installed")
 		w.imitate(t, "shop", "a", nil)
-		_, err = find(t, w, &cluster{})
+		_, err = find(t, w, &cluster{Program: Program{Identity: own}})
 		require.ErrorIs(t, err, errWhichAgents)
 		assert.EqualError(t, err, "find the agents: it cannot be told which DaemonSet is the agents': there is no ClusterRoleBinding meshcni-plugin, which names the installation's namespace, "+
 			"and the labels of DaemonSet shop/meshcni-node prove nothing; --agent-namespace names the installation's namespace")
@@ -188,23 +188,23 @@ func TestWhichInstallation(t *testing.T) {
 		assert.Equal(t, ExitWrong, code)
 		assert.Empty(t, out)
 		assert.Contains(t, errs, "--agent-namespace names")
-		name, err = find(t, w, &cluster{agentNamespace: "shop"})
+		name, err = find(t, w, &cluster{Program: Program{Identity: own}, agentNamespace: "shop"})
 		require.NoError(t, err)
 		assert.Equal(t, "shop/meshcni-node", name, "the administrator says so")
-		name, err = find(t, w, &cluster{agentNamespace: "one"})
+		name, err = find(t, w, &cluster{Program: Program{Identity: own}, agentNamespace: "one"})
 		require.NoError(t, err)
 		assert.Empty(t, name)
 
-		w.daemonSet(t, agents(defaultNamespace, "mine"))
-		name, err = find(t, w, &cluster{})
+		w.daemonSet(t, agents(own.Namespace, "mine"))
+		name, err = find(t, w, &cluster{Program: Program{Identity: own}})
 		require.NoError(t, err)
 		assert.Equal(t, "meshcni-system/mine", name, "where it is installed by default")
 	})
 	t.Run("it has none", func(t *testing.T) {
 		w := start(t, "one")
 		w.imitate(t, "shop", "a", nil)
-		w.daemonSet(t, agents(defaultNamespace, "other")) // somebody's else, too
-		name, err := find(t, w, &cluster{})
+		w.daemonSet(t, agents(own.Namespace, "other")) // somebody's else, too
+		name, err := find(t, w, &cluster{Program: Program{Identity: own}})
 		require.NoError(t, err)
 		assert.Empty(t, name)
 	})
@@ -213,10 +213,10 @@ func TestWhichInstallation(t *testing.T) {
 		for _, namespace := range []string{"one", "two"} {
 			w.daemonSet(t, agents(namespace, "meshcni-node"))
 		}
-		_, err := find(t, w, &cluster{})
+		_, err := find(t, w, &cluster{Program: Program{Identity: own}})
 		require.ErrorIs(t, err, errWhichAgents)
 		assert.ErrorContains(t, err, "there are DaemonSet one/meshcni-node and DaemonSet two/meshcni-node; --agent-namespace chooses one")
-		name, err := find(t, w, &cluster{agentNamespace: "two"})
+		name, err := find(t, w, &cluster{Program: Program{Identity: own}, agentNamespace: "two"})
 		require.NoError(t, err)
 		assert.Equal(t, "two/meshcni-node", name)
 	})
@@ -227,13 +227,13 @@ func TestWhichInstallation(t *testing.T) {
 		labels := map[string]string{"app.kubernetes.io/name": "meshcni", "app.kubernetes.io/component": "node", "ring": "test"}
 		other.Spec.Template.Labels, other.Spec.Selector.MatchLabels = labels, labels
 		w.daemonSet(t, other)
-		_, err := find(t, w, &cluster{})
+		_, err := find(t, w, &cluster{Program: Program{Identity: own}})
 		require.ErrorIs(t, err, errWhichAgents)
 		assert.ErrorContains(t, err, "--agent-selector chooses one")
-		name, err := find(t, w, &cluster{agentSelector: "ring=test"})
+		name, err := find(t, w, &cluster{Program: Program{Identity: own}, agentSelector: "ring=test"})
 		require.NoError(t, err)
 		assert.Equal(t, "one/meshcni-test", name)
-		_, err = find(t, w, &cluster{agentSelector: "a=b=c"})
+		_, err = find(t, w, &cluster{Program: Program{Identity: own}, agentSelector: "a=b=c"})
 		assert.ErrorContains(t, err, "--agent-selector: ")
 	})
 	t.Run("the caller's rights", func(t *testing.T) {
@@ -246,10 +246,10 @@ func TestWhichInstallation(t *testing.T) {
 		alice, err := kubernetes.NewForConfig(config)
 		require.NoError(t, err)
 		grant(t, w, "alice", "alice", map[string][]string{"daemonsets.apps": {"list"}})
-		_, err = find(t, w, &cluster{client: alice})
+		_, err = find(t, w, &cluster{Program: Program{Identity: own}, client: alice})
 		require.ErrorIs(t, err, errWhichAgents)
 		assert.ErrorContains(t, err, "you may not read the ClusterRoleBinding meshcni-plugin")
-		name, err := find(t, w, &cluster{client: alice, agentNamespace: "one"})
+		name, err := find(t, w, &cluster{Program: Program{Identity: own}, client: alice, agentNamespace: "one"})
 		require.NoError(t, err)
 		assert.Equal(t, "one/meshcni-node", name)
 	})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/kubectlcmd"
 	"github.com/meshcni/meshcni/dialect"
 )
@@ -14,7 +15,7 @@ import (
 func TestInvalidDialect(t *testing.T) {
 	t.Parallel()
 	var said bytes.Buffer
-	p := kubectlcmd.Program{Name: "kubectl-acme", Stderr: &said, Dialects: []dialect.Dialect{{Name: "acme"}, {Name: "acme"}}}
+	p := kubectlcmd.Program{Identity: meshcni.Identity{Name: "acme"}, Stderr: &said, Dialects: []dialect.Dialect{{Name: "acme"}, {Name: "acme"}}}
 	assert.Equal(t, kubectlcmd.ExitWrong, p.Main(t.Context(), []string{"status"}))
 	assert.Contains(t, said.String(), "kubectl-acme: dialect acme: its Build is nil")
 	assert.Contains(t, said.String(), "two dialects have this name")

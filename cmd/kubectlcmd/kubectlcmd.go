@@ -17,11 +17,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
-	"github.com/meshcni/meshcni/internal/version"
-	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/mesh"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
 )
@@ -40,10 +39,8 @@ const (
 
 // Program is the kubectl plugin. The zero value is kubectl-meshcni with no input, whose output is discarded.
 type Program struct {
-	// Name appears in messages. Default: kubectl-meshcni.
-	Name string
-	// Version is printed by --version, after the name. Default: this module's.
-	Version string
+	// Identity is the product's, by which its agents are found.
+	Identity meshcni.Identity
 	// Dialects are those whose pods can be explained. Nil means those of this module.
 	Dialects []dialect.Dialect
 	// Facts describe the meshes for people and commands, beside their dialects. Nil means those of this module.
@@ -72,18 +69,18 @@ func (p Program) Exec() {
 // Main runs the program with args, which do not include the program's name, and returns its exit code.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
-	if err := dialect.Validate(p.Dialects); err != nil { // of the program itself, so no flag helps
-		visible.To(p.Stderr).Printf("%s: %v\n", p.Name, err)
+	name := p.Identity.KubectlProgram()
+	if cli.Invalid(p.Stderr, name, p.Identity.Validate(), dialect.Validate(p.Dialects)) {
 		return ExitWrong
 	}
-	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr}.RunClean(ctx, args, p.command)
+	return cli.Program{Name: name, Version: p.Identity.Version, Stdout: p.Stdout, Stderr: p.Stderr}.RunClean(ctx, args, p.command)
 }
 
 // command is the program's command, which writes to the streams.
 func (p Program) command(stdout, stderr io.Writer) *cobra.Command {
 	p.Stdout, p.Stderr = stdout, stderr
 	root := &cobra.Command{
-		Short: "say how meshcni does in a cluster, and what becomes of a pod's traffic",
+		Short: "say how " + p.Identity.Name + " does in a cluster, and what becomes of a pod's traffic",
 		Long: `Exit codes: 0; 1 something needs attention, or failed; 2 usage; 3 nothing is
 known to be wrong, but something could not be found out.`,
 	}
@@ -97,8 +94,7 @@ known to be wrong, but something could not be found out.`,
 }
 
 func (p *Program) setDefaults() {
-	cli.Default(&p.Name, "kubectl-meshcni")
-	cli.Default(&p.Version, version.Long())
+	p.Identity = p.Identity.WithDefaults()
 	cli.Default[io.Reader](&p.Stdin, strings.NewReader(""))
 	cli.Default(&p.Stdout, io.Discard)
 	cli.Default(&p.Stderr, io.Discard)

@@ -250,7 +250,7 @@ func TestMigrateUnmodelled(t *testing.T) {
 		pod.Annotations = map[string]string{"linkerd.io/proxy-version": "x"}
 		pod.Spec.Containers = []corev1.Container{{Name: "app"}, {Name: "linkerd-proxy", SecurityContext: &corev1.SecurityContext{RunAsUser: &uid}}}
 		pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}, {IP: "fd00::5"}}
-		m := move{cluster: &cluster{}}
+		m := move{cluster: &cluster{Program: Program{Identity: own}}}
 		m.Dialects = builtin.All()
 		require.NoError(t, m.choose(migration.Make(peer, []migration.Setting{key})))
 		x, err := m.judge.Explain(pod, nil)

@@ -19,7 +19,7 @@ func TestDouble(t *testing.T) {
 		return read(t, "table "+table+" {\nchain c {\n"+rule+"\n}\n}\n", ruleset.BackendNftables, mine)[0]
 	}
 	iptables := readChain(t, "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001", ruleset.BackendIptablesNFT, true)[0]
-	m := move{cluster: &cluster{}}
+	m := move{cluster: &cluster{Program: Program{Identity: own}}}
 	m.Dialects = builtin.All()
 	for name, tc := range map[string]struct {
 		pod         agentapi.Pod

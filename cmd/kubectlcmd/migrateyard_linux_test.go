@@ -170,7 +170,7 @@ func (y *yardNode) label(t *testing.T) string {
 	t.Helper()
 	n, err := y.client.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
 	require.NoError(t, err)
-	return n.Labels[switchedFrom]
+	return n.Labels[own.Key(switchedFrom)]
 }
 
 // control is the DaemonSet's controller, and the other's agent. It acts whenever something has changed.
@@ -219,7 +219,7 @@ func (y *yardNode) reconcile(ctx context.Context, t *testing.T) {
 	if err != nil {
 		return
 	}
-	off := node.Labels[switchedFrom] == "istio-cni" && keepsOff(ds, "istio-cni")
+	off := node.Labels[own.Key(switchedFrom)] == "istio-cni" && keepsOff(own, ds, "istio-cni")
 	switch now := int64(0); {
 	case off && len(pods.Items) > 0:
 		if y.tidy {

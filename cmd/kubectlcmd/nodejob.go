@@ -15,9 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // nodeJob is a command of the agent's image that a short-lived pod runs on one node.
@@ -51,8 +51,8 @@ type hostDir struct {
 }
 
 const (
-	// jobLabel is on every pod of a job.
-	jobLabel = "meshcni.io/node-job"
+	// jobLabel, after the product's prefix, is on every pod of a job.
+	jobLabel = "node-job"
 	// jobTime bounds a job whose image may have to be pulled first.
 	jobTime = 2 * time.Minute
 	// jobGrace bounds the time that a command has to end when its pod is deleted.
@@ -155,9 +155,9 @@ func (c *cluster) jobPod(ctx context.Context, j nodeJob) (*corev1.Pod, error) {
 	for _, arg := range j.Args {
 		run.Args = append(run.Args, strings.ReplaceAll(arg, "$", "$$")) // $(NAME) would be a reference
 	}
-	pod := shortLivedPod(c.agentNamespace, "meshcni-job-"+rand.String(8), j.Node, j.Timeout+time.Minute, jobGrace)
+	pod := shortLivedPod(c.agentNamespace, c.Identity.Program("job-")+rand.String(8), j.Node, j.Timeout+time.Minute, jobGrace)
 	// No mesh takes the pod: each goes by one of these.
-	pod.Labels = map[string]string{jobLabel: "true", "sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none", "kuma.io/sidecar-injection": "disabled"}
+	pod.Labels = map[string]string{c.Identity.Key(jobLabel): "true", "sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none", "kuma.io/sidecar-injection": "disabled"}
 	pod.Annotations = map[string]string{"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled", "kuma.io/sidecar-injection": "disabled", "consul.hashicorp.com/connect-inject": "false"}
 	pod.Spec.HostNetwork, pod.Spec.HostPID = true, j.Enters // so it starts also where others do not
 	switch {
@@ -166,7 +166,7 @@ func (c *cluster) jobPod(ctx context.Context, j nodeJob) (*corev1.Pod, error) {
 		pod.Namespace, pod.Spec.ServiceAccountName, pod.Spec.ImagePullSecrets = agent.Namespace, t.ServiceAccountName, t.ImagePullSecrets
 		asAgent(&run, agentContainer(t))
 		if j.RunDirAt != "" {
-			j.Mounts = append(slices.Clone(j.Mounts), hostDir{Path: onHost(t, runDir(agentContainer(t))), At: j.RunDirAt})
+			j.Mounts = append(slices.Clone(j.Mounts), hostDir{Path: onHost(t, runDir(c.Identity, agentContainer(t))), At: j.RunDirAt})
 		}
 	case j.Image == "":
 		return nil, fmt.Errorf("%w whose image could be used: --image names one", errNoAgent)
@@ -210,18 +210,18 @@ func agentContainer(agent *corev1.PodSpec) *corev1.Container {
 }
 
 // runDir is the agent's run directory, as the agent has it.
-func runDir(agent *corev1.Container) string {
+func runDir(of meshcni.Identity, agent *corev1.Container) string {
 	for _, arg := range slices.Backward(agent.Args) {
 		if dir, ok := strings.CutPrefix(arg, "--run-dir="); ok {
 			return dir
 		}
 	}
 	for _, e := range agent.Env {
-		if e.Name == "MESHCNI_RUN_DIR" && e.Value != "" {
+		if e.Name == of.Env("run-dir") && e.Value != "" {
 			return e.Value
 		}
 	}
-	return netconf.DefaultRunDir
+	return of.RunDir
 }
 
 // unconfined takes a container out of AppArmor's profile, which would keep it from entering pods. Since 1.30 that is a field; before, an

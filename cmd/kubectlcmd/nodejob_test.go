@@ -65,7 +65,7 @@ func newJobKubelet(t *testing.T, w *world) *jobKubelet {
 		n.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port) //nolint:gosec // a port
 		w.Do(t, http.MethodPut, "/api/v1/nodes/"+n.Name+"/status", n, nil)
 	}
-	w.watchPods(t, jobLabel, func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
+	w.watchPods(t, own.Key(jobLabel), func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
 		switch {
 		case e.Type == watch.Deleted:
 		case pod.DeletionTimestamp != nil:
@@ -125,7 +125,7 @@ func (k *jobKubelet) one(t *testing.T) *corev1.Pod {
 func (k *jobKubelet) left(t *testing.T) (names []string) {
 	t.Helper()
 	var list corev1.PodList
-	k.Do(t, http.MethodGet, "/api/v1/pods?labelSelector="+jobLabel, nil, &list)
+	k.Do(t, http.MethodGet, "/api/v1/pods?labelSelector="+own.Key(jobLabel), nil, &list)
 	for i := range list.Items {
 		if list.Items[i].DeletionTimestamp == nil {
 			names = append(names, list.Items[i].Name)
@@ -160,7 +160,7 @@ func TestNodeJob(t *testing.T) {
 	w.node(t, "bare", nil)
 	k := newJobKubelet(t, w)
 	var said output
-	c := &cluster{Program: Program{Stderr: &said, Dialects: builtin.All()}, client: w.clientset(t), agents: w, agentSelector: agentSelector}
+	c := &cluster{Program: Program{Identity: own, Stderr: &said, Dialects: builtin.All()}, client: w.clientset(t), agents: w, agentSelector: own.AgentSelector}
 
 	out, err := c.runJob(t.Context(), nodeJob{
 		Node: "a", What: "to see", Args: []string{"look", "$(HOME)"},
@@ -301,7 +301,7 @@ func jobInterrupts(t *testing.T, c *cluster, k *jobKubelet, said *output) {
 	require.NoError(t, err)
 	grant(t, k.world, "jobs", "alice", map[string][]string{"pods": {"list", "get", "create"}, "pods/log": {"get"}, "daemonsets.apps": {"list"}})
 	k.next(nil)
-	c = &cluster{Program: Program{Stderr: said}, client: alice, agentSelector: agentSelector}
+	c = &cluster{Program: Program{Identity: own, Stderr: said}, client: alice, agentSelector: own.AgentSelector}
 	out, err := c.runJob(t.Context(), nodeJob{Node: "a", Args: []string{"look"}})
 	require.NoError(t, err)
 	assert.ErrorContains(t, c.left, `User "alice" cannot delete resource "pods"`)

@@ -80,7 +80,7 @@ func (s *subject) now(code status.Code, sentence string, because []string, do ..
 // online puts a remedy that is for who has files only into the words of who has a cluster.
 func (s *subject) online() {
 	for i, do := range s.explained.Verdict.Do {
-		if do == explain.GiveNamespace {
+		if do == explain.GiveNamespace(s.product) {
 			s.explained.Verdict.Do[i] = "See that the pod's namespace is there, and that you may read it: kubectl get namespace " + s.pod.Namespace
 		}
 	}
@@ -112,8 +112,8 @@ func (s *subject) lifecycle(is onNode) *present {
 	p := s.now(status.CodeUnscheduled, "", nil, "See what the scheduler says: "+s.kubectl("describe pod "+s.pod.Name))
 	if e := is.last("FailedScheduling"); e != nil {
 		p.Because = bounded([]string{e.Message})
-		if strings.Contains(e.Message, "meshcni.io/agent-not-ready") {
-			p.Do = []string{"A node takes no pods until its agent is ready: kubectl meshcni status says why it is not"}
+		if strings.Contains(e.Message, s.product.Taint()) {
+			p.Do = []string{s.product.Text("A node takes no pods until its agent is ready: kubectl meshcni status says why it is not")}
 		}
 	}
 	return p
@@ -142,10 +142,10 @@ func (s *subject) unasked(is onNode) *present {
 	node, i := s.pod.Spec.NodeName, s.node.Installed
 	switch {
 	case errors.Is(s.asking, errNoAgents):
-		return s.now(status.CodeNoAgent, "meshcni does not seem to be installed: no node of this cluster has its agent, so nothing makes sure that pods of a mesh are captured.", nil,
+		return s.now(status.CodeNoAgent, s.product.WithDefaults().Name+" does not seem to be installed: no node of this cluster has its agent, so nothing makes sure that pods of a mesh are captured.", nil,
 			"See whether it is: "+daemonSets(s.selector)+"; if a DaemonSet is listed, its nodeSelector or its tolerations keep its pods off the nodes",
 			"If none is listed, install the chart as README.md says; if its pods have other labels, name them by --agent-selector",
-			explain.Then("Once kubectl meshcni status says that the node is ready,", s.pod))
+			explain.Then(s.product.Text("Once kubectl meshcni status says that the node is ready,"), s.pod))
 	case errors.Is(s.asking, errNoAgent):
 		return s.now(status.CodeNoAgent, "Node "+node+", where this pod is, has no agent: new pods of the mesh are not captured there, or do not start.", nil,
 			"See why the agents' DaemonSet has no pod there (its nodeSelector, its tolerations): "+daemonSets(s.selector),
@@ -160,12 +160,12 @@ func (s *subject) unasked(is onNode) *present {
 		if s.agent.Name != "" {
 			p.Do = append(p.Do, fmt.Sprintf("See how the agent is: kubectl --namespace %s describe pod %s", s.agent.Namespace, s.agent.Name))
 		}
-		p.Do = append(p.Do, fmt.Sprintf("See that you may ask it: kubectl auth can-i create pods/portforward --namespace %s", cmp.Or(s.agent.Namespace, "meshcni-system")))
+		p.Do = append(p.Do, fmt.Sprintf("See that you may ask it: kubectl auth can-i create pods/portforward --namespace %s", cmp.Or(s.agent.Namespace, s.product.WithDefaults().Namespace)))
 		return p
 	case s.node.Node != "" && i.File == "" && !i.Unread:
 		return s.now(status.CodeNotInstalled, "No network configuration of node "+node+" has the plugin's entry: no pod that starts there is captured.", s.notReady(),
 			"See why the agent has not put it there: kubectl --namespace "+s.agent.Namespace+" logs "+s.agent.Name,
-			explain.Then("Once kubectl meshcni status says that the node is ready,", s.pod))
+			explain.Then(s.product.Text("Once kubectl meshcni status says that the node is ready,"), s.pod))
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func (s *subject) mendFirst(do ...string) []string {
 	if len(s.notReady()) == 0 {
 		return do
 	}
-	return append([]string{"First make the node's agent ready: kubectl meshcni status, and docs/troubleshooting.md#the-node-is-not-ready"}, do...)
+	return append([]string{s.product.Text("First make the node's agent ready: kubectl meshcni status, and docs/troubleshooting.md#the-node-is-not-ready")}, do...)
 }
 
 // unstarted is about a pod without a network.
@@ -212,7 +212,7 @@ func (s *subject) unstarted(is onNode) *present {
 	case e == nil:
 		return s.now(status.CodeStarting, "", s.notReady(), s.mendFirst("Ask again in a few seconds")...)
 	}
-	_, message, ours := strings.Cut(e.Message, fmt.Sprintf("plugin type=%q failed (add): ", cmp.Or(s.node.Installed.Type(), "meshcni")))
+	_, message, ours := strings.Cut(e.Message, fmt.Sprintf("plugin type=%q failed (add): ", cmp.Or(s.node.Installed.Type(), s.product.WithDefaults().Plugin)))
 	if !ours {
 		return s.now(status.CodeNetworkFailed, "This pod does not start: its network cannot be set up, for a reason that is not this plugin's.", bounded([]string{e.Message}),
 			"Mend what the message names: another CNI plugin, or the container runtime")
@@ -223,9 +223,9 @@ func (s *subject) unstarted(is onNode) *present {
 
 // about returns the meaning of what the agent says of the pod, and what to do.
 func (s *subject) about(st status.Pod) (is string, do []string) {
-	r := st.Row()
+	r := st.Row().For(s.product)
 	if r.Code == "" {
-		return "the agent says " + truncate.Text(string(st.Reason), maxMessage), []string{"kubectl meshcni check looks at the whole installation"}
+		return "the agent says " + truncate.Text(string(st.Reason), maxMessage), []string{s.product.Text("kubectl meshcni check looks at the whole installation")}
 	}
 	for _, line := range r.Do {
 		switch line {
@@ -253,7 +253,7 @@ var unwell = map[status.State]struct {
 // redirection is about what the agent, the records and the live rules say of a pod that is to be captured.
 func (s *subject) redirection(is onNode) *present {
 	if !is.told() {
-		return s.now(status.CodeUnknown, "It is not known how this pod is: the agent of its node has not told.", bounded([]string{is.Unknown}), "Nothing: the agent tries again by itself. If it stays so: kubectl meshcni check")
+		return s.now(status.CodeUnknown, "It is not known how this pod is: the agent of its node has not told.", bounded([]string{is.Unknown}), s.product.Text("Nothing: the agent tries again by itself. If it stays so: kubectl meshcni check"))
 	}
 	if st := is.State; st != nil {
 		if u, ok := unwell[st.State]; ok {
@@ -270,7 +270,7 @@ func (s *subject) redirection(is onNode) *present {
 	}
 	restart := explain.Restart(s.pod)
 	if len(is.Lost) > 0 {
-		do := s.mendFirst(restart, "If it happens again, find out who changes the rules: kubectl meshcni show "+s.name()+" --enter")
+		do := s.mendFirst(restart, s.product.Text("If it happens again, find out who changes the rules: kubectl meshcni show ")+s.name()+" --enter")
 		if is.LiveError == "" && is.ours() == 0 {
 			return s.now(status.CodeBypassing, "This pod bypasses the mesh: it had rules, and none of them are there any more.", s.notReady(), do...)
 		}
@@ -290,7 +290,7 @@ func (s *subject) disagreement(onNode) *present {
 	v := s.explained.Verdict
 	switch {
 	case s.undecided != nil && s.asking == nil:
-		return s.now(status.CodeUnknown, "It is not known what is to become of this pod: what decides on it cannot be read.", bounded(visible.Lines(s.undecided)), "kubectl meshcni check says what is wrong with the installation")
+		return s.now(status.CodeUnknown, "It is not known what is to become of this pod: what decides on it cannot be read.", bounded(visible.Lines(s.undecided)), s.product.Text("kubectl meshcni check says what is wrong with the installation"))
 	case v.Code == status.CodeNamespaceUnknown:
 		return s.now(status.CodeUnknown, v.Sentence, v.Because, v.Do...)
 	case v.Code == status.CodeOtherDialect:

@@ -44,7 +44,7 @@ func running(change ...func(*subject)) *subject {
 	if s.namespace == nil {
 		s.deciding.text = []byte(strings.Replace(entry, `"dialect":"istio"`, `"dialect":["ambient","istio"]`, 1))
 	}
-	if err := s.deciding.parse(builtin.All()); err != nil {
+	if err := s.deciding.parse(own, builtin.All()); err != nil {
 		panic(err)
 	}
 	subject := dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}

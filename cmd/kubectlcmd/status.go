@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -96,6 +97,7 @@ type clusterStatus struct {
 	Next []string `json:"next"`
 
 	selector string // of the agents' pods
+	product  meshcni.Identity
 }
 
 // maxWrong bounds the pods that are named, so that neither the answer nor the memory for it grows with what is wrong.
@@ -147,7 +149,7 @@ func (c *cluster) statusCommand() *cobra.Command {
 				case !watch:
 					return cmp.Or(err, s.exit())
 				case err != nil:
-					visible.To(c.Stderr).Printf("%s: %v\n", c.Name, err)
+					visible.To(c.Stderr).Printf("%s: %v\n", c.Identity.KubectlProgram(), err)
 				}
 				if wait(ctx, interval) != nil {
 					return nil
@@ -203,7 +205,7 @@ func (c *cluster) eachNode(ctx context.Context, each func(a agent, n agentapi.No
 }
 
 func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
-	s := clusterStatus{selector: c.agentSelector, Nodes: []nodeStatus{}, Total: newCounts(), Wrong: []status.Pod{}, Next: []string{}}
+	s := clusterStatus{selector: c.agentSelector, product: c.Identity, Nodes: []nodeStatus{}, Total: newCounts(), Wrong: []status.Pod{}, Next: []string{}}
 	if err := c.eachNode(ctx, s.add); err != nil {
 		return s, err
 	}
@@ -258,17 +260,17 @@ func (s *clusterStatus) next() (all []string) {
 		all = append(all, many(n, "node has", "nodes have")+" no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector ("+daemonSets(s.selector)+")")
 	}
 	if states[stateNotReady] > 0 {
-		all = append(all, "a node is not ready: kubectl meshcni check says more, and docs/troubleshooting.md#the-node-is-not-ready has the code before the reason")
+		all = append(all, s.product.Text("a node is not ready: kubectl meshcni check says more, and docs/troubleshooting.md#the-node-is-not-ready has the code before the reason"))
 	}
 	if states[stateUnknown] > 0 {
 		all = append(all, "an agent does not answer: look at its pod (kubectl get pods --all-namespaces --output wide --selector "+s.selector+"); asking it takes the right to create pods/portforward in its namespace")
 	}
 	if s.WrongPods > 0 {
 		p := s.Wrong[0]
-		all = append(all, fmt.Sprintf("kubectl meshcni explain -n %s %s says what is wrong with that pod, and what to do", p.Namespace, p.Name))
+		all = append(all, fmt.Sprintf(s.product.Text("kubectl meshcni explain -n %s %s says what is wrong with that pod, and what to do"), p.Namespace, p.Name))
 	}
 	if n := s.Total[starting]; n > 0 {
-		all = append(all, many(n, "pod has", "pods have")+" no network yet: if that is still so in a minute, kubectl get pods --all-namespaces --field-selector status.phase=Pending names those that do not start, and kubectl meshcni explain says why")
+		all = append(all, many(n, "pod has", "pods have")+s.product.Text(" no network yet: if that is still so in a minute, kubectl get pods --all-namespaces --field-selector status.phase=Pending names those that do not start, and kubectl meshcni explain says why"))
 	}
 	return all
 }

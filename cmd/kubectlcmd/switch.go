@@ -69,7 +69,7 @@ func (c *cluster) switchCommands() []*cobra.Command {
 		f.BoolVar(&o.all, "all", false, "all nodes, one after the other, until one fails")
 		f.BoolVar(&o.yes, "yes", false, "do not ask")
 		f.BoolVar(&o.dryRun, "dry-run", false, "show what would change, and change nothing")
-		f.StringVar(&o.image, "image", "", "image of the pods that are made, which has meshcni-node as its entry point (default: that of the node's agent)")
+		f.StringVar(&o.image, "image", "", "image of the pods that are made, which has the agent as its entry point (default: that of the node's agent)")
 		f.StringVar(&o.confDir, "cni-conf-dir", "", "the node's directory of network configurations (default: the agent's, or "+defaultConfDir+")")
 		f.StringSliceVar(&o.binDirs, "cni-bin-dir", nil, "the node's directories of plugins (default: the agent's, or /opt/cni/bin)")
 		f.DurationVar(&o.timeout, "timeout", o.timeout, "how long each step on a node may take")
@@ -143,8 +143,8 @@ func (x *switcher) findOther(ctx context.Context, nodes []string) error {
 		if err != nil && !apierrors.IsForbidden(err) {
 			return err
 		}
-		if err == nil && slices.Contains(plugins, node.Labels[switchedFrom]) {
-			x.from = node.Labels[switchedFrom]
+		if err == nil && slices.Contains(plugins, node.Labels[x.Identity.Key(switchedFrom)]) {
+			x.from = node.Labels[x.Identity.Key(switchedFrom)]
 		}
 	}
 	other, err := x.otherPlugin(ctx, x.from, x.o.daemonSet)

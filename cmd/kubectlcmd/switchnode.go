@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/peerentry"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -23,13 +24,14 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
+// Keys after the product's prefix.
 const (
 	// switchedFrom is a node's label: the name of the plugin whose agent is kept off the node.
-	switchedFrom = "meshcni.io/switched-from"
+	switchedFrom = "switched-from"
 	// switchedAt is a node's annotation: since when only our plugin is called.
-	switchedAt = "meshcni.io/switched-at"
+	switchedAt = "switched-at"
 	// beforeSwitch is an annotation of the other's DaemonSet: what switch has changed in it, as it was.
-	beforeSwitch = "meshcni.io/before-switch"
+	beforeSwitch = "before-switch"
 )
 
 // before holds the fields of a DaemonSet that switch changes.
@@ -39,11 +41,11 @@ type before struct {
 }
 
 // keepsOff reports whether a DaemonSet has no pod on a node that is switched from the plugin.
-func keepsOff(ds *appsv1.DaemonSet, plugin string) bool {
+func keepsOff(of meshcni.Identity, ds *appsv1.DaemonSet, plugin string) bool {
 	terms := required(ds.Spec.Template.Spec.Affinity)
 	return len(terms) > 0 && !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool {
 		return !matchesNone(t) && !slices.ContainsFunc(t.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
-			return r.Key == switchedFrom && (r.Operator == corev1.NodeSelectorOpDoesNotExist || r.Operator == corev1.NodeSelectorOpNotIn && slices.Contains(r.Values, plugin))
+			return r.Key == of.Key(switchedFrom) && (r.Operator == corev1.NodeSelectorOpDoesNotExist || r.Operator == corev1.NodeSelectorOpNotIn && slices.Contains(r.Values, plugin))
 		})
 	})
 }
@@ -63,22 +65,22 @@ func required(a *corev1.Affinity) []corev1.NodeSelectorTerm {
 
 // keepOff makes a DaemonSet have no pod on switched nodes. Its pods elsewhere stay as they are: they would take their entry out and
 // put it in again when they are replaced, so they are not.
-func keepOff(ds *appsv1.DaemonSet, plugin string) error {
+func keepOff(of meshcni.Identity, ds *appsv1.DaemonSet, plugin string) error {
 	text, err := json.Marshal(before{ds.Spec.Template.Spec.Affinity, ds.Spec.UpdateStrategy})
 	if err != nil {
 		return err
 	}
-	if ds.Annotations[beforeSwitch] == "" { // else somebody has undone a part of it
-		metav1.SetMetaDataAnnotation(&ds.ObjectMeta, beforeSwitch, string(text))
+	if ds.Annotations[of.Key(beforeSwitch)] == "" { // else somebody has undone a part of it
+		metav1.SetMetaDataAnnotation(&ds.ObjectMeta, of.Key(beforeSwitch), string(text))
 	}
-	ds.Spec.Template.Spec.Affinity = away(ds.Spec.Template.Spec.Affinity, plugin)
+	ds.Spec.Template.Spec.Affinity = away(of.Key(switchedFrom), ds.Spec.Template.Spec.Affinity, plugin)
 	ds.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 	return nil
 }
 
 // away adds to an affinity that the node is not switched.
-func away(a *corev1.Affinity, plugin string) *corev1.Affinity {
-	not := []corev1.NodeSelectorRequirement{{Key: switchedFrom, Operator: corev1.NodeSelectorOpNotIn, Values: []string{plugin}}}
+func away(label string, a *corev1.Affinity, plugin string) *corev1.Affinity {
+	not := []corev1.NodeSelectorRequirement{{Key: label, Operator: corev1.NodeSelectorOpNotIn, Values: []string{plugin}}}
 	if a = a.DeepCopy(); a == nil {
 		a = &corev1.Affinity{}
 	}
@@ -98,33 +100,33 @@ func away(a *corev1.Affinity, plugin string) *corev1.Affinity {
 }
 
 // letBack undoes keepOff. If somebody has changed the affinity since, only what keepOff added is taken out.
-func letBack(ds *appsv1.DaemonSet, plugin string) error {
-	text := ds.Annotations[beforeSwitch]
+func letBack(of meshcni.Identity, ds *appsv1.DaemonSet, plugin string) error {
+	text := ds.Annotations[of.Key(beforeSwitch)]
 	if text == "" {
 		return nil // it was not switch that keeps it off
 	}
 	var was before
 	if err := json.Unmarshal([]byte(text), &was); err != nil {
-		return fmt.Errorf("read its annotation %s: %w", beforeSwitch, err)
+		return fmt.Errorf("read its annotation %s: %w", of.Key(beforeSwitch), err)
 	}
 	now := ds.Spec.Template.Spec.Affinity
-	if reflect.DeepEqual(now, away(was.Affinity, plugin)) {
+	if reflect.DeepEqual(now, away(of.Key(switchedFrom), was.Affinity, plugin)) {
 		ds.Spec.Template.Spec.Affinity = was.Affinity
 	} else {
-		withoutUs(now)
+		withoutUs(of.Key(switchedFrom), now)
 	}
 	if ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
 		ds.Spec.UpdateStrategy = was.UpdateStrategy
 	}
-	delete(ds.Annotations, beforeSwitch)
+	delete(ds.Annotations, of.Key(beforeSwitch))
 	return nil
 }
 
 // withoutUs takes what keepOff adds out of an affinity. A term of nothing else goes as well: without it, no node would satisfy it.
-func withoutUs(a *corev1.Affinity) {
+func withoutUs(label string, a *corev1.Affinity) {
 	var rest []corev1.NodeSelectorTerm
 	for _, t := range required(a) {
-		others := slices.DeleteFunc(slices.Clone(t.MatchExpressions), func(r corev1.NodeSelectorRequirement) bool { return r.Key == switchedFrom })
+		others := slices.DeleteFunc(slices.Clone(t.MatchExpressions), func(r corev1.NodeSelectorRequirement) bool { return r.Key == label })
 		emptied := len(others) < len(t.MatchExpressions) && len(others) == 0 && len(t.MatchFields) == 0
 		if t.MatchExpressions = others; !emptied {
 			rest = append(rest, t)
@@ -139,14 +141,14 @@ func withoutUs(a *corev1.Affinity) {
 }
 
 // changeDaemonSet changes the other's DaemonSet as it is now.
-func (x *switcher) changeDaemonSet(ctx context.Context, change func(*appsv1.DaemonSet, string) error) error {
+func (x *switcher) changeDaemonSet(ctx context.Context, change func(meshcni.Identity, *appsv1.DaemonSet, string) error) error {
 	sets := x.client.AppsV1().DaemonSets(x.ds.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		now, err := sets.Get(ctx, x.ds.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		if err := change(now, x.from); err != nil {
+		if err := change(x.Identity, now, x.from); err != nil {
 			return err
 		}
 		if now, err = sets.Update(ctx, now, metav1.UpdateOptions{}); err == nil {
@@ -176,7 +178,7 @@ func (x *switcher) theirs(ctx context.Context, node string) (pods []corev1.Pod, 
 
 // mark changes a node's label and annotation; nil removes one.
 func (x *switcher) mark(ctx context.Context, node string, label, annotation any) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{switchedFrom: label}, "annotations": map[string]any{switchedAt: annotation}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{x.Identity.Key(switchedFrom): label}, "annotations": map[string]any{x.Identity.Key(switchedAt): annotation}}})
 	if err != nil {
 		return err
 	}
@@ -190,7 +192,7 @@ func (x *switcher) mark(ctx context.Context, node string, label, annotation any)
 
 // switchedNodes are those whose operator has given the word to leave a plugin.
 func (c *cluster) switchedNodes(ctx context.Context, plugin string) (names []string, err error) {
-	err = list(ctx, c.client.CoreV1().Nodes().List, metav1.ListOptions{LabelSelector: switchedFrom + "=" + plugin}, func(n *corev1.Node) { names = append(names, n.Name) })
+	err = list(ctx, c.client.CoreV1().Nodes().List, metav1.ListOptions{LabelSelector: c.Identity.Key(switchedFrom) + "=" + plugin}, func(n *corev1.Node) { names = append(names, n.Name) })
 	if err != nil {
 		return nil, fmt.Errorf("list the switched nodes: %w", err)
 	}
@@ -210,7 +212,7 @@ const defaultConfDir = "/etc/cni/net.d"
 func (x *switcher) placesOf(said *agentapi.Node, agent *corev1.PodSpec) places {
 	p := places{defaultConfDir, []string{netconf.DefaultCNIBinDir}}
 	if said != nil {
-		if c, _, err := netconf.Parse(said.Installed.Config); err == nil && c.Kubernetes.CNIBinDir != "" {
+		if c, _, err := netconf.Parse(said.Installed.Config, x.Identity); err == nil && c.Kubernetes.CNIBinDir != "" {
 			p.bin = []string{c.Kubernetes.CNIBinDir}
 		}
 		if dir := path.Dir(said.Installed.File); agent != nil && path.IsAbs(dir) {
@@ -279,7 +281,7 @@ func (x *switcher) writers(ctx context.Context, node string, p places) (names []
 	o := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
 	err = list(ctx, x.client.CoreV1().Pods("").List, o, func(pod *corev1.Pod) {
 		// A pod of another namespace may have any labels.
-		ours := set != nil && pod.Namespace == set.Namespace && (metav1.IsControlledBy(pod, set) || pod.Labels[jobLabel] != "")
+		ours := set != nil && pod.Namespace == set.Namespace && (metav1.IsControlledBy(pod, set) || pod.Labels[x.Identity.Key(jobLabel)] != "")
 		writes := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 			return v.HostPath != nil && (p.conf == path.Clean(v.HostPath.Path) || strings.HasPrefix(p.conf, strings.TrimSuffix(path.Clean(v.HostPath.Path), "/")+"/"))
 		})
@@ -323,7 +325,7 @@ func (x *switcher) toRestart(ctx context.Context, s phase) {
 // older are the pods of the mesh, by the configuration of our plugin, that started before only that was left.
 func (x *switcher) older(ctx context.Context, s phase) (pods []*corev1.Pod, err error) {
 	d := deciding{text: s.config, node: s.name}
-	if err := d.parse(x.Dialects); err != nil {
+	if err := d.parse(x.Identity, x.Dialects); err != nil {
 		return nil, fmt.Errorf("read the plugin's entry: %w", err)
 	}
 	namespaces, err := x.namespaces(ctx)
@@ -332,7 +334,7 @@ func (x *switcher) older(ctx context.Context, s phase) (pods []*corev1.Pod, err 
 	}
 	err = list(ctx, x.client.CoreV1().Pods("").List, metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.name}, func(pod *corev1.Pod) {
 		started := pod.Status.StartTime // nil: the kubelet has not begun with it, so it gets ours alone
-		if pod.Spec.NodeName != s.name || !hasNetwork(pod) || pod.Labels[trialLabel] != "" || started == nil || started.After(s.since) {
+		if pod.Spec.NodeName != s.name || !hasNetwork(pod) || pod.Labels[x.Identity.Key(trialLabel)] != "" || started == nil || started.After(s.since) {
 			return
 		}
 		if plan, err := d.meshes.Plan(dialect.Subject{Pod: pod, Namespace: namespaces[pod.Namespace]}); err != nil || plan.Decision.Selected {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -49,10 +50,10 @@ type step struct {
 func (x *switcher) steps() []step {
 	return []step{
 		{
-			done: func(*phase) bool { return x.ds == nil || keepsOff(x.ds, x.from) },
+			done: func(*phase) bool { return x.ds == nil || keepsOff(x.Identity, x.ds, x.from) },
 			show: func(_ context.Context, s *phase) error {
 				x.say(s.name, "to do: DaemonSet %s/%s gets a node affinity that keeps it off nodes with the label %s=%s, and the update strategy OnDelete, so that its pods on other nodes stay",
-					x.ds.Namespace, x.ds.Name, switchedFrom, x.from)
+					x.ds.Namespace, x.ds.Name, x.Identity.Key(switchedFrom), x.from)
 				return nil
 			},
 			do: func(ctx context.Context, s *phase) error {
@@ -143,7 +144,7 @@ func (x *switcher) switchNode(ctx context.Context, name string) error {
 		}
 		if err := step.do(ctx, &s); err != nil {
 			if ctx.Err() != nil {
-				return fmt.Errorf("node %s: interrupted; the same command goes on, and kubectl meshcni migrate back %[1]s goes back: %w", name, err)
+				return fmt.Errorf("node %s: interrupted; the same command goes on, and %s migrate back %[1]s goes back: %[3]w", name, x.Identity.Kubectl, err)
 			}
 			return x.offerBack(ctx, name, fmt.Errorf("node %s: %w", name, err))
 		}
@@ -175,9 +176,9 @@ func (x *switcher) confirm(ctx context.Context, s *phase) error {
 
 // offerBack offers to go back after a step has failed.
 func (x *switcher) offerBack(ctx context.Context, name string, failed error) error {
-	visible.To(x.Stderr).Printf("%s: %v\n", x.Name, failed)
+	visible.To(x.Stderr).Printf("%s: %v\n", x.Identity.KubectlProgram(), failed)
 	if err := x.asks(ctx, fmt.Sprintf("node %s: go back to %s?", name, x.from)); err != nil {
-		x.say(name, "it stays as it is: the same command tries again, and kubectl meshcni migrate back %s goes back", name)
+		x.say(name, "it stays as it is: the same command tries again, and %s migrate back %s goes back", x.Identity.Kubectl, name)
 		return failed
 	}
 	yes := x.o.yes
@@ -206,7 +207,7 @@ func (x *switcher) back(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	switched := node.Labels[switchedFrom] == x.from
+	switched := node.Labels[x.Identity.Key(switchedFrom)] == x.from
 	s := phase{name: name, places: x.placesOf(nil, nil)}
 	s.agent, err = x.agentOn(ctx, name)
 	switch {
@@ -253,8 +254,8 @@ func (x *switcher) back(ctx context.Context, name string) error {
 }
 
 // soundness returns the faults of a node, pods apart, for which the operator is not to be asked.
-func soundness(name string, n agentapi.Node) (errs []error, warnings []string) {
-	f := &findings{known: map[[2]string]*finding{}}
+func soundness(product meshcni.Identity, name string, n agentapi.Node) (errs []error, warnings []string) {
+	f := &findings{product: product, known: map[[2]string]*finding{}}
 	f.node("node/"+name, n)
 	if n.Installed.Loaded != "" {
 		errs = append(errs, fmt.Errorf("%s: the runtime loads %s, and our entry is in %s", codeNotLoaded, n.Installed.Loaded, n.Installed.File))
@@ -278,11 +279,11 @@ func (x *switcher) at(ctx context.Context, name string) (s phase, warnings []str
 	if err != nil {
 		return s, nil, err
 	}
-	label := node.Labels[switchedFrom]
+	label := node.Labels[x.Identity.Key(switchedFrom)]
 	s.name, s.switched = name, label == x.from
-	s.since, _ = time.Parse(time.RFC3339, node.Annotations[switchedAt]) // else it is not known
+	s.since, _ = time.Parse(time.RFC3339, node.Annotations[x.Identity.Key(switchedAt)]) // else it is not known
 	if label != "" && !s.switched {
-		return s, nil, fmt.Errorf("it is switched from %s: kubectl meshcni migrate back %s comes first", label, name)
+		return s, nil, fmt.Errorf("it is switched from %s: %s migrate back %s comes first", label, x.Identity.Kubectl, name)
 	}
 	s.agent, err = x.agentOn(ctx, name)
 	switch {
@@ -295,7 +296,7 @@ func (x *switcher) at(ctx context.Context, name string) (s phase, warnings []str
 	if err != nil {
 		return s, nil, err
 	}
-	errs, warnings := soundness(name, n)
+	errs, warnings := soundness(x.Identity, name, n)
 	s.theirs = slices.Contains(n.Installed.Plugins, x.from)
 	s.places, s.config, s.list = x.placesOf(&n, s.agent.template), n.Installed.Config, n.Installed.File[strings.LastIndex(n.Installed.File, "/")+1:]
 	if own := n.Installed.Type(); s.list == "00-"+own+".conflist" {

@@ -108,7 +108,7 @@ namespace of its own.`,
 		RunE: c.query(func(ctx context.Context, _ []string) error {
 			r, err := c.trial(ctx, o)
 			for _, left := range r.Left {
-				visible.To(c.Stderr).Printf("%s: left behind: %s\n", c.Name, left)
+				visible.To(c.Stderr).Printf("%s: left behind: %s\n", c.Identity.KubectlProgram(), left)
 			}
 			if err = cmp.Or(err, ctx.Err()); err != nil {
 				return err
@@ -116,7 +116,7 @@ namespace of its own.`,
 			return cmp.Or(c.print(output, r, r.print), r.exit())
 		}),
 	}
-	cmd.Flags().StringVar(&o.image, "image", "", "image of the pods, which has meshcni-node as its entry point (default: that of the node's agent)")
+	cmd.Flags().StringVar(&o.image, "image", "", "image of the pods, which has the agent as its entry point (default: that of the node's agent)")
 	cmd.Flags().BoolVar(&o.keep, "keep", false, "leave the pods for a look at them; they end by themselves after an hour")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", o.timeout, "how long all of it may take, except for the deletion")
 	cmd.Flags().IntVar(&o.nodes, "nodes", o.nodes, "how many nodes to try at most, in the order of their names; 0: all")

@@ -46,7 +46,7 @@ type yard struct {
 func newYardOf(t *testing.T, w *world) *yard {
 	t.Helper()
 	y := &yard{world: w, pods: map[string]corev1.Pod{}, past: map[string]bool{}, cut: map[string]bool{}}
-	w.watchPods(t, trialLabel, func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
+	w.watchPods(t, own.Key(trialLabel), func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
 		if e.Type == watch.Added {
 			y.admit(t, ctx, client, pod)
 		}
@@ -150,7 +150,7 @@ func (y *yard) test(ctx context.Context, args ...string) (code int, stdout, stde
 func (y *yard) left(t *testing.T) (left, all []string) {
 	t.Helper()
 	var list corev1.NamespaceList
-	y.Do(t, http.MethodGet, "/api/v1/namespaces?labelSelector="+trialLabel, nil, &list)
+	y.Do(t, http.MethodGet, "/api/v1/namespaces?labelSelector="+own.Key(trialLabel), nil, &list)
 	for i := range list.Items {
 		all = append(all, list.Items[i].Name)
 		if list.Items[i].DeletionTimestamp == nil {
@@ -314,7 +314,7 @@ func noStart(t *testing.T, y *yard) {
 			}}}}
 		}
 	})
-	c := &cluster{Program: Program{}, client: nil, agents: y}
+	c := &cluster{Program: Program{Identity: own}, client: nil, agents: y}
 	config, err := y.server.Config(kubetest.AdminToken)
 	require.NoError(t, err)
 	c.client, err = kubernetes.NewForConfig(config)

@@ -79,11 +79,12 @@ func (c *cluster) fakeSidecar(name string) (s fakeSidecar, err error) {
 	return s, nil
 }
 
-// trialLabel is on everything that the test makes, with the run's name.
-const trialLabel = "meshcni.io/test"
+// trialLabel, after the product's prefix, is on everything that the test makes, with the run's name.
+const trialLabel = "test"
 
 // trialRun holds the names and labels that the pods of a run share.
 type trialRun struct {
+	label     string // on everything that the test makes, with the run's name
 	name      string // also the namespace's, unless that was there
 	namespace string
 	lifetime  time.Duration
@@ -92,7 +93,7 @@ type trialRun struct {
 // pod is one of a node, with the application alone.
 func (r trialRun) pod(name, node string, from image) *corev1.Pod {
 	pod := shortLivedPod(r.namespace, name, node, r.lifetime, time.Second, container("app", name, from, appUser, openPort, excludedPort))
-	pod.Labels[trialLabel] = r.name
+	pod.Labels[r.label] = r.name
 	return pod
 }
 

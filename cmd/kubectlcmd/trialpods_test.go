@@ -19,7 +19,7 @@ import (
 
 // fakeSidecarOf is that of a mesh of this module's.
 func fakeSidecarOf(name string) (fakeSidecar, error) {
-	return (&cluster{Program: Program{Dialects: builtin.All(), Facts: facts.Facts()}}).fakeSidecar(name)
+	return (&cluster{Program: Program{Identity: own, Dialects: builtin.All(), Facts: facts.Facts()}}).fakeSidecar(name)
 }
 
 var testRun = trialRun{name: "run", namespace: "ns", lifetime: time.Minute}

@@ -41,8 +41,8 @@ type trial struct {
 }
 
 func newTrial(c *cluster, o trialOptions) *trial {
-	name := "meshcni-test-" + rand.String(8)
-	t := &trial{cluster: c, o: o, run: trialRun{name: name, namespace: cmp.Or(o.namespace, name), lifetime: max(o.timeout+time.Minute, time.Minute)}}
+	name := c.Identity.Program("test-") + rand.String(8)
+	t := &trial{cluster: c, o: o, run: trialRun{label: c.Identity.Key(trialLabel), name: name, namespace: cmp.Or(o.namespace, name), lifetime: max(o.timeout+time.Minute, time.Minute)}}
 	if o.keep {
 		t.run.lifetime = keptFor
 	}
@@ -66,7 +66,7 @@ func (t *trial) prepare(ctx context.Context) error {
 	ctx, stop := uninterrupted(ctx)
 	defer stop()
 	made, err := t.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: t.run.namespace, Labels: map[string]string{trialLabel: t.run.name, "pod-security.kubernetes.io/enforce": "restricted"},
+		Name: t.run.namespace, Labels: map[string]string{t.run.label: t.run.name, "pod-security.kubernetes.io/enforce": "restricted"},
 	}}, metav1.CreateOptions{})
 	if err != nil {
 		t.own = !apierrors.IsAlreadyExists(err)
@@ -78,7 +78,7 @@ func (t *trial) prepare(ctx context.Context) error {
 
 // clean deletes what the run has made, and names what it could not delete, with the command that does. A second interrupt ends it.
 func (t *trial) clean(ctx context.Context) (left []string) {
-	selector := trialLabel + "=" + t.run.name
+	selector := t.run.label + "=" + t.run.name
 	if t.o.keep {
 		t.say("the pods are kept: kubectl get pods -n %s -l %s", t.run.namespace, selector)
 		return nil

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -31,6 +32,9 @@ import (
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/status"
 )
+
+// own is the identity of the programs in these tests.
+var own = meshcni.DefaultIdentity()
 
 func TestMain(m *testing.M) {
 	if os.Getenv(fleetNodes) != "" {
@@ -122,8 +126,8 @@ func (w *world) daemonSet(t *testing.T, ds *appsv1.DaemonSet) *appsv1.DaemonSet 
 func (w *world) bind(t *testing.T, namespaces ...string) {
 	t.Helper()
 	b := &rbacv1.ClusterRoleBinding{
-		TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"}, ObjectMeta: metav1.ObjectMeta{Name: pluginBinding},
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: pluginBinding},
+		TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"}, ObjectMeta: metav1.ObjectMeta{Name: own.PluginAccount},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: own.PluginAccount},
 	}
 	for _, namespace := range namespaces {
 		b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "meshcni-plugin"})

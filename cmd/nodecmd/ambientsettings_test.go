@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -37,7 +38,7 @@ func TestAmbientSettings(t *testing.T) {
 
 	entry, err := s.Entry()
 	require.NoError(t, err)
-	c, unknown, err := netconf.Parse(entry)
+	c, unknown, err := netconf.Parse(entry, meshcni.Identity{})
 	require.NoError(t, err)
 	assert.Empty(t, unknown)
 	assert.Equal(t, want, c.Ambient)
@@ -46,7 +47,7 @@ func TestAmbientSettings(t *testing.T) {
 	s.PluginConfig = `{"type": "meshcni"}`
 	entry, err = s.Entry()
 	require.NoError(t, err)
-	c, _, err = netconf.Parse(entry)
+	c, _, err = netconf.Parse(entry, meshcni.Identity{})
 	require.NoError(t, err)
 	assert.Equal(t, want, c.Ambient)
 

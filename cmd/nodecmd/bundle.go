@@ -4,6 +4,7 @@ package nodecmd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/bundle"
 	"github.com/meshcni/meshcni/internal/confdir"
+	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
@@ -129,7 +131,7 @@ func (n *nodeBundle) secrets() {
 }
 
 func (n *nodeBundle) versions() {
-	n.Add("version.txt", fmt.Appendf(nil, "%s %s\n%s %s/%s\ncollected at %s on node %q as user %d\n", n.program.Name, n.program.Version,
+	n.Add("version.txt", fmt.Appendf(nil, "%s %s\n%s %s/%s\ncollected at %s on node %q as user %d\n", n.program.Identity.Agent, cmp.Or(n.program.Identity.Version, version.Long()),
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, time.Now().UTC().Format(time.RFC3339), n.settings.Node, os.Getuid()), nil)
 }
 
@@ -177,7 +179,7 @@ func (n *nodeBundle) networks() {
 	dir := n.settings.CNIConfDir
 	list, err := bundle.List(dir)
 	n.text("net.d/list.txt", list, err)
-	e, err := confdir.Entry(dir, n.types)
+	e, err := confdir.Entry(dir, n.program.Identity, n.types)
 	said := fmt.Sprintf("the entry is in %s\n", e.File)
 	if e.Loaded != "" {
 		said += fmt.Sprintf("the runtime loads %s\n", e.Loaded)

@@ -15,7 +15,7 @@ func (p Program) netProbeCommand() *cobra.Command {
 	var listen []uint
 	var control uint16
 	c := &cobra.Command{
-		Use: "stand-in", Short: "stand in for an application and a proxy, for kubectl meshcni test", Hidden: true,
+		Use: "stand-in", Short: "stand in for an application and a proxy, for the kubectl plugin's test", Hidden: true,
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, port := range append(listen, uint(control)) {
 				if port == 0 || port > 65535 {

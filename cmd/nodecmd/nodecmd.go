@@ -6,6 +6,7 @@
 package nodecmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/memory"
 	"github.com/meshcni/meshcni/dialect"
@@ -36,18 +38,16 @@ import (
 
 // Program is the node agent. The zero value is meshcni-node with no environment, whose output is discarded.
 type Program struct {
-	// Name appears in messages, logs and metrics. Default: meshcni-node.
-	Name string
-	// Version is printed by --version, after the name. Default: this module's.
-	Version string
+	// Identity is the product's.
+	Identity meshcni.Identity
 	// Dialects are the values of --dialect; the first is the default. Nil means those of this module. One whose proxy is on
 	// the node needs --ambient.
 	Dialects []dialect.Dialect
 	// Facts describe the meshes for people and commands, beside their dialects. Nil means those of this module.
 	Facts mesh.List
-	// Config holds the defaults of the flags, and settings that have no flag. Zero means installer.Default().
-	// Plugin.Dialects, by name from Dialects, is the default of --dialect; if it is empty or what installer.Default() has, the
-	// first of Dialects is.
+	// Config holds the defaults of the flags, and settings that have no flag. Zero means installer.Default of the identity, which takes the
+	// place of Config's own. Plugin.Dialects, by name from Dialects, is the default of --dialect; if it is empty or what installer.Default
+	// has, the first of Dialects is.
 	Config installer.Config
 	// NodeProxy takes the pods of meshes whose proxy is on the node, with --ambient. Nil: proxies that ask for them as Istio's
 	// ztunnel does, at --zds-socket.
@@ -78,15 +78,14 @@ func (p Program) Exec() {
 // the exit code: 0 for success, 1 for failure, 2 for wrong usage.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
-	if len(p.Dialects) == 0 {
-		return cli.NoDialects(p.Stderr, p.Name)
+	if cli.Invalid(p.Stderr, p.Identity.Agent, p.Identity.Validate(), cli.NoDialects(p.Dialects)) {
+		return cli.ExitFailed
 	}
-	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: p.command()}.Run(ctx, args)
+	return cli.Program{Name: p.Identity.Agent, Version: p.Identity.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: p.command()}.Run(ctx, args)
 }
 
 func (p *Program) setDefaults() {
-	cli.Default(&p.Name, "meshcni-node")
-	cli.Default(&p.Version, version.Long())
+	p.Identity = p.Identity.WithDefaults()
 	cli.Default(&p.Stdout, io.Discard)
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
@@ -99,9 +98,10 @@ func (p *Program) setDefaults() {
 		p.asked, p.invalid = true, dialect.Validate(p.Dialects)
 	}
 	if reflect.ValueOf(p.Config).IsZero() {
-		p.Config = installer.Default()
+		p.Config = installer.Default(p.Identity)
 	}
-	if names := p.Config.Plugin.Dialects; len(names) > 0 && !slices.Equal(names, installer.Default().Plugin.Dialects) {
+	p.Config.Identity = p.Identity
+	if names := p.Config.Plugin.Dialects; len(names) > 0 && !slices.Equal(names, installer.Default(p.Identity).Plugin.Dialects) {
 		p.named = true
 	} else if !p.named && len(p.Dialects) > 0 {
 		p.Config.Plugin.Dialects = netconf.Dialects{p.Dialects[0].Name}
@@ -229,7 +229,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 	var lv slog.LevelVar
 	lv.Set(s.Plugin.LogLevel.Level())
 	log := p.logger(&lv)
-	log.Info("starting", "program", p.Name, "version", p.Version)
+	log.Info("starting", "program", p.Identity.Agent, "version", cmp.Or(p.Identity.Version, version.Long()))
 	if refused != nil {
 		log.Error("the settings are refused; those that were last good are in force until they are mended", "error", refused.Error())
 	}
@@ -258,7 +258,7 @@ func (p Program) run(ctx context.Context, typed *pflag.FlagSet) error {
 
 // options returns those of an agent with the settings.
 func (p Program) options(s settings, log *slog.Logger) nodeagent.Options {
-	return nodeagent.Options{Name: p.Name, Version: p.Version, Dialects: p.Dialects, Facts: p.Facts, Config: s.Config, Proxy: p.NodeProxy, Log: log, PluginLog: p.Stdout}
+	return nodeagent.Options{Dialects: p.Dialects, Facts: p.Facts, Config: s.Config, Proxy: p.NodeProxy, Log: log, PluginLog: p.Stdout}
 }
 
 // Permissions returns what the agent and its plugin ask of the API server with settings of [Program.Parse], so that roles can be checked.

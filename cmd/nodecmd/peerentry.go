@@ -16,7 +16,7 @@ import (
 // peerEntryCommand makes the command of the pods of "kubectl meshcni migrate switch" and "back". It is hidden because nobody else has a use
 // for it.
 func (p Program) peerEntryCommand() *cobra.Command {
-	root := &cobra.Command{Use: "peer-entry", Short: "the entry of another mesh's plugin, for kubectl meshcni migrate", Hidden: true}
+	root := &cobra.Command{Use: "peer-entry", Short: "the entry of another mesh's plugin, for the kubectl plugin's migrate", Hidden: true}
 	n := peerentry.Node{Own: p.Config.Plugin.Type}
 	var dry bool
 	for use, do := range map[string]func() (peerentry.State, error){

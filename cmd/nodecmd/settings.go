@@ -95,7 +95,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		fs.VarPF(cli.Text(&s.UninstallOnExit, "auto|true|false"), "uninstall-on-exit", "", "uninstall on SIGTERM: auto, when the agent's DaemonSet has been seen to be deleted; true, always; false: the plugin stays, pods wait").NoOptDefVal = "true"
 		text(fs, &s.DaemonSetName, "daemonset-name", "name", "the agent's own DaemonSet, in --pod-namespace, for --uninstall-on-exit=auto; it may get, list and watch it")
 	})
-	cli.BindEnv(fs, cli.Prefix, map[string][]string{
+	cli.BindEnv(fs, s.Identity.EnvPrefix, map[string][]string{
 		"cni-conf-name": {"CNI_CONF_NAME"}, "pod-namespace": {"POD_NAMESPACE"}, "node-name": {"NODE_NAME"},
 		"kubernetes-service-host": {"KUBERNETES_SERVICE_HOST"}, "kubernetes-service-port": {"KUBERNETES_SERVICE_PORT"},
 		"kubernetes-service-protocol": {"KUBERNETES_SERVICE_PROTOCOL"},
@@ -104,7 +104,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 
 // defaults returns the settings without flags, environment and file.
 func (p Program) defaults() settings {
-	s := settings{Config: nodeagent.DefaultConfig(), detect: true}
+	s := settings{Config: nodeagent.DefaultConfig(p.Identity), detect: true}
 	s.Config.Config = p.Config
 	return s
 }
@@ -119,7 +119,7 @@ func (p Program) resolve(typed *pflag.FlagSet) (settings, error) {
 // and that over the default. The error lists every value that cannot be read with its origin.
 func (p Program) read(typed *pflag.FlagSet) (settings, error) {
 	s := p.defaults()
-	finer, errFiner := repaircmd.FromEnv(p.Env)
+	finer, errFiner := repaircmd.FromEnv(p.Identity, p.Env)
 	action := s.Repair.Action
 	s.Repair, s.HostRoot, s.ProcRoot = finer.Options, finer.HostRoot, finer.ProcRoot
 	s.Repair.Action, s.Repair.Node, s.Repair.HostRoot, s.Repair.ProcRoot = action, "", "", ""
@@ -150,7 +150,7 @@ func (p Program) read(typed *pflag.FlagSet) (settings, error) {
 	}
 	if s.Repair.Action == nodeagent.AutoAction {
 		s.AutoEvict, s.Repair.Action = true, repair.ActionNone
-		if said, _ := p.Env("MESHCNI_REPAIR_SPARE_UNMANAGED"); said == "" {
+		if said, _ := p.Env(p.Identity.Env("repair-spare-unmanaged")); said == "" {
 			s.Repair.SpareUnmanaged = true
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/kuma"
@@ -70,7 +71,7 @@ func TestEntryOfPluginSettings(t *testing.T) {
 	require.NoError(t, err)
 	entry, err := s.Entry()
 	require.NoError(t, err)
-	was, err := installer.Default().Entry()
+	was, err := installer.Default(meshcni.Identity{}).Entry()
 	require.NoError(t, err)
 	assert.Equal(t, string(was), string(entry))
 	for _, key := range []string{"uncaptured_family", "refuse_proxy_uid", "refuse_net_raw", "write_status", "ready_without_agent", "exclude_namespace_selector"} {
@@ -104,7 +105,7 @@ func TestSeveralDialects(t *testing.T) {
 		assert.Equal(t, netconf.Dialects{"linkerd", "istio"}, s.Effective().Dialects, form)
 		entry, err := s.Entry()
 		require.NoError(t, err)
-		read, _, err := netconf.Parse(entry)
+		read, _, err := netconf.Parse(entry, meshcni.Identity{})
 		require.NoError(t, err)
 		assert.Equal(t, netconf.Dialects{"linkerd", "istio"}, read.Dialects, form)
 	}
@@ -143,7 +144,7 @@ func TestSeveralDialects(t *testing.T) {
 // The agent of another plugin has that plugin's name in its help, installs the binary of that name unless told otherwise,
 // and cannot repair pods of a mesh that does not say how they find out that they are broken.
 func TestOwnPlugin(t *testing.T) {
-	c := installer.Default()
+	c := installer.Default(meshcni.Identity{})
 	c.Plugin.Type = "acme-cni"
 	var stdout output
 	p := Program{Config: c, Dialects: []dialect.Dialect{{Name: "acme", Names: redirect.Default().Names, Build: dialect.FromSchema(redirect.Schema{Defaults: redirect.Default()})}}, Stdout: &stdout}
@@ -162,14 +163,14 @@ func TestOwnPlugin(t *testing.T) {
 func TestVersion(t *testing.T) {
 	for _, arg := range []string{"version", "--version", "-v"} {
 		var stdout output
-		assert.Equal(t, 0, Program{Version: "v1.2.3 (x)", Stdout: &stdout}.Main(t.Context(), []string{arg}))
+		assert.Equal(t, 0, Program{Identity: meshcni.Identity{Version: "v1.2.3 (x)"}, Stdout: &stdout}.Main(t.Context(), []string{arg}))
 		assert.Equal(t, "meshcni-node v1.2.3 (x)\n", stdout.String())
 	}
 }
 
 // TestDialectsOfTheProgram: the list that a program's Config names is the default of --dialect, with --ambient too.
 func TestDialectsOfTheProgram(t *testing.T) {
-	c := installer.Default()
+	c := installer.Default(meshcni.Identity{})
 	c.KubernetesHost = "::1"
 	p := Program{Config: c, Dialects: []dialect.Dialect{kuma.New(), istio.New(), linkerd.New()}}
 	resolved := func(names netconf.Dialects, args ...string) (netconf.Dialects, error) {

@@ -43,7 +43,7 @@ func (p Program) statusCommands() []*cobra.Command {
 		}
 		c.Flags().Var(cli.Text(&dir, "dir"), "run-dir", "where the agent's status is")
 		c.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
-		cli.BindEnv(c.Flags(), cli.Prefix, nil)
+		cli.BindEnv(c.Flags(), p.Identity.EnvPrefix, nil)
 		return c
 	}
 	return []*cobra.Command{

@@ -42,7 +42,7 @@ func (p Program) awaitUninstall() *cobra.Command {
 				return cli.Usage(errors.New("--pod-namespace, --daemonset-name and --kubernetes-service-host are required"))
 			}
 			config := api.Config()
-			config.UserAgent = p.Name
+			config.UserAgent = p.Identity.Agent
 			cluster, err := uninstallwait.Connect(config, namespace, daemonSet)
 			if err != nil {
 				return err
@@ -93,7 +93,7 @@ func (p Program) awaitUninstall() *cobra.Command {
 			fill[f.Name] = []string{strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))}
 		}
 	})
-	cli.BindEnv(c.Flags(), cli.Prefix, fill)
+	cli.BindEnv(c.Flags(), p.Identity.EnvPrefix, fill)
 	c.PreRunE = func(c *cobra.Command, _ []string) error { return cli.Usage(cli.Fill(c.Flags(), cli.Env(p.Env))) }
 	return c
 }

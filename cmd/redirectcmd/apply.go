@@ -131,7 +131,7 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 		visible.To(c.Stdout).Printf("%s\n", d)
 	}
 	if len(diffs) > 0 {
-		visible.To(c.Stderr).Printf(c.Name+": the live rules differ from the wanted ones in %d places\n", len(diffs))
+		visible.To(c.Stderr).Printf(c.name()+": the live rules differ from the wanted ones in %d places\n", len(diffs))
 		return errSilent
 	}
 	visible.To(c.Stdout).Printf("the live rules are as wanted (%s)\n", backend.Name())
@@ -213,7 +213,7 @@ func (c *common) validated(report validate.Report, err error) error {
 	visible.To(c.Stdout).Text(report.String())
 	var missing *validate.MissingError
 	if errors.As(err, &missing) {
-		visible.To(c.Stderr).Printf("%s: %v\n", c.Name, err)
+		visible.To(c.Stderr).Printf("%s: %v\n", c.name(), err)
 		return cli.Exit(ExitMissing)
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/explain"
 )
@@ -34,7 +35,7 @@ func (c call) run(t *testing.T, args ...string) said {
 	t.Helper()
 	var out, errOut bytes.Buffer
 	p := redirectcmd.Program{
-		Env: c.lookup, Stdin: strings.NewReader(c.stdin), Stdout: &out, Stderr: &errOut, Version: "v1.2.3",
+		Env: c.lookup, Stdin: strings.NewReader(c.stdin), Stdout: &out, Stderr: &errOut, Identity: meshcni.Identity{Version: "v1.2.3"},
 		CNIConfDirs: []string{"/nonexistent/net.d"}, // whatever network the machine has
 		ReadFile: func(name string) ([]byte, error) {
 			if text, ok := c.files[name]; ok {

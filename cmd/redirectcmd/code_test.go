@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -17,7 +18,7 @@ func TestExplainCode(t *testing.T) {
 		got := call{}.run(t, "explain", string(r.Code))
 		assert.Zero(t, got.code, r.Code)
 		assert.Contains(t, got.out, string(r.Code)+" ("+string(r.Kind)+"): "+r.Sentence+"\n")
-		assert.Contains(t, got.out, "  "+r.URL()+"\n")
+		assert.Contains(t, got.out, "  "+r.URL(meshcni.Identity{})+"\n")
 		for _, do := range r.Do {
 			assert.Contains(t, got.out, "  - "+string(do)+"\n")
 		}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/confdir"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -84,11 +83,11 @@ func (c *common) installed() (e netconf.Entry, err error) {
 	if info, statErr := os.Stat(c.configFile); c.configFile == "" {
 		e, err = c.installedHere(types)
 	} else if statErr == nil && info.IsDir() {
-		e, err = confdir.Entry(c.configFile, types)
+		e, err = confdir.Entry(c.configFile, c.Identity, types)
 	} else {
 		var data []byte
 		if data, err = c.streams().Read(c.configFile); err == nil {
-			e, err = netconf.FindIn(c.configFile, data, types)
+			e, err = netconf.FindIn(c.configFile, data, c.Identity, types)
 		}
 	}
 	if no := (*netconf.NoEntryError)(nil); unread != nil && errors.As(err, &no) && !no.NoDir {
@@ -100,12 +99,12 @@ func (c *common) installed() (e netconf.Entry, err error) {
 // installedHere looks into the first directory of network configurations that is there.
 func (c *common) installedHere(types []string) (e netconf.Entry, err error) {
 	dirs := c.CNIConfDirs
-	if dir, ok := c.Env(cli.Prefix + "CNI_CONF_DIR"); ok && dir != "" {
+	if dir, ok := c.Env(c.Identity.Env("cni-conf-dir")); ok && dir != "" {
 		dirs = []string{dir}
 	}
 	for _, dir := range dirs {
 		var no *netconf.NoEntryError
-		if e, err = confdir.Entry(dir, types); !errors.As(err, &no) || !no.NoDir {
+		if e, err = confdir.Entry(dir, c.Identity, types); !errors.As(err, &no) || !no.NoDir {
 			return e, err
 		}
 	}
@@ -118,12 +117,12 @@ func (c *common) installedHere(types []string) (e netconf.Entry, err error) {
 // types are the types that the plugin's entry may have: the usual one, and those on the agent's record, which it keeps for
 // templates (--plugin-config).
 func (c *common) types() (types []string, err error) {
-	dirs := []string{netconf.DefaultRunDir, "/host/run/meshcni"}
-	if dir, ok := c.Env(cli.Prefix + "RUN_DIR"); ok && dir != "" {
+	dirs := []string{c.Identity.RunDir, "/host/run/" + filepath.Base(c.Identity.RunDir)}
+	if dir, ok := c.Env(c.Identity.Env("run-dir")); ok && dir != "" {
 		dirs = []string{dir}
 	}
 	var errs []error
-	types = []string{c.PluginType}
+	types = []string{c.Identity.Plugin}
 	for _, dir := range dirs {
 		text, err := c.ReadFile(filepath.Join(dir, "types"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

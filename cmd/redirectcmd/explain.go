@@ -25,7 +25,7 @@ func (p Program) explainCommand() *cobra.Command {
 		case len(args) > 1 || c.file != "":
 			return cli.Usagef("%s: one code, or the pod of -f", strings.Join(args, " "))
 		}
-		return printers.Code(c.Stdout, args[0], output == "json")
+		return printers.Code(c.Stdout, c.Identity, args[0], output == "json")
 	}
 	cmd.Flags().BoolVar(&brief, "brief", false, "only whether the pod is captured, why, and what to do")
 	cmd.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")

@@ -36,7 +36,7 @@ var istioFlags = []ruleFlag{
 	ignored("cni-mode", "", flag, "the rules are made in the same way wherever this program runs"),
 	ignored("force-apply", "", flag, "rules that differ from what is wanted are always replaced, and others need not be"),
 	ignored("host-nsenter-exec", "", flag, "no program is run to enter a network namespace"),
-	ignored("iptables-trace-logging", "", flag, "no rule logs; meshcni-redirect trace says what happens to a packet"),
+	ignored("iptables-trace-logging", "", flag, "no rule logs; the command trace says what happens to a packet"),
 	ignored("iptables-version", "", text, "it is found out; --force-iptables-binary chooses among several"),
 	ignored("output-paths", "", text, "the rules are written to no file; --dry-run prints them"),
 	ignored("reconcile", "", flag, "rules that differ from what is wanted are always replaced"),

@@ -12,13 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
-	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/mesh"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
-	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // The exit codes.
@@ -36,19 +35,15 @@ const (
 // Program is the redirect program. The zero value is meshcni-redirect with no
 // environment and input, whose output is discarded.
 type Program struct {
-	// Name appears in messages. Default: meshcni-redirect.
-	Name string
-	// Version is printed by --version, after the name. Default: this module's.
-	Version string
+	// Identity is the product's. The plugin's type in it is that of the entry in the node's network configuration, from which the
+	// settings come that no flag gives.
+	Identity meshcni.Identity
 	// Dialects are the values of --dialect; the first is the default. Nil means those of this module.
 	Dialects []dialect.Dialect
 	// Facts describe the meshes for people and commands, beside their dialects. Nil means those of this module.
 	Facts mesh.List
-	// PluginType is the type of the plugin's entry in the node's network configuration, from which the settings come that
-	// no flag gives. Default: netconf.DefaultType.
-	PluginType string
 	// CNIConfDirs are the directories of that configuration; the first that exists counts. The variable
-	// MESHCNI_CNI_CONF_DIR names another. Nil means /host/etc/cni/net.d and /etc/cni/net.d; with
+	// PREFIX_CNI_CONF_DIR, with the identity's prefix, names another. Nil means /host/etc/cni/net.d and /etc/cni/net.d; with
 	// none, nothing is looked for.
 	CNIConfDirs []string
 	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
@@ -77,15 +72,15 @@ func (p Program) Exec() {
 // returns its exit code. Concurrent calls are safe.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
-	if len(p.Dialects) == 0 {
-		return cli.NoDialects(p.Stderr, p.Name)
+	if cli.Invalid(p.Stderr, p.name(), p.Identity.Validate(), cli.NoDialects(p.Dialects)) {
+		return ExitRefused
 	}
 	p.clear = clearer(p.Stdout)
 	if len(args) > 0 && args[0] == IstioCommand {
 		p.json = new(bool)
 		p.Stdout, p.Stderr = &lines{to: p.Stdout, json: p.json, level: slog.LevelInfo}, &lines{to: p.Stderr, json: p.json, level: slog.LevelError}
 	}
-	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr}.RunClean(ctx, args, p.command)
+	return cli.Program{Name: p.name(), Version: p.Identity.Version, Stdout: p.Stdout, Stderr: p.Stderr}.RunClean(ctx, args, p.command)
 }
 
 // command is the program's command, which writes to the streams.
@@ -107,8 +102,7 @@ func (p Program) command(stdout, stderr io.Writer) *cobra.Command {
 }
 
 func (p *Program) setDefaults() {
-	cli.Default(&p.Name, "meshcni-redirect")
-	cli.Default(&p.Version, version.Long())
+	p.Identity = p.Identity.WithDefaults()
 	cli.Default[io.Reader](&p.Stdin, strings.NewReader(""))
 	cli.Default(&p.Stdout, io.Discard)
 	cli.Default(&p.Stderr, io.Discard)
@@ -121,7 +115,6 @@ func (p *Program) setDefaults() {
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }
 	}
-	cli.Default(&p.PluginType, netconf.DefaultType)
 	if p.CNIConfDirs == nil {
 		p.CNIConfDirs = defaultConfDirs
 	}
@@ -129,6 +122,8 @@ func (p *Program) setDefaults() {
 		p.ReadFile = os.ReadFile
 	}
 }
+
+func (p Program) name() string { return p.Identity.Program("redirect") }
 
 // clearer returns a function that clears w if that is a terminal (ECMA-48).
 func clearer(w io.Writer) func() {

@@ -166,7 +166,7 @@ func (c *common) target(ns *netnsexec.NetNS) (*target, error) {
 // explained is [common.target], which has refused pods too.
 func (c *common) explained(ns *netnsexec.NetNS) (*target, error) {
 	t := &target{mesh: c.meshes.Lookup(c.meshes.Names()[0])}
-	in := explain.Input{Subject: dialect.Subject{Pod: &corev1.Pod{}, Addrs: c.addrs}, Facts: c.Facts, Configuration: c.config}
+	in := explain.Input{Subject: dialect.Subject{Pod: &corev1.Pod{}, Addrs: c.addrs}, Facts: c.Facts, Configuration: c.config, Identity: c.Identity}
 	meshes, err := c.meshes, error(nil)
 	if c.file == "" {
 		meshes, err = c.byFlags(t, &in, ns)

@@ -4,6 +4,7 @@
 package repaircmd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
@@ -26,10 +28,8 @@ import (
 
 // Program is the repair program. The zero value is meshcni-repair with no environment, whose output is discarded.
 type Program struct {
-	// Name appears in messages, logs and metrics. Default: meshcni-repair.
-	Name string
-	// Version is printed by --version, after the name. Default: this module's.
-	Version string
+	// Identity is the product's.
+	Identity meshcni.Identity
 	// Dialects are the values of --dialect; the first is the default. Nil means those of this module.
 	Dialects []dialect.Dialect
 	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
@@ -51,10 +51,11 @@ func (p Program) Exec() {
 // for success, 1 for failure, 2 for wrong usage.
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
-	if len(p.Dialects) == 0 {
-		return cli.NoDialects(p.Stderr, p.Name)
+	if cli.Invalid(p.Stderr, p.name(), p.Identity.Validate(), cli.NoDialects(p.Dialects)) {
+		return cli.ExitFailed
 	}
 	o := &options{Program: p}
+	o.Options.Identity = p.Identity
 	c := &cobra.Command{
 		Short: "find this node's pods that started without redirection, and deal with them",
 		RunE:  func(c *cobra.Command, _ []string) error { return o.run(c) },
@@ -64,18 +65,19 @@ func (p Program) Main(ctx context.Context, args []string) int {
 	fs.StringVar(&o.metricsAddress, "metrics-address", ":15014", "address to serve /metrics on; empty for none")
 	fs.StringVar(&o.healthAddress, "health-address", ":8000", "address to serve /healthz and /readyz on; empty for none")
 	o.register(fs, p.Dialects)
-	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: c}.Run(ctx, args)
+	return cli.Program{Name: p.name(), Version: p.Identity.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: c}.Run(ctx, args)
 }
 
 func (p *Program) setDefaults() {
-	cli.Default(&p.Name, "meshcni-repair")
-	cli.Default(&p.Version, version.Long())
+	p.Identity = p.Identity.WithDefaults()
 	cli.Default(&p.Stdout, io.Discard)
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Dialects == nil {
 		p.Dialects = builtin.All()
 	}
 }
+
+func (p Program) name() string { return p.Identity.Program("repair") }
 
 // options are the settings and the flags that only this program has.
 type options struct {
@@ -99,12 +101,12 @@ func (o *options) run(c *cobra.Command) error {
 	if o.SetLog != nil {
 		o.SetLog(log)
 	}
-	log.Info("starting", "program", o.Name, "version", o.Version)
+	log.Info("starting", "program", o.name(), "version", cmp.Or(o.Program.Identity.Version, version.Long()))
 	if !o.Acts() {
 		log.Warn("repair only reports broken pods; see --repair")
 	}
-	registry := versionmetric.Registry(o.Name)
-	controller, err := o.New(Host{Dialects: o.Dialects, UserAgent: o.Name + "/" + version.String(), Metrics: registry, Log: log})
+	registry := versionmetric.Registry(o.Program.Identity, o.name())
+	controller, err := o.New(Host{Dialects: o.Dialects, UserAgent: version.Agent(o.name(), o.Program.Identity.Version), Metrics: registry, Log: log})
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
@@ -83,7 +84,7 @@ func TestUsage(t *testing.T) {
 				args = append(args, a)
 			}
 			var stdout, stderr proctest.Buffer
-			code := repaircmd.Program{Env: env(c.env), Stdout: &stdout, Stderr: &stderr, Version: "v1"}.Main(t.Context(), args)
+			code := repaircmd.Program{Env: env(c.env), Stdout: &stdout, Stderr: &stderr, Identity: meshcni.Identity{Version: "v1"}}.Main(t.Context(), args)
 			assert.Equal(t, c.code, code, stderr.String())
 			assert.Contains(t, stderr.String(), c.says)
 			if c.code == 0 {
@@ -142,7 +143,7 @@ func TestRun(t *testing.T) {
 // environment, and opens the controller by the plugin's own.
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	s, err := repaircmd.FromEnv(env(map[string]string{"MESHCNI_REPAIR_NODE_BURST": "3", "MESHCNI_REPAIR": "label", "NODE_NAME": "node-1"}))
+	s, err := repaircmd.FromEnv(meshcni.Identity{}, env(map[string]string{"MESHCNI_REPAIR_NODE_BURST": "3", "MESHCNI_REPAIR": "label", "NODE_NAME": "node-1"}))
 	require.NoError(t, err)
 	assert.Equal(t, []string{"label", "node-1"}, []string{string(s.Action), s.Node})
 	s.Action = "delete"
@@ -185,7 +186,7 @@ func TestSettings(t *testing.T) {
 // TestSeveralDialects: each has criteria of its own, one check is enough, and what has its proxy on the node needs none.
 func TestSeveralDialects(t *testing.T) {
 	t.Parallel()
-	s, err := repaircmd.FromEnv(nil)
+	s, err := repaircmd.FromEnv(meshcni.Identity{}, nil)
 	require.NoError(t, err)
 	s.Node, s.Action, s.Plugin.Dialects = "n", "delete", netconf.Dialects{"ambient", "istio", "consul"}
 	s.Plugin.Kubernetes.ExcludeNamespaces = []string{"dev"}
@@ -219,7 +220,7 @@ func TestSeveralDialects(t *testing.T) {
 // A program of another name knows the dialects that it is given, and no others.
 func TestOwnProgram(t *testing.T) {
 	t.Parallel()
-	p := repaircmd.Program{Name: "acme-repair", Version: "v9", Dialects: []dialect.Dialect{{Name: "acme", Names: redirect.Default().Names, Build: dialect.FromSchema(redirect.Schema{Defaults: redirect.Default()})}}}
+	p := repaircmd.Program{Identity: meshcni.Identity{Name: "acme", Version: "v9"}, Dialects: []dialect.Dialect{{Name: "acme", Names: redirect.Default().Names, Build: dialect.FromSchema(redirect.Schema{Defaults: redirect.Default()})}}}
 	for _, c := range []struct {
 		args []string
 		code int

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/inpod"
@@ -39,8 +40,6 @@ type Settings struct {
 	CNICacheDir string
 	// Uncaptured makes the action concern the pods that Detect finds.
 	Uncaptured bool
-	// AgentPrefix begins the names of the node agent's own pods, in Plugin.PodNamespace.
-	AgentPrefix string
 	// Plugin is the plugin's configuration. Repair uses Type, Dialects, Backend, UncapturedFamily, RefuseProxyUID, RefuseNetRaw, RunDir,
 	// PodNamespace and the namespaces that Kubernetes excludes, to decide and apply as the plugin does.
 	Plugin netconf.Config
@@ -77,22 +76,21 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.StringVar(&s.Protocol, "kubernetes-service-protocol", "https", "its protocol")
 	fs.StringVar(&s.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's credentials are")
 	fs.StringVar(&s.InstallerReadyURL, "installer-ready-url", "", "the node agent's /readyz: while it does not answer 200, nothing is deleted (default: not asked)")
-	fs.StringVar(&s.Plugin.RunDir, "run-dir", netconf.DefaultRunDir, "the plugin's run_dir, where its records of attachments are kept up to date; one that is not there has none")
+	fs.StringVar(&s.Plugin.RunDir, "run-dir", s.Identity.RunDir, "the plugin's run_dir, where its records of attachments are kept up to date; one that is not there has none")
 	fs.BoolVar(&s.Detect, "detect", true, "find pods in the mesh that started without the plugin, and say so")
 	fs.StringVar(&s.CNICacheDir, "cni-cache-dir", "/var/lib/cni", "libcni's cache, for --detect; without it the plugin's records alone tell")
-	fs.StringVar(&s.Plugin.Type, "plugin-type", netconf.DefaultType, "the plugin's name in the network's configuration, for --detect")
-	fs.StringVar(&s.Plugin.PodNamespace, "pod-namespace", netconf.DefaultPodNamespace, "the node agent's own namespace, whose pods the plugin lets through")
-	s.AgentPrefix = netconf.DefaultAgentPrefix
+	fs.StringVar(&s.Plugin.Type, "plugin-type", s.Identity.Plugin, "the plugin's name in the network's configuration, for --detect")
+	fs.StringVar(&s.Plugin.PodNamespace, "pod-namespace", s.Identity.Namespace, "the node agent's own namespace, whose pods the plugin lets through")
 	s.registerRepair(fs)
-	bindEnv(fs)
+	s.bindEnv(fs)
 }
 
-func bindEnv(fs *pflag.FlagSet) {
+func (s *Settings) bindEnv(fs *pflag.FlagSet) {
 	also := map[string][]string{"node-name": {"NODE_NAME"}}
 	for _, name := range []string{"kubernetes-service-host", "kubernetes-service-port", "kubernetes-service-protocol"} {
 		also[name] = []string{strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
 	}
-	cli.BindEnv(fs, cli.Prefix, also)
+	cli.BindEnv(fs, s.Identity.EnvPrefix, also)
 }
 
 // criteria are the texts of the flags for [repair.Criteria].
@@ -109,7 +107,7 @@ func (s *Settings) registerRepair(fs *pflag.FlagSet) {
 	fs.StringVar(&s.ExitCodes, "repair-exit-codes", "", "exit codes of that container that mean missing redirection, with commas between (default: the dialect's)")
 	fs.StringVar(&s.Message, "repair-message", "", "text that its termination message must contain (default: any)")
 	fs.StringVar(&s.Annotation, "repair-annotation", "", "annotation that a pod must have; - for none (default: the dialect's)")
-	fs.StringVar(&s.Label, "repair-label", repair.DefaultLabel+"="+repair.DefaultLabelValue, "label that the label action sets")
+	fs.StringVar(&s.Label, "repair-label", s.Identity.Key(repair.DefaultLabelName)+"="+repair.DefaultLabelValue, "label that the label action sets")
 	fs.StringVar(&s.LabelSelector, "repair-label-selector", "", "label selector for the pods to look at")
 	fs.StringVar(&s.FieldSelector, "repair-field-selector", "", "field selector for the pods to look at, such as metadata.namespace!=dev")
 	fs.StringVar(&s.ProcRoot, "repair-proc", "/proc", "proc file system in which the pods' processes are seen, such as /host/proc")
@@ -118,7 +116,7 @@ func (s *Settings) registerRepair(fs *pflag.FlagSet) {
 	fs.IntVar(&s.NodeBudget.Burst, "repair-node-burst", repair.DefaultNodeBudget.Burst, "actions at once on this node, for the pods of each namespace")
 	fs.Float64Var(&s.ClusterBudget.PerMinute, "repair-cluster-rate", 0, "deletions a minute in the whole cluster, kept in a Lease; 0 for no such bound")
 	fs.IntVar(&s.ClusterBudget.Burst, "repair-cluster-burst", repair.DefaultNodeBudget.Burst, "deletions at once in the whole cluster")
-	fs.StringVar(&s.BudgetNamespace, "repair-budget-namespace", repair.DefaultBudgetNamespace, "namespace of that Lease, meshcni-repair-budget")
+	fs.StringVar(&s.BudgetNamespace, "repair-budget-namespace", s.Identity.Namespace, "namespace of that Lease, "+s.Identity.Program("repair-budget"))
 	fs.Float64Var(&s.MaxBrokenShare, "repair-max-broken-share", repair.DefaultMaxBrokenShare, "share of a namespace's pods in the mesh on this node that may be broken, and of such namespaces; above it deleting is held back")
 	fs.IntVar(&s.MinBroken, "repair-min-broken", repair.DefaultMinBroken, "broken pods of a namespace, and such namespaces, from which on that share counts")
 	fs.DurationVar(&s.TrialInterval, "repair-trial-interval", repair.DefaultTrialInterval, "time between single deletions in a namespace while that share holds back the rest")
@@ -131,11 +129,11 @@ func (s *Settings) registerRepair(fs *pflag.FlagSet) {
 // meshcni-repair's flags, such as MESHCNI_REPAIR_NODE_RATE for
 // --repair-node-rate, and the flags' defaults for the rest. It is for agents that
 // do not have these flags. The error names every bad variable.
-func FromEnv(env func(string) (string, bool)) (Settings, error) {
-	var s Settings
+func FromEnv(of meshcni.Identity, env func(string) (string, bool)) (Settings, error) {
+	s := Settings{Options: repair.Options{Identity: of.WithDefaults()}}
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.registerRepair(fs)
-	bindEnv(fs)
+	s.bindEnv(fs)
 	return s, cli.Fill(fs, cli.Env(env))
 }
 
@@ -212,14 +210,14 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	o.Records = attachment.In(s.Plugin.RunDir)
 	if o.Detect = nil; s.Detect {
 		o.Detect = &repair.Detection{
-			CacheDir: s.CNICacheDir, AgentNamespace: s.Plugin.PodNamespace, AgentPrefix: s.AgentPrefix, Act: s.Uncaptured,
+			CacheDir: s.CNICacheDir, AgentNamespace: s.Plugin.PodNamespace, Act: s.Uncaptured,
 		}
 		if s.Plugin.Type != "" {
 			o.Detect.Types = []string{s.Plugin.Type}
 		}
 	}
 	if s.Node == "" {
-		return o, errors.New("--node-name: not set (as an environment variable: MESHCNI_NODE_NAME, from spec.nodeName)")
+		return o, errors.New("--node-name: not set (as an environment variable: " + s.Identity.Env("node-name") + ", from spec.nodeName)")
 	}
 	if s.HostRoot != "" && !filepath.IsAbs(s.HostRoot) {
 		return o, fmt.Errorf("--repair-host-root %q: not an absolute path", s.HostRoot)
@@ -246,7 +244,7 @@ func (s Settings) CriteriaOf(meshes dialect.Set) (map[string]repair.Criteria, er
 		if d.NodeProxy != nil {
 			continue
 		}
-		c, err := s.read(d)
+		c, err := s.read(s.Identity, d)
 		if err != nil {
 			return nil, err
 		}
@@ -263,8 +261,8 @@ func (s Settings) CriteriaOf(meshes dialect.Set) (map[string]repair.Criteria, er
 	return all, unchecked
 }
 
-func (f criteria) read(d dialect.Dialect) (c repair.Criteria, err error) {
-	c = repair.CriteriaFor(d)
+func (f criteria) read(of meshcni.Identity, d dialect.Dialect) (c repair.Criteria, err error) {
+	c = repair.CriteriaFor(of, d)
 	if f.InitContainer != "" {
 		c.Containers = []string{f.InitContainer}
 	}

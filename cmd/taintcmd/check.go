@@ -21,7 +21,7 @@ const checkWithin = time.Minute
 
 // check sees that a controller works.
 func (p Program) check(ctx context.Context, s *settings, _ *slog.Logger) error {
-	config, err := s.config(p.Name + "/" + version.String())
+	config, err := s.config(version.Agent(p.name(), p.Identity.Version))
 	if err != nil {
 		return err
 	}

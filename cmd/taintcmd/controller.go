@@ -50,7 +50,7 @@ func newController(config *rest.Config, s *settings, log *slog.Logger, events re
 	if err != nil {
 		return nil, err
 	}
-	return &controller{api: a, log: log, events: events, metrics: newMetrics()}, nil
+	return &controller{api: a, log: log, events: events, metrics: newMetrics(s.product)}, nil
 }
 
 // ready: one that only stands by is ready for that.

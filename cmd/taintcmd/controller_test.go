@@ -7,12 +7,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/meshcni/meshcni"
 )
 
 // Without a DaemonSet no taint is put back by design, so that no share is used up any more.
 func TestBreakerWithoutAgents(t *testing.T) {
 	t.Parallel()
-	c := &controller{log: slog.New(slog.DiscardHandler), metrics: newMetrics()}
+	c := &controller{log: slog.New(slog.DiscardHandler), metrics: newMetrics(meshcni.Identity{})}
 	w := &work{controller: c, sets: cache.NewStore(cache.MetaNamespaceKeyFunc), held: 3}
 	c.metrics.breaker.Set(1)
 	assert.Zero(t, w.once(t.Context()))

@@ -3,6 +3,7 @@ package taintcmd
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/installer/readytaint"
 )
 
@@ -17,21 +18,21 @@ type metrics struct {
 
 // Collector returns the controller's metrics before anything has happened, for what compares their names with those that alerts and
 // pages use.
-func Collector() prometheus.Collector { return newMetrics() }
+func Collector(of meshcni.Identity) prometheus.Collector { return newMetrics(of) }
 
-func newMetrics() *metrics {
+func newMetrics(of meshcni.Identity) *metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshcni_taint_nodes",
+		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: of.Metric("taint_nodes"),
 			Help: "Nodes, by state: ready, waiting (registered with the taint), gone (within the grace), tainted (again), held (over the share), outside (no agent can run there), kept-off (another taint keeps agents off)."},
 			[]string{"state"}),
-		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "meshcni_taint_changes_total",
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: of.Metric("taint_changes_total"),
 			Help: "Changes of nodes' taints (add, remove), by reason: agent-ready, no-agent, agent-gone, node-booted."}, []string{"change", "reason"}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "meshcni_taint_failures_total", Help: "Changes of nodes' taints that failed, and are tried again."}),
-		breaker:  gauge("meshcni_taint_breaker_open", "1 while nodes are not tainted because the share is used up."),
-		leader:   gauge("meshcni_taint_leader", "1 while this controller is the one that works, else 0."),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: of.Metric("taint_failures_total"), Help: "Changes of nodes' taints that failed, and are tried again."}),
+		breaker:  gauge(of.Metric("taint_breaker_open"), "1 while nodes are not tainted because the share is used up."),
+		leader:   gauge(of.Metric("taint_leader"), "1 while this controller is the one that works, else 0."),
 	}
 	for _, s := range readytaint.Standings {
 		m.nodes.WithLabelValues(string(s))

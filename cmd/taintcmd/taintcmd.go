@@ -5,6 +5,7 @@
 package taintcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/installer/readytaint"
@@ -32,10 +34,8 @@ import (
 
 // Program is the controller. The zero value is meshcni-taint with no environment, whose output is discarded.
 type Program struct {
-	// Name appears in messages, logs and metrics. Default: meshcni-taint.
-	Name string
-	// Version is printed by --version, after the name. Default: this module's.
-	Version string
+	// Identity is the product's.
+	Identity meshcni.Identity
 	// Env looks up an environment variable, like os.LookupEnv. Nil: none is set.
 	Env func(string) (string, bool)
 	// Stdout receives help and version, Stderr the log. Nil discards.
@@ -54,12 +54,14 @@ func (p Program) Exec() {
 // Main runs the program with args, which do not include the program's name, until it is done or ctx ends. It returns the exit
 // code: 0 for success, 1 for failure, 2 for wrong usage.
 func (p Program) Main(ctx context.Context, args []string) int {
-	cli.Default(&p.Name, "meshcni-taint")
-	cli.Default(&p.Version, version.Long())
+	p.Identity = p.Identity.WithDefaults()
 	cli.Default(&p.Stdout, io.Discard)
 	cli.Default(&p.Stderr, io.Discard)
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }
+	}
+	if cli.Invalid(p.Stderr, p.name(), p.Identity.Validate()) {
+		return cli.ExitFailed
 	}
 	root := &cobra.Command{Short: "keep pods off nodes whose agent is not ready, by a taint"}
 	for _, c := range []struct {
@@ -73,11 +75,14 @@ func (p Program) Main(ctx context.Context, args []string) int {
 	} {
 		root.AddCommand(p.command(&cobra.Command{Use: c.name, Short: c.short}, c.declare, c.do))
 	}
-	return cli.Program{Name: p.Name, Version: p.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)
+	return cli.Program{Name: p.name(), Version: p.Identity.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)
 }
+
+func (p Program) name() string { return p.Identity.Program("taint") }
 
 // settings are the flags.
 type settings struct {
+	product meshcni.Identity
 	repaircmd.API
 	kubeconfig string
 
@@ -92,9 +97,9 @@ type settings struct {
 
 // command completes one.
 func (p Program) command(c *cobra.Command, declare func(*settings, *pflag.FlagSet), do func(context.Context, *settings, *slog.Logger) error) *cobra.Command {
-	s, fs := &settings{}, c.Flags()
+	s, fs := &settings{product: p.Identity}, c.Flags()
 	fs.SortFlags = false
-	fs.StringVar(&s.key, "taint-key", readytaint.Key, "the taint's key; its effect is NoSchedule")
+	fs.StringVar(&s.key, "taint-key", p.Identity.Taint(), "the taint's key; its effect is NoSchedule")
 	fs.Var(cli.List(&s.alsoRemove, "a,b"), "also-remove", "keys of others' taints that are removed with it, and never put back, such as cni.istio.io/not-ready")
 	fs.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig to use instead of the pod's service account")
 	fs.StringVar(&s.Host, "kubernetes-service-host", "", "the API server, where there is no kubeconfig")
@@ -120,7 +125,7 @@ func (p Program) command(c *cobra.Command, declare func(*settings, *pflag.FlagSe
 		return do(c.Context(), s, log)
 	}
 	declare(s, fs)
-	cli.BindEnv(fs, cli.Prefix, map[string][]string{
+	cli.BindEnv(fs, p.Identity.EnvPrefix, map[string][]string{
 		"pod-namespace": {"POD_NAMESPACE"}, "identity": {"POD_NAME"}, "kubernetes-service-host": {"KUBERNETES_SERVICE_HOST"},
 		"kubernetes-service-port": {"KUBERNETES_SERVICE_PORT"}, "kubernetes-service-protocol": {"KUBERNETES_SERVICE_PROTOCOL"},
 	})
@@ -140,9 +145,9 @@ func (s *settings) registerRun(fs *pflag.FlagSet) {
 // registerCluster declares the flags that say where the agents and the Lease are.
 func (s *settings) registerCluster(fs *pflag.FlagSet) {
 	fs.StringVar(&s.namespace, "pod-namespace", "", "the agents' namespace, and that of the Lease")
-	fs.StringVar(&s.daemonSet, "daemonset-name", "meshcni-node", "the agents' DaemonSet, which says on which nodes they belong; while there is none, nothing is changed")
-	fs.StringVar(&s.selector, "agent-selector", "app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node", "labels of the agents' pods")
-	fs.StringVar(&s.lease, "lease-name", "meshcni-taint", "the Lease by which one of several controllers is the one that works")
+	fs.StringVar(&s.daemonSet, "daemonset-name", s.product.Agent, "the agents' DaemonSet, which says on which nodes they belong; while there is none, nothing is changed")
+	fs.StringVar(&s.selector, "agent-selector", s.product.AgentSelector, "labels of the agents' pods")
+	fs.StringVar(&s.lease, "lease-name", s.product.Program("taint"), "the Lease by which one of several controllers is the one that works")
 }
 
 // validate returns everything that is wrong with the flags that a command has.
@@ -196,17 +201,17 @@ func (s *settings) config(agent string) (config *rest.Config, err error) {
 
 // run is the controller.
 func (p Program) run(ctx context.Context, s *settings, log *slog.Logger) error {
-	log.Info("starting", "program", p.Name, "version", p.Version)
-	config, err := s.config(p.Name + "/" + version.String())
+	log.Info("starting", "program", p.name(), "version", cmp.Or(p.Identity.Version, version.Long()))
+	config, err := s.config(version.Agent(p.name(), p.Identity.Version))
 	if err != nil {
 		return err
 	}
-	registry := versionmetric.Registry(p.Name)
+	registry := versionmetric.Registry(p.Identity, p.name())
 	events, stop := nodeevents.Source{
-		Config: func() (*rest.Config, error) { return config, nil }, Component: p.Name, Log: log,
+		Config: func() (*rest.Config, error) { return config, nil }, Component: p.name(), Log: log,
 	}.Start()
 	defer stop()
-	c, err := newController(config, s, log, events.Recorder(p.Name))
+	c, err := newController(config, s, log, events.Recorder(p.name()))
 	if err != nil {
 		return err
 	}
@@ -228,7 +233,7 @@ const removeWithin = time.Minute
 func (p Program) remove(ctx context.Context, s *settings, log *slog.Logger) error {
 	ctx, stop := context.WithTimeout(ctx, removeWithin)
 	defer stop()
-	config, err := s.config(p.Name + "/" + version.String())
+	config, err := s.config(version.Agent(p.name(), p.Identity.Version))
 	if err != nil {
 		return err
 	}

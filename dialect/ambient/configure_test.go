@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -18,7 +19,7 @@ import (
 // TestConfigure: each key of the configuration reaches the dialect.
 func TestConfigure(t *testing.T) {
 	configured := func(text string) (dialect.Dialect, error) {
-		c, _, err := netconf.Parse([]byte(`{"ambient": ` + text + `}`))
+		c, _, err := netconf.Parse([]byte(`{"ambient": `+text+`}`), meshcni.Identity{})
 		require.NoError(t, err)
 		set, err := dialect.Configure([]dialect.Dialect{ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})}, c)
 		return *set.Lookup("ambient"), err

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/image"
@@ -53,14 +54,13 @@ func TestEmbeddedAgent(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(account, "ca.crt"), ca, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(account, "token"), []byte(kubetest.AdminToken), 0o600))
 	var log proctest.Buffer
-	o := nodeagent.Options{Name: "acme-node", Dialects: []dialect.Dialect{acme()}, Config: nodeagent.DefaultConfig(), Log: slog.New(slog.NewJSONHandler(&log, nil))}
+	o := nodeagent.Options{Dialects: []dialect.Dialect{acme()}, Config: nodeagent.DefaultConfig(meshcni.Identity{Name: "acme"}), Log: slog.New(slog.NewJSONHandler(&log, nil))}
 	o.API, err = c.Server.Config(kubetest.AdminToken)
 	require.NoError(t, err)
 	a := &o.Config
 	a.Node, a.KubernetesHost, a.KubernetesPort = nodeName, c.Server.Address().Addr().String(), strconv.Itoa(int(c.Server.Address().Port()))
 	a.BinSourceDir, a.CNIBinDirs, a.CNIConfDir, a.CNICacheDir = filepath.Dir(image.AcmePlugin()), []string{containerd.CNIBinDir}, containerd.CNIConfDir, containerd.CNICache
-	a.RunDir, a.ServiceAccountDir, a.PluginServiceAccount, a.HealthAddress, a.MetricsAddress = "/var/run/acme-cni", account, "", "", ""
-	a.Plugin.Type, a.Plugin.PodNamespace, a.Plugin.Dialects, a.AgentPrefix = "acme-cni", "acme-system", []string{"acme"}, "acme-node-"
+	a.ServiceAccountDir, a.PluginServiceAccount, a.HealthAddress, a.MetricsAddress, a.Plugin.Dialects = account, "", "", "", []string{"acme"}
 	a.UninstallOnExit = nodeagent.OnExitUninstall
 	agent, err := nodeagent.New(o)
 	require.NoError(t, err)

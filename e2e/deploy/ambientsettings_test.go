@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"os"
 	"path/filepath"
@@ -53,7 +54,7 @@ func TestAmbientDefaults(t *testing.T) {
 	c, _, err := netconf.Parse([]byte(`{"ambient": {"enablement_selectors": [
 		{"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
 		{"podSelector": {"matchExpressions": [{"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["none"]}]},
-		 "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]}}`))
+		 "namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]}}`), meshcni.Identity{})
 	require.NoError(t, err)
 	set, err := dialect.Configure(builtin.All(), c)
 	require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 )
 
@@ -51,7 +52,7 @@ func TestEveryValueIsExplained(t *testing.T) {
 			said[m[1]] = above
 		}
 	}
-	byDefault, err := repaircmd.FromEnv(nil)
+	byDefault, err := repaircmd.FromEnv(meshcni.Identity{}, nil)
 	require.NoError(t, err)
 	for name, value := range map[string]any{
 		"nodeRate": byDefault.NodeBudget.PerMinute, "nodeBurst": byDefault.NodeBudget.Burst, "clusterBurst": byDefault.ClusterBudget.Burst,

@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -155,7 +156,7 @@ func TestTheAgentTakesEverySetting(t *testing.T) {
 func sameSettings(t testing.TB, m *machine, want map[string]any) {
 	t.Helper()
 	entry := m.entry()
-	got, unknown, err := netconf.Parse(entry)
+	got, unknown, err := netconf.Parse(entry, meshcni.Identity{})
 	require.NoError(t, err)
 	assert.Empty(t, unknown)
 	if slices.Contains(m.c.Args, "--plugin-config=/etc/meshcni/plugin.json") {

@@ -10,9 +10,9 @@ import (
 )
 
 var acmePlugin = plugin.Plugin{
-	Dialects:    []dialect.Dialect{acme.New()},
-	AgentPrefix: acme.AgentPrefix,
-	OpenPods:    plugin.PodsFrom(kubepod.Open),
+	Identity: acme.Identity,
+	Dialects: []dialect.Dialect{acme.New()},
+	OpenPods: plugin.PodsFrom(kubepod.Open),
 }
 
 func main() { acmePlugin.Exec() }

@@ -20,13 +20,11 @@ import (
 )
 
 func options(env func(string) string, log *slog.Logger) nodeagent.Options {
-	c := nodeagent.DefaultConfig()
+	c := nodeagent.DefaultConfig(acme.Identity)
 	c.Node, c.KubernetesHost, c.KubernetesPort = env("NODE_NAME"), env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")
-	c.BinSourceDir, c.RunDir, c.AgentPrefix = "/opt/acme/bin", "/var/run/acme-cni", acme.AgentPrefix
-	c.Plugin.Type, c.Plugin.PodNamespace, c.Plugin.ReadyWithoutAgent = "acme-cni", "acme-system", true
-	c.Plugin.Dialects, c.PluginServiceAccount = []string{"acme"}, "acme-plugin"
+	c.Plugin.Dialects, c.Plugin.ReadyWithoutAgent = []string{"acme"}, true
 	c.MetricsAddress, c.HealthAddress = "", "" // run serves
-	return nodeagent.Options{Name: "acme-node", Version: "v1.0.0", Dialects: []dialect.Dialect{acme.New()}, Config: c, Log: log}
+	return nodeagent.Options{Dialects: []dialect.Dialect{acme.New()}, Config: c, Log: log}
 }
 
 // run runs the agent, what it serves, and a controller beside it, until the context ends.

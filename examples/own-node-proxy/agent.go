@@ -5,9 +5,9 @@ package ownnodeproxy
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -40,7 +40,5 @@ func Dialect() dialect.Dialect {
 // mesh's plugin, which is a plugin.Plugin with the same dialect, and serves its socket; it watches the node's pods, keeps
 // their namespaces, and hands them to the gateway. Nothing else is to be written.
 func Agent(g *Gateway) nodecmd.Program {
-	c := installer.Default()
-	c.RunDir, c.AgentPrefix, c.Plugin.Type = "/var/run/gateway-cni", "gateway-node-", "gateway-cni"
-	return nodecmd.Program{Name: "gateway-node", Dialects: []dialect.Dialect{Dialect()}, Config: c, NodeProxy: g}
+	return nodecmd.Program{Identity: meshcni.Identity{Name: "gateway"}, Dialects: []dialect.Dialect{Dialect()}, NodeProxy: g}
 }

@@ -10,7 +10,7 @@ import (
 
 // On a node, the entry of type acme-cni in the network configuration gives the settings that no flag does.
 var program = redirectcmd.Program{
-	Name: "acme-redirect", Version: "v1.0.0", PluginType: "acme-cni", Dialects: []dialect.Dialect{acme.New()},
+	Identity: acme.Identity, Dialects: []dialect.Dialect{acme.New()},
 }
 
 func main() { program.Exec() }

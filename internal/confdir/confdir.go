@@ -9,11 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // Entry is [netconf.Find] in a directory.
-func Entry(dir string, types []string) (netconf.Entry, error) {
+func Entry(dir string, of meshcni.Identity, types []string) (netconf.Entry, error) {
 	fsys, done, err := Open(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -22,7 +23,7 @@ func Entry(dir string, types []string) (netconf.Entry, error) {
 		return netconf.Entry{}, fmt.Errorf("read the installed configuration in %s: %w", dir, err)
 	}
 	defer done()
-	return netconf.Find(fsys, dir, types)
+	return netconf.Find(fsys, dir, of, types)
 }
 
 // hostPrefix is the place of the host's directories in containers. There an absolute link leads elsewhere than on the host.

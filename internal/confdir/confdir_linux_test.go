@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/conflist"
 )
 
@@ -59,15 +60,15 @@ func TestLinksInAContainer(t *testing.T) {
 func TestWhatWouldBlock(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "10-pipe.conflist"), 0o600))
-	_, err := Entry(dir, []string{"meshcni"})
+	_, err := Entry(dir, meshcni.Identity{}, []string{"meshcni"})
 	require.ErrorContains(t, err, "not a regular file")
 	require.NoError(t, os.Remove(filepath.Join(dir, "10-pipe.conflist")))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "10-huge.conflist"), make([]byte, maxConfig+1), 0o600))
-	_, err = Entry(dir, []string{"meshcni"})
+	_, err = Entry(dir, meshcni.Identity{}, []string{"meshcni"})
 	require.ErrorContains(t, err, "larger than 2 MiB")
 	require.NoError(t, os.Remove(filepath.Join(dir, "10-huge.conflist")))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "10-k8s.conflist"), []byte(list), 0o600))
-	e, err := Entry(dir, []string{"meshcni"})
+	e, err := Entry(dir, meshcni.Identity{}, []string{"meshcni"})
 	require.NoError(t, err)
 	assert.Equal(t, "kuma", e.Dialects.String())
 	assert.Equal(t, filepath.Join(dir, "10-k8s.conflist"), e.File)

@@ -11,13 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
 // pluginKeys is the table of the plugin's keys, each with its default, and the agent's flag that says what it does.
 func pluginKeys(t *testing.T, agents []flagHelp) string {
 	t.Helper()
-	plain, _, err := netconf.Parse([]byte(`{"cniVersion": "1.0.0", "name": "pods", "type": "meshcni"}`))
+	plain, _, err := netconf.Parse([]byte(`{"cniVersion": "1.0.0", "name": "pods", "type": "meshcni"}`), meshcni.Identity{})
 	require.NoError(t, err)
 	keys := append(keysOf(t, "", reflect.ValueOf(plain)), keysOf(t, "kubernetes.", reflect.ValueOf(plain.Kubernetes))...)
 	var b strings.Builder

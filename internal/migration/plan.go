@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -81,7 +82,7 @@ const (
 
 // Entry is the plugin's configuration under the values.
 func (p Plan) Entry() (netconf.Config, error) {
-	c, _, err := netconf.Parse(p.ambientEntry())
+	c, _, err := netconf.Parse(p.ambientEntry(), meshcni.Identity{})
 	if err != nil {
 		return c, fmt.Errorf("the values for ambient mode: %w", err)
 	}

@@ -9,6 +9,7 @@
 package version
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -55,6 +56,12 @@ func String() string {
 func Get() Info {
 	build, _ := debug.ReadBuildInfo()
 	return from(build, version, commit, date)
+}
+
+// Agent returns what a program calls itself in requests. Its version is the first word of that given, or this module's.
+func Agent(program, given string) string {
+	given, _, _ = strings.Cut(given, " ")
+	return program + "/" + cmp.Or(given, String())
 }
 
 // Long returns the version and its origin in one line:

@@ -6,22 +6,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/version"
 )
 
-// Registry returns a registry with the program's [Collector] and the metrics of the Go runtime and of the process.
-func Registry(program string) *prometheus.Registry {
+// Registry returns a registry with the [Collector] of a product's program and the metrics of the Go runtime and of the process.
+func Registry(of meshcni.Identity, program string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(Collector(program), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(Collector(of, program), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
-// Collector returns the gauge meshcni_build_info, which is always 1, with the labels
+// Collector returns the gauge build_info of a product, which is always 1, with the labels
 // program, version, revision (the commit, empty if unknown) and goversion.
-func Collector(program string) prometheus.Collector {
+func Collector(of meshcni.Identity, program string) prometheus.Collector {
 	i := version.Get()
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "meshcni_build_info",
+		Name: of.Metric("build_info"),
 		Help: "Always 1; the labels say which build of which program serves these metrics.",
 		ConstLabels: prometheus.Labels{
 			"program": program, "version": i.Version, "revision": i.Commit, "goversion": i.Go,

@@ -9,13 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/versionmetric"
 )
 
 func TestCollector(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(versionmetric.Collector("meshcni-node"))
+	reg.MustRegister(versionmetric.Collector(meshcni.Identity{}, "meshcni-node"))
 	scraped := httptest.NewRecorder()
 	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(scraped, httptest.NewRequest("GET", "/metrics", nil))
 	i := version.Get()

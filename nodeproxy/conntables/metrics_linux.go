@@ -3,31 +3,38 @@ package conntables
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/status"
 )
 
 // maxNamed bounds the pods that the metrics name: a node's are up to some hundred, and in a cluster each would be a series.
 const maxNamed = 10
 
-const prefix = "meshcni_conntrack_"
+// descriptions are of the metrics, by which a scrape knows them.
+type descriptions struct{ limit, fullest, fill, pods, dropped *prometheus.Desc }
 
-var (
-	limitDesc = prometheus.NewDesc(prefix+"limit",
-		"How many connections the kernel tracks for one pod (nf_conntrack_max). 0: any number, or nothing is tracked. No series while it cannot be read.", nil, nil)
-	fullestDesc = prometheus.NewDesc(prefix+"fullest_entries",
-		"Tracked connections of the pod in the mesh that has the most. No series while no pod's can be read.", nil, nil)
-	fillDesc = prometheus.NewDesc(prefix+"fill_ratio",
-		"How full the connection tracking tables of the fullest pods in the mesh are: 1 is full. Only from half full on, and ten pods at most.",
-		[]string{"pod_namespace", "pod_name"}, nil)
-	podsDesc = prometheus.NewDesc(prefix+"pods",
-		"Pods in the mesh, by how full their connection tracking tables are: below-half, half, nearly-full (from 90 % on), or unread.", []string{"fill"}, nil)
-	droppedDesc = prometheus.NewDesc(prefix+"dropped_packets_total",
-		"Packets that the connection tracking of pods in the mesh has dropped since each pod's start: where a table is full, the first of each new connection. No series while no pod's can be read.", nil, nil)
-)
+func describe(of meshcni.Identity) descriptions {
+	describe := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(of.Metric("conntrack_"+name), help, labels, nil)
+	}
+	return descriptions{
+		limit: describe("limit",
+			"How many connections the kernel tracks for one pod (nf_conntrack_max). 0: any number, or nothing is tracked. No series while it cannot be read."),
+		fullest: describe("fullest_entries",
+			"Tracked connections of the pod in the mesh that has the most. No series while no pod's can be read."),
+		fill: describe("fill_ratio",
+			"How full the connection tracking tables of the fullest pods in the mesh are: 1 is full. Only from half full on, and ten pods at most.",
+			"pod_namespace", "pod_name"),
+		pods: describe("pods",
+			"Pods in the mesh, by how full their connection tracking tables are: below-half, half, nearly-full (from 90 % on), or unread.", "fill"),
+		dropped: describe("dropped_packets_total",
+			"Packets that the connection tracking of pods in the mesh has dropped since each pod's start: where a table is full, the first of each new connection. No series while no pod's can be read."),
+	}
+}
 
 // Describe implements [prometheus.Collector].
 func (t *Tables) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{limitDesc, fullestDesc, fillDesc, podsDesc, droppedDesc} {
+	for _, d := range []*prometheus.Desc{t.desc.limit, t.desc.fullest, t.desc.fill, t.desc.pods, t.desc.dropped} {
 		ch <- d
 	}
 }
@@ -39,7 +46,7 @@ func (t *Tables) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	if !r.noLimit {
-		gauge(limitDesc, float64(r.Limit))
+		gauge(t.desc.limit, float64(r.Limit))
 	}
 	fullest := 0
 	pods := map[string]int{"below-half": 0, "half": 0, "nearly-full": 0, "unread": r.Unread}
@@ -57,18 +64,18 @@ func (t *Tables) Collect(ch chan<- prometheus.Metric) {
 		name := status.ID{Namespace: table.Pod.Namespace, Name: table.Pod.Name}
 		if fill != "below-half" && len(named) < maxNamed && !named[name] {
 			named[name] = true
-			gauge(fillDesc, float64(table.Entries)/float64(table.Limit), table.Pod.Namespace, table.Pod.Name)
+			gauge(t.desc.fill, float64(table.Entries)/float64(table.Limit), table.Pod.Namespace, table.Pod.Name)
 		}
 	}
 	for fill, n := range pods {
-		gauge(podsDesc, float64(n), fill)
+		gauge(t.desc.pods, float64(n), fill)
 	}
 	if r.noLimit || len(r.Tables) == 0 && r.Unread > 0 {
 		return
 	}
-	gauge(fullestDesc, float64(fullest))
+	gauge(t.desc.fullest, float64(fullest))
 	t.mu.Lock()
 	dropped := t.dropped
 	t.mu.Unlock()
-	ch <- prometheus.MustNewConstMetric(droppedDesc, prometheus.CounterValue, float64(dropped))
+	ch <- prometheus.MustNewConstMetric(t.desc.dropped, prometheus.CounterValue, float64(dropped))
 }

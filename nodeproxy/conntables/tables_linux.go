@@ -12,12 +12,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/status"
 )
 
 // Options configures [Tables]. Pods is required.
 type Options struct {
+	// Identity is the product's, for the names of metrics.
+	Identity meshcni.Identity
 	// Pods returns the pods to look at, by the UIDs that the runtime knows them by. It is called without a lock.
 	Pods func() []status.ID
 	// ProcRoot is a proc file system that shows the pods' processes. Empty means /proc.
@@ -85,6 +88,7 @@ func (r Reading) Nearly() []Table {
 // Tables reads the tables of a node's pods. Make one with [New]. Its methods are safe for concurrent use.
 type Tables struct {
 	o       Options
+	desc    descriptions
 	now     func() time.Time
 	netlink bool // even where the kernel shows the file; for tests
 
@@ -111,7 +115,7 @@ func New(o Options) *Tables {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Tables{o: o, now: time.Now, found: map[string]sought{}}
+	return &Tables{o: o, desc: describe(o.Identity), now: time.Now, found: map[string]sought{}}
 }
 
 // Recent is [Tables.Read], unless the last reading is less than ten seconds old: it then returns that.

@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
@@ -128,7 +129,7 @@ func configure(text json.RawMessage) (dialect.Set, error) {
 	if err != nil {
 		return dialect.Set{}, err
 	}
-	config, _, err := netconf.Parse(text)
+	config, _, err := netconf.Parse(text, meshcni.Identity{})
 	errs := []error{err}
 	meshes, err := dialect.Configure(builtin.All(), config)
 	return meshes, errors.Join(append(errs, err)...)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -14,7 +15,7 @@ func TestAmbient(t *testing.T) {
 	const text = `{"dns_capture":false,"ipv6":true,"enablement_selectors":[` +
 		`{"podSelector":{"matchLabels":{"tier":"web"}},"namespaceSelector":{"matchExpressions":[{"key":"team","operator":"In","values":["a","b"]}]}},{}],` +
 		`"probe_ipv4":"198.18.0.1","probe_ipv6":"2001:db8::7"}`
-	c, unknown, err := netconf.Parse([]byte(`{"type": "meshcni", "ambient": ` + text + `}`))
+	c, unknown, err := netconf.Parse([]byte(`{"type": "meshcni", "ambient": `+text+`}`), meshcni.Identity{})
 	require.NoError(t, err)
 	assert.Empty(t, unknown)
 	assert.Equal(t, netconf.Ambient{
@@ -29,16 +30,16 @@ func TestAmbient(t *testing.T) {
 	}, c.Ambient)
 	assert.Equal(t, netip.MustParseAddr("198.18.0.1"), c.Ambient.ProbeIPv4.Netip())
 
-	again, _, err := netconf.Parse(c.Marshal())
+	again, _, err := netconf.Parse(c.Marshal(), meshcni.Identity{})
 	require.NoError(t, err)
 	assert.Equal(t, c.Ambient, again.Ambient)
 
 	// No selector and no selectors are not the same.
 	for given, want := range map[string]netconf.Selectors{`{"enablement_selectors": []}`: {}, `{"enablement_selectors": null}`: nil, `{}`: nil, `null`: nil} {
-		c, _, err := netconf.Parse([]byte(`{"ambient": ` + given + `}`))
+		c, _, err := netconf.Parse([]byte(`{"ambient": `+given+`}`), meshcni.Identity{})
 		require.NoError(t, err)
 		assert.Equal(t, want, c.Ambient.EnablementSelectors, given)
-		again, _, err := netconf.Parse(c.Marshal())
+		again, _, err := netconf.Parse(c.Marshal(), meshcni.Identity{})
 		require.NoError(t, err)
 		assert.Equal(t, want, again.Ambient.EnablementSelectors, given)
 		assert.Equal(t, want == nil, c.Ambient.IsZero())
@@ -50,7 +51,7 @@ func TestAmbient(t *testing.T) {
 func TestAmbientMistakes(t *testing.T) {
 	_, unknown, err := netconf.Parse([]byte(`{"ambient": {"dns_capture": "yes", "ipv6": 1, "probe_ipv4": "1.2.3", "probe_ipv6": "fe80::1%eth0", "dnsCapture": true,
 		"enablement_selectors": [{"podSelectors": {}, "namespaceSelector": {"matchLabels": {"a": 1}, "matchExpression": []}},
-			{"podSelector": {"matchExpressions": [{"key": "a", "operater": "In"}]}}, {"podSelector": []}]}}`))
+			{"podSelector": {"matchExpressions": [{"key": "a", "operater": "In"}]}}, {"podSelector": []}]}}`), meshcni.Identity{})
 	for _, want := range []string{
 		`ambient.dns_capture: want true or false, not "yes"`, `ambient.ipv6: want true or false, not 1`,
 		`ambient.probe_ipv4: "1.2.3" is not an IP address`, `ambient.probe_ipv6: "fe80::1%eth0" is not an IP address: it has a zone`,
@@ -63,7 +64,7 @@ func TestAmbientMistakes(t *testing.T) {
 	}
 	assert.Equal(t, []string{"ambient.dnsCapture"}, unknown)
 	for _, list := range []string{`{}`, `"a"`, `[1]`, `[null]`} {
-		_, _, err := netconf.Parse([]byte(`{"ambient": {"enablement_selectors": ` + list + `}}`))
+		_, _, err := netconf.Parse([]byte(`{"ambient": {"enablement_selectors": `+list+`}}`), meshcni.Identity{})
 		assert.ErrorContains(t, err, "ambient.enablement_selectors: want a list of objects", list)
 	}
 	var s netconf.Selectors

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/conflist"
 )
 
@@ -36,8 +37,8 @@ func (e *NoEntryError) Error() string { return e.Why }
 
 // Find returns the entry of one of the types in a directory of network configurations, whose path is for messages. If there is none,
 // errors.As finds a *[NoEntryError]. If a file that may have it cannot be read, it is another error.
-func Find(fsys fs.FS, dir string, types []string) (Entry, error) {
-	e, err := find(fsys, dir, types)
+func Find(fsys fs.FS, dir string, of meshcni.Identity, types []string) (Entry, error) {
+	e, err := find(fsys, dir, of, types)
 	var none *NoEntryError
 	if err != nil && !errors.As(err, &none) {
 		err = fmt.Errorf("read the installed configuration in %s: %w", dir, err)
@@ -45,7 +46,7 @@ func Find(fsys fs.FS, dir string, types []string) (Entry, error) {
 	return e, err
 }
 
-func find(fsys fs.FS, dir string, types []string) (Entry, error) {
+func find(fsys fs.FS, dir string, of meshcni.Identity, types []string) (Entry, error) {
 	first, err := conflist.Primary(fsys)
 	var network *conflist.NoNetworkError
 	switch {
@@ -55,7 +56,7 @@ func find(fsys fs.FS, dir string, types []string) (Entry, error) {
 		return Entry{}, err
 	}
 	if p, ok := ofTypes(first.File, types); ok {
-		return entryOf(path.Join(dir, first.Name), first.File, p)
+		return entryOf(path.Join(dir, first.Name), first.File, p, of)
 	}
 	names, err := elsewhere(fsys, first.Name, types)
 	switch {
@@ -71,7 +72,7 @@ func find(fsys fs.FS, dir string, types []string) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	e, err := FindIn(path.Join(dir, names[0]), data, types)
+	e, err := FindIn(path.Join(dir, names[0]), data, of, types)
 	e.Loaded = path.Join(dir, first.Name)
 	return e, err
 }
@@ -108,7 +109,7 @@ func elsewhere(fsys fs.FS, loaded string, types []string) (names []string, err e
 
 // FindIn returns the entry of one of the types in a network configuration; a configuration of a single plugin is the entry,
 // whatever its type. If there is none, errors.As finds a *[NoEntryError]. The path is for messages.
-func FindIn(path string, data []byte, types []string) (Entry, error) {
+func FindIn(path string, data []byte, of meshcni.Identity, types []string) (Entry, error) {
 	f, err := conflist.Parse(data)
 	if err != nil {
 		return Entry{}, fmt.Errorf("read the configuration %s: %w", path, err)
@@ -116,9 +117,9 @@ func FindIn(path string, data []byte, types []string) (Entry, error) {
 	p, ok := ofTypes(f, types)
 	switch {
 	case ok:
-		return entryOf(path, f, p)
+		return entryOf(path, f, p, of)
 	case !f.IsList():
-		return entryOf(path, f, f.Plugins()[0])
+		return entryOf(path, f, f.Plugins()[0], of)
 	}
 	return Entry{}, &NoEntryError{Why: fmt.Sprintf("%s has no entry of type %s", path, strings.Join(types, " or "))}
 }
@@ -131,8 +132,8 @@ func ofTypes(f *conflist.File, types []string) (conflist.Plugin, bool) {
 	return conflist.Plugin{}, false
 }
 
-func entryOf(path string, f *conflist.File, p conflist.Plugin) (Entry, error) {
-	c, unknown, err := Parse(p.Raw)
+func entryOf(path string, f *conflist.File, p conflist.Plugin, of meshcni.Identity) (Entry, error) {
+	c, unknown, err := Parse(p.Raw, of)
 	if err != nil {
 		err = fmt.Errorf("%s, entry of type %s, with which no pod starts: %w", path, p.Type, err)
 	}

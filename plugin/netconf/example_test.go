@@ -6,6 +6,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -16,7 +17,7 @@ func Example() {
 		AddDeadline: netconf.Duration(time.Minute), ReadyWithoutAgent: true,
 	}.Marshal()
 	fmt.Printf("%s", entry)
-	read, unknown, err := netconf.Parse(entry)
+	read, unknown, err := netconf.Parse(entry, meshcni.Identity{})
 	fmt.Println(read.AddDeadline, read.LogLevel.Level(), unknown, err)
 	// Output:
 	// {
@@ -45,9 +46,9 @@ func ExampleFind() {
 		"10-k8s.conflist": {Data: []byte(`{"cniVersion": "1.0.0", "name": "k8s", "plugins": [{"type": "bridge"}, {"type": "meshcni", "dialect": "kuma"}]}`)},
 		"20-old.conflist": {Data: []byte(`{"cniVersion": "1.0.0", "name": "old", "plugins": [{"type": "meshcni"}]}`)},
 	}
-	e, err := netconf.Find(node, "/etc/cni/net.d", []string{"meshcni"})
+	e, err := netconf.Find(node, "/etc/cni/net.d", meshcni.Identity{}, []string{"meshcni"})
 	fmt.Println(e.File, e.Dialects, err)
-	_, err = netconf.Find(node, "/etc/cni/net.d", []string{"other"})
+	_, err = netconf.Find(node, "/etc/cni/net.d", meshcni.Identity{}, []string{"other"})
 	var none *netconf.NoEntryError
 	fmt.Println(errors.As(err, &none), err)
 	// Output:

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -16,18 +17,18 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"ambient":{"dns_capture":true,"ipv6":null,"enablement_selectors":[{"podSelector":{"matchLabels":{"a":"b"}}},{}],"probe_ipv6":"::ffff:1.2.3.4"}}`))
 	f.Add([]byte(`{"ambient":{"enablement_selectors":[{"namespaceSelector":{"matchLabels":{},"matchExpressions":[{"key":"a","operator":"In","values":[]}]}}]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		c, _, err := netconf.Parse(text)
+		c, _, err := netconf.Parse(text, meshcni.Identity{})
 		require.Positive(t, c.AddDeadline)
 		require.NotEmpty(t, c.RunDir)
 		if err != nil {
 			return
 		}
-		again, unknown, err := netconf.Parse(c.Marshal())
+		again, unknown, err := netconf.Parse(c.Marshal(), meshcni.Identity{})
 		require.NoError(t, err)
 		require.Empty(t, unknown)
 		c.Annotations, c.PrevResult = nil, nil // the runtime's
 		if c.Type == "" {
-			c.Type = netconf.DefaultType
+			c.Type = "meshcni"
 		}
 		if c.Kubernetes.ExcludeNamespaces == nil {
 			c.Kubernetes.ExcludeNamespaces = []string{}

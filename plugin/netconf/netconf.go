@@ -2,7 +2,7 @@
 // them.
 //
 // An installer fills in a [Config] and writes it with [Config.Marshal]. The plugin reads it back with [Parse]. The package
-// needs only the standard library and this module's package redirect.
+// needs only the standard library, this module's root and its package redirect.
 package netconf
 
 import (
@@ -17,29 +17,23 @@ import (
 	"strings"
 	"time"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/redirect"
 )
 
 // Defaults of [Config].
 const (
-	DefaultType         = "meshcni"
-	DefaultAgent        = AgentPrefer
-	DefaultBackend      = Backend("auto")
-	DefaultLogLevel     = LogLevel("info")
-	DefaultRunDir       = "/var/run/meshcni"
-	DefaultPodNamespace = "meshcni-system"
-	DefaultAddDeadline  = Duration(30 * time.Second)
-	DefaultKubeconfig   = DefaultRunDir + "/" + KubeconfigName
-	DefaultCNIBinDir    = "/opt/cni/bin"
+	DefaultAgent       = AgentPrefer
+	DefaultBackend     = Backend("auto")
+	DefaultLogLevel    = LogLevel("info")
+	DefaultAddDeadline = Duration(30 * time.Second)
+	DefaultCNIBinDir   = "/opt/cni/bin"
 )
 
 // What the plugin and its agent agree on apart from the keys.
 const (
 	// DefaultDialect is the dialect of an entry that names none.
 	DefaultDialect = "istio"
-	// DefaultAgentPrefix begins the names of the agent's own pods. The plugin always lets them through when they are in
-	// pod_namespace.
-	DefaultAgentPrefix = "meshcni-node-"
 	// KubeconfigName is the file in run_dir that holds the plugin's credentials.
 	KubeconfigName = "kubeconfig"
 	// LogSocketName is the unixgram socket in run_dir on which the agent receives the plugin's log. One datagram holds one
@@ -57,7 +51,7 @@ type Config struct {
 	// be chained.
 	CNIVersion string `json:"cniVersion,omitempty"`
 	Name       string `json:"name,omitempty"`
-	// Type is the plugin's file name. Default: DefaultType.
+	// Type is the plugin's file name. Default: the identity's Plugin.
 	Type string `json:"type"`
 	// Dialects name the meshes, of which the first that selects a pod has it. Default: the plugin's own choice.
 	Dialects Dialects `json:"dialect,omitempty"`
@@ -67,9 +61,9 @@ type Config struct {
 	Backend Backend `json:"backend"`
 	// LogLevel is the lowest level that is logged. Default: DefaultLogLevel.
 	LogLevel LogLevel `json:"log_level"`
-	// RunDir holds the plugin's log and records, and the agent's sockets. Default: DefaultRunDir.
+	// RunDir holds the plugin's log and records, and the agent's sockets. Default: the identity's.
 	RunDir string `json:"run_dir"`
-	// PodNamespace is the namespace of the agent's own pods. Default: DefaultPodNamespace.
+	// PodNamespace is the namespace of the agent's own pods. Default: the identity's Namespace.
 	PodNamespace string `json:"pod_namespace"`
 	// AddDeadline limits how long an ADD or CHECK may take. It must be above 0. Default: DefaultAddDeadline.
 	AddDeadline Duration `json:"add_deadline"`
@@ -100,7 +94,8 @@ type Config struct {
 
 // Kubernetes is the configuration's object of that name.
 type Kubernetes struct {
-	// Kubeconfig is the path of the plugin's credentials. Default: DefaultKubeconfig; Marshal writes the file in RunDir.
+	// Kubeconfig is the path of the plugin's credentials. Default: that in the identity's RunDir; Marshal writes
+	// the file in RunDir.
 	Kubeconfig string `json:"kubeconfig"`
 	// ExcludeNamespaces are namespaces whose pods the plugin leaves alone without asking the API server. Spaces around a name, and
 	// empty names, are dropped. Default: none.
@@ -191,13 +186,13 @@ func (d *Duration) UnmarshalText(text []byte) error {
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // withDefaults fills in what is zero.
-func (c Config) withDefaults() Config {
-	c.Type = cmp.Or(c.Type, DefaultType)
+func (c Config) withDefaults(of meshcni.Identity) Config {
+	c.Type = cmp.Or(c.Type, of.Plugin)
 	c.Agent = cmp.Or(c.Agent, DefaultAgent)
 	c.Backend = cmp.Or(c.Backend, DefaultBackend)
 	c.LogLevel = cmp.Or(c.LogLevel, DefaultLogLevel)
-	c.RunDir = cmp.Or(c.RunDir, DefaultRunDir)
-	c.PodNamespace = cmp.Or(c.PodNamespace, DefaultPodNamespace)
+	c.RunDir = cmp.Or(c.RunDir, of.RunDir)
+	c.PodNamespace = cmp.Or(c.PodNamespace, of.Namespace)
 	c.AddDeadline = cmp.Or(c.AddDeadline, DefaultAddDeadline)
 	c.UncapturedFamily = cmp.Or(c.UncapturedFamily, redirect.UncapturedAllow)
 	c.Kubernetes.Kubeconfig = cmp.Or(c.Kubernetes.Kubeconfig, path.Join(c.RunDir, KubeconfigName))
@@ -205,7 +200,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Marshal returns the entry as indented JSON with a newline at the end. What is zero is written as its default, or left out
+// Marshal returns the entry as indented JSON with a newline at the end. What is zero is written as its default, of meshcni's identity, or left out
 // if it was added to the plugin after the first version, so that existing entries do not change. The entry declares
 // AnnotationsCapability.
 func (c Config) Marshal() []byte {
@@ -215,7 +210,7 @@ func (c Config) Marshal() []byte {
 // MarshalJSON returns what [Config.Marshal] does, without the indentation.
 func (c Config) MarshalJSON() ([]byte, error) {
 	type keys Config
-	c = c.withDefaults()
+	c = c.withDefaults(meshcni.DefaultIdentity())
 	if c.UncapturedFamily == redirect.UncapturedAllow {
 		c.UncapturedFamily = "" // left out, like the bools that are false
 	}

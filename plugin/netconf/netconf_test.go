@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -52,7 +53,7 @@ func TestMarshal(t *testing.T) {
 	assert.Equal(t, want, string(got))
 	assert.JSONEq(t, want, string(all.Marshal()))
 
-	read, unknown, err := netconf.Parse(all.Marshal())
+	read, unknown, err := netconf.Parse(all.Marshal(), meshcni.Identity{})
 	require.NoError(t, err)
 	assert.Empty(t, unknown)
 	all.Kubernetes.Kubeconfig = "/run/a&b/kubeconfig"
@@ -61,9 +62,9 @@ func TestMarshal(t *testing.T) {
 
 // What an entry leaves out means what Marshal writes for it.
 func TestDefaults(t *testing.T) {
-	told, _, err := netconf.Parse([]byte(entry))
+	told, _, err := netconf.Parse([]byte(entry), meshcni.Identity{})
 	require.NoError(t, err)
-	left, _, err := netconf.Parse([]byte(`{"type": "meshcni", "dialect": "istio", "kubernetes": {"exclude_namespaces": []}}`))
+	left, _, err := netconf.Parse([]byte(`{"type": "meshcni", "dialect": "istio", "kubernetes": {"exclude_namespaces": []}}`), meshcni.Identity{})
 	require.NoError(t, err)
 	assert.Equal(t, told, left)
 	assert.Equal(t, slog.LevelInfo, left.LogLevel.Level())
@@ -73,19 +74,19 @@ func TestDefaults(t *testing.T) {
 // The backends are those that package apply has. It is not imported for them: it brings a netlink library.
 func TestBackends(t *testing.T) {
 	for _, name := range []ruleset.Backend{ruleset.BackendAuto, ruleset.BackendIptables, ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy, ruleset.BackendNftables} {
-		c, _, err := netconf.Parse([]byte(`{"backend": "` + string(name) + `"}`))
+		c, _, err := netconf.Parse([]byte(`{"backend": "`+string(name)+`"}`), meshcni.Identity{})
 		require.NoError(t, err)
 		assert.EqualValues(t, name, c.Backend)
 	}
 	_, wrong := ruleset.ParseBackend("ebpf")
-	_, _, err := netconf.Parse([]byte(`{"backend": "ebpf"}`))
+	_, _, err := netconf.Parse([]byte(`{"backend": "ebpf"}`), meshcni.Identity{})
 	require.EqualError(t, err, "backend: "+wrong.Error())
 }
 
 func TestParseReportsEveryKey(t *testing.T) {
 	c, unknown, err := netconf.Parse([]byte(`{"dialect": 1, "log_level": "loud", "add_deadline": "-1s", "uncaptured_family": "keep",
 		"refuse_proxy_uid": "yes", "kubernetes": {"kubeconfig": [], "exclude_namespaces": "a", "color": 1}, "colour": 2, "cni.dev/x": 3,
-		"run_dir": "", "pod_namespace": null}`))
+		"run_dir": "", "pod_namespace": null}`), meshcni.Identity{})
 	require.EqualError(t, err, `dialect: want a string or a list of strings, not 1
 log_level: log level "loud": allowed are debug, info, warn, error
 add_deadline: want a duration above 0
@@ -94,22 +95,22 @@ refuse_proxy_uid: want true or false, not "yes"
 kubernetes.kubeconfig: want a string, not []
 kubernetes.exclude_namespaces: want a list of strings, not "a"`)
 	assert.Equal(t, []string{"colour", "kubernetes.color"}, unknown)
-	assert.Equal(t, netconf.DefaultRunDir, c.RunDir)
-	assert.Equal(t, netconf.DefaultPodNamespace, c.PodNamespace)
+	assert.Equal(t, "/var/run/meshcni", c.RunDir)
+	assert.Equal(t, "meshcni-system", c.PodNamespace)
 
 	var syntax *json.SyntaxError
-	_, _, err = netconf.Parse([]byte(`{`))
+	_, _, err = netconf.Parse([]byte(`{`), meshcni.Identity{})
 	require.ErrorAs(t, err, &syntax)
 	var kind *json.UnmarshalTypeError
 	for _, text := range []string{"null", "[]"} {
-		_, _, err = netconf.Parse([]byte(text))
+		_, _, err = netconf.Parse([]byte(text), meshcni.Identity{})
 		require.ErrorAs(t, err, &kind)
 	}
 }
 
 func TestParseRuntimeKeys(t *testing.T) {
 	c, unknown, err := netconf.Parse([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "meshcni", "ipam": {}, "capabilities": 3,
-		"runtimeConfig": {"portMappings": [], "io.kubernetes.cri.pod-annotations": {}}, "prevResult": {"ips": []}}`))
+		"runtimeConfig": {"portMappings": [], "io.kubernetes.cri.pod-annotations": {}}, "prevResult": {"ips": []}}`), meshcni.Identity{})
 	require.NoError(t, err)
 	assert.Empty(t, unknown)
 	assert.NotNil(t, c.Annotations)
@@ -121,7 +122,7 @@ func TestDialects(t *testing.T) {
 	for text, want := range map[string]netconf.Dialects{
 		`null`: nil, `""`: nil, `"istio"`: {"istio"}, `["istio"]`: {"istio"}, `["ambient","istio"]`: {"ambient", "istio"},
 	} {
-		c, _, err := netconf.Parse([]byte(`{"dialect": ` + text + `}`))
+		c, _, err := netconf.Parse([]byte(`{"dialect": `+text+`}`), meshcni.Identity{})
 		require.NoError(t, err, text)
 		assert.Equal(t, want, c.Dialects, text)
 		written := string(c.Marshal())
@@ -131,7 +132,7 @@ func TestDialects(t *testing.T) {
 		case len(want) == 1:
 			assert.Contains(t, written, `"dialect": "istio",`)
 		}
-		again, _, err := netconf.Parse([]byte(written))
+		again, _, err := netconf.Parse([]byte(written), meshcni.Identity{})
 		require.NoError(t, err, text)
 		assert.Equal(t, want, again.Dialects, text)
 
@@ -147,14 +148,14 @@ func TestDialects(t *testing.T) {
 		`{}`:                                "dialect: want a string or a list of strings, not {}",
 		`true`:                              "dialect: want a string or a list of strings, not true",
 	} {
-		_, _, err := netconf.Parse([]byte(`{"dialect": ` + text + `}`))
+		_, _, err := netconf.Parse([]byte(`{"dialect": `+text+`}`), meshcni.Identity{})
 		require.EqualError(t, err, says, text)
 	}
 }
 
 // TestExcludeNamespacesAreTrimmed: lists that people write with spaces mean the names, and are written without.
 func TestExcludeNamespacesAreTrimmed(t *testing.T) {
-	c, unknown, err := netconf.Parse([]byte(`{"kubernetes": {"exclude_namespaces": [" mesh-system", "storage\t", "", " "]}}`))
+	c, unknown, err := netconf.Parse([]byte(`{"kubernetes": {"exclude_namespaces": [" mesh-system", "storage\t", "", " "]}}`), meshcni.Identity{})
 	require.NoError(t, err)
 	assert.Empty(t, unknown)
 	assert.Equal(t, []string{"mesh-system", "storage"}, c.Kubernetes.ExcludeNamespaces)

@@ -5,26 +5,29 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/truncate"
 )
 
-// Parse reads the configuration that a runtime passes to the plugin, or an entry that an installer wrote. unknown lists the
+// Parse reads the configuration that a runtime passes to the plugin, or an entry that an installer wrote. The product's identity gives the
+// defaults of run_dir and pod_namespace, and that of the kubeconfig. unknown lists the
 // keys that mean nothing to the plugin, which ignores them.
 //
 // The error names every key that has a wrong type or an unknown value. The Config then holds what could be read, and
 // defaults for the rest. For text that is no JSON object, errors.As finds a *json.SyntaxError or a
 // *json.UnmarshalTypeError.
-func Parse(text []byte) (c Config, unknown []string, err error) {
+func Parse(text []byte, of meshcni.Identity) (c Config, unknown []string, err error) {
 	var all map[string]json.RawMessage
 	if err = json.Unmarshal(text, &all); err == nil && all == nil {
 		err = &json.UnmarshalTypeError{Value: "null", Type: reflect.TypeOf(all)}
 	}
 	if err != nil {
-		return parsed(c), nil, err
+		return parsed(c, of), nil, err
 	}
 	p := &parser{}
 	var runtime struct { // runtimeConfig's other keys belong to other plugins
@@ -39,17 +42,17 @@ func Parse(text []byte) (c Config, unknown []string, err error) {
 	p.rest("", all)
 	p.unknown = slices.DeleteFunc(p.unknown, func(key string) bool { return strings.HasPrefix(key, "runtimeConfig.") })
 	slices.Sort(p.unknown)
-	return parsed(c), p.unknown, errors.Join(p.errs...)
+	return parsed(c, of), p.unknown, errors.Join(p.errs...)
 }
 
 // parsed fills in the defaults of a configuration that was read. The type has none then, and the kubeconfig's does not
 // depend on run_dir.
-func parsed(c Config) Config {
+func parsed(c Config, of meshcni.Identity) Config {
 	typ := c.Type
-	if c.Kubernetes.Kubeconfig == "" {
-		c.Kubernetes.Kubeconfig = DefaultKubeconfig
+	if of = of.WithDefaults(); c.Kubernetes.Kubeconfig == "" {
+		c.Kubernetes.Kubeconfig = path.Join(of.RunDir, KubeconfigName)
 	}
-	c = c.withDefaults()
+	c = c.withDefaults(of)
 	c.Type = typ
 	c.Kubernetes.ExcludeNamespaces = trimmed(c.Kubernetes.ExcludeNamespaces)
 	return c

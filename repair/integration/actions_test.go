@@ -12,9 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
-	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
 // world is a namespace and a node of one test, with a well pod beside what it does.
@@ -54,7 +54,9 @@ func TestLabel(t *testing.T) {
 	ag := runAgent(t, w.s, w.node, func(o *repair.Options) { o.Action = "label" })
 	after := w.make(t, "job-failed", "after")
 	for _, pod := range []*corev1.Pod{before, after} {
-		eventually(t, "labelled", func() bool { return w.Pod(t, w.ns, pod.Name).Labels[repair.DefaultLabel] == "true" })
+		eventually(t, "labelled", func() bool {
+			return w.Pod(t, w.ns, pod.Name).Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] == "true"
+		})
 		got := w.Pod(t, w.ns, pod.Name)
 		assert.Equal(t, pod.UID, got.UID)
 		assert.Equal(t, pod.Status.Phase, got.Status.Phase)
@@ -67,7 +69,9 @@ func TestLabel(t *testing.T) {
 	well.Labels = w.Pod(t, w.ns, "before").Labels
 	well.UID = before.UID
 	w.SetStatus(t, well)
-	eventually(t, "label taken off", func() bool { return w.Pod(t, w.ns, "before").Labels[repair.DefaultLabel] == "" })
+	eventually(t, "label taken off", func() bool {
+		return w.Pod(t, w.ns, "before").Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] == ""
+	})
 }
 
 func TestDelete(t *testing.T) {
@@ -114,7 +118,7 @@ func TestDelete(t *testing.T) {
 		w.make(t, "crash-loop", "a")
 		at := metav1.NewMicroTime(time.Now().Add(24 * 365 * time.Hour))
 		lease := &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: kube.LeaseName, Annotations: map[string]string{"meshcni.io/repair-tokens": "0"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "meshcni-repair-budget", Annotations: map[string]string{"meshcni.io/repair-tokens": "0"}},
 			Spec:       coordinationv1.LeaseSpec{RenewTime: &at},
 		}
 		leases := "/apis/coordination.k8s.io/v1/namespaces/" + w.ns + "/leases"
@@ -127,7 +131,7 @@ func TestDelete(t *testing.T) {
 		ag.outcome("deferred cluster-budget")
 		ag.outcome("evicted check-failed")
 		var left coordinationv1.Lease
-		w.Do(t, http.MethodGet, leases+"/"+kube.LeaseName, nil, &left)
+		w.Do(t, http.MethodGet, leases+"/"+"meshcni-repair-budget", nil, &left)
 		assert.True(t, left.Spec.RenewTime.Before(&at), "it is of now")
 	})
 	t.Run("a forged owner", func(t *testing.T) {
@@ -156,7 +160,7 @@ func TestDelete(t *testing.T) {
 		}
 		// It begins empty; three of it are there as after a day without deletions.
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.ns, Name: kube.LeaseName, Annotations: map[string]string{"meshcni.io/repair-tokens": "1e9"},
+			Namespace: w.ns, Name: "meshcni-repair-budget", Annotations: map[string]string{"meshcni.io/repair-tokens": "1e9"},
 		}}
 		at := metav1.NewMicroTime(time.Now())
 		lease.Spec.RenewTime = &at
@@ -207,7 +211,7 @@ func TestAnotherPodOfTheName(t *testing.T) {
 			now := w.Pod(t, w.ns, "web-0")
 			assert.NotEqual(t, old.UID, now.UID)
 			assert.Nil(t, now.DeletionTimestamp, "the new pod is not the old one")
-			assert.NotContains(t, now.Labels, repair.DefaultLabel)
+			assert.NotContains(t, now.Labels, meshcni.Identity{}.Key(repair.DefaultLabelName))
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
@@ -26,7 +27,7 @@ func TestConform(t *testing.T) {
 		s := kubetest.Shared(t)
 		config, err := s.Config(kubetest.AdminToken)
 		require.NoError(t, err)
-		client, err := kube.New(config, "node-1")
+		client, err := kube.New(meshcni.Identity{}, config, "node-1")
 		require.NoError(t, err)
 		conform(t, client, newAdmin(t, s))
 	})

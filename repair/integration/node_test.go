@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -51,7 +52,9 @@ func TestTheNodeAgentRepairs(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(text), `"meshcni"`)
 	broken := w.make(t, "crash-loop", "broken")
-	eventually(t, "labelled", func() bool { return w.Pod(t, w.ns, broken.Name).Labels[repair.DefaultLabel] == "true" })
+	eventually(t, "labelled", func() bool {
+		return w.Pod(t, w.ns, broken.Name).Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] == "true"
+	})
 	const done = `meshcni_repair_outcomes_total{action="label",outcome="labelled",reason="check-failed"}`
 	eventually(t, "counted", func() bool { return p.metric(t, done) == 1 })
 	assert.InDelta(t, 1, p.metric(t, "meshcni_ready"), 0)

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/redirect"
@@ -34,11 +35,15 @@ func TestOwnMeshByNamespace(t *testing.T) {
 	w.Create(t, podFrom(t, "crash-loop", outside, "theirs", w.node))
 	ours := w.make(t, "crash-loop", "ours")
 	ag := runAgent(t, w.s, w.node, func(o *repair.Options) { o.Action, o.Meshes = "label", dialect.SetOf(own) })
-	eventually(t, "labelled", func() bool { return w.Pod(t, w.ns, ours.Name).Labels[repair.DefaultLabel] == "true" })
+	eventually(t, "labelled", func() bool {
+		return w.Pod(t, w.ns, ours.Name).Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] == "true"
+	})
 	// One that is seen later is labelled too, so the other has been passed over, and not just not looked at yet.
 	late := w.make(t, "job-failed", "late")
-	eventually(t, "labelled", func() bool { return w.Pod(t, w.ns, late.Name).Labels[repair.DefaultLabel] == "true" })
-	assert.Empty(t, w.Pod(t, outside, "theirs").Labels[repair.DefaultLabel])
+	eventually(t, "labelled", func() bool {
+		return w.Pod(t, w.ns, late.Name).Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] == "true"
+	})
+	assert.Empty(t, w.Pod(t, outside, "theirs").Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)])
 	assert.Equal(t, map[string]int{"labelled check-failed": 2}, ag.outcomes())
 	assert.NoError(t, ag.ctl.Ready())
 }

@@ -9,13 +9,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
+
+var budgetLease = types.NamespacedName{Namespace: agentNamespace, Name: "meshcni-repair-budget"}
 
 // modes are the deployments that deploy/rbac has a role for.
 var modes = []struct {
@@ -40,7 +44,7 @@ func wanted(a repair.Action, force, budget, namespaces bool) map[string]bool {
 		Label: a == repair.ActionLabel, Evict: a == repair.ActionDelete, Delete: force, Namespaces: namespaces,
 	}
 	if budget {
-		uses.LeaseNamespace = agentNamespace
+		uses.Lease = budgetLease
 	}
 	out := map[string]bool{}
 	for _, p := range uses.Permissions() {
@@ -72,7 +76,7 @@ func TestRolesGrantNoMore(t *testing.T) {
 					}
 				}
 			}
-			for _, p := range (kube.Uses{LeaseNamespace: agentNamespace}).Permissions() {
+			for _, p := range (kube.Uses{Lease: budgetLease}).Permissions() {
 				if p.Resource != "leases" {
 					continue
 				}
@@ -123,7 +127,7 @@ func TestRolesGrantNoLess(t *testing.T) {
 				w.Block(t, w.ns)
 			}
 			if m.budget { // the first to come makes the lease
-				_ = w.Try(http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/"+agentNamespace+"/leases/"+kube.LeaseName, nil, nil)
+				_ = w.Try(http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/"+agentNamespace+"/leases/meshcni-repair-budget", nil, nil)
 			}
 			for _, name := range []string{"web-0", "web-1"} {
 				pod := podFrom(t, map[bool]string{false: "crash-loop", true: "linkerd"}[m.linkerd], w.ns, name, w.node)
@@ -164,7 +168,7 @@ func TestRolesGrantNoLess(t *testing.T) {
 				got = map[string]bool{}
 				for what := range w.s.Calls(t, ag.user) {
 					if strings.Contains(what, "leases") && !strings.HasPrefix(what, "create") {
-						what += " " + kube.LeaseName
+						what += " meshcni-repair-budget"
 					}
 					if strings.Contains(what, "leases") {
 						what += " in namespace " + agentNamespace
@@ -204,7 +208,7 @@ func TestMissingPermission(t *testing.T) {
 		err := ag.ctl.Ready()
 		return err != nil && strings.Contains(err.Error(), "missing permission: patch pods/status")
 	})
-	assert.Empty(t, w.Pod(t, w.ns, "a").Labels[repair.DefaultLabel])
+	assert.Empty(t, w.Pod(t, w.ns, "a").Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)])
 	made := w.s.Calls(t, user)
 	assert.NotEmpty(t, made, "the account's own calls")
 	for what := range made {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
@@ -45,7 +46,7 @@ func (e Exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // Program is a command line with its streams.
 type Program struct {
-	// Name begins every message. Version is what --version prints after it.
+	// Name begins every message. Version is what --version prints after it. Default: this module's, with the build.
 	Name, Version string
 	// Stdout and Stderr are required.
 	Stdout, Stderr io.Writer
@@ -101,7 +102,7 @@ func (p Program) prepare() {
 		}
 	}
 	show := func(c *cobra.Command, _ []string) error {
-		_, err := fmt.Fprintln(c.OutOrStdout(), p.Name, p.Version)
+		_, err := fmt.Fprintln(c.OutOrStdout(), p.Name, cmp.Or(p.Version, version.Long()))
 		return err
 	}
 	run := root.RunE
@@ -118,9 +119,9 @@ func (p Program) prepare() {
 	}
 	// Cobra's own version flag has a template, which links text/template; with
 	// that the linker keeps every exported method of the program, 6 MB of them.
-	version := root.Flags().BoolP("version", "v", false, "print the version")
+	asked := root.Flags().BoolP("version", "v", false, "print the version")
 	root.RunE = func(c *cobra.Command, args []string) error {
-		if *version {
+		if *asked {
 			return show(c, nil)
 		}
 		return run(c, args)

@@ -31,7 +31,7 @@ func (s *settings) register(fs *pflag.FlagSet) {
 	})
 	fs.DurationVar(&s.deadline, "deadline", time.Second, "how long")
 	fs.BoolVar(&s.quiet, "quiet", false, "say nothing")
-	cli.BindEnv(fs, cli.Prefix, map[string][]string{"name": {"NAME"}})
+	cli.BindEnv(fs, "MESHCNI_", map[string][]string{"name": {"NAME"}})
 }
 
 func variables(pairs map[string]string) func(string) (string, bool) {

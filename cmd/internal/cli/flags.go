@@ -13,9 +13,6 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Prefix begins the variables of the agents' flags.
-const Prefix = "MESHCNI_"
-
 // Annotations of a flag.
 const (
 	groupKey = "group"

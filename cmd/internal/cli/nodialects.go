@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"strings"
 
@@ -17,9 +19,21 @@ func DialectUsage(known []dialect.Dialect) string {
 	return usage
 }
 
-// NoDialects reports that a program was built with an empty list of dialects, of which no flag could name one, and returns its
-// exit code.
-func NoDialects(stderr io.Writer, program string) int {
-	visible.To(stderr).Printf("%s: %v: the program's Dialects are an empty list\n", program, dialect.Validate(nil))
-	return ExitFailed
+// NoDialects returns an error for an empty list of dialects, of which no flag could name one.
+func NoDialects(known []dialect.Dialect) error {
+	if len(known) > 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: the program's Dialects are an empty list", dialect.Validate(nil))
+}
+
+// Invalid prints what is wrong with a program itself, which no flag mends, and reports whether something is. Such a program exits with
+// [ExitFailed].
+func Invalid(stderr io.Writer, program string, errs ...error) bool {
+	err := errors.Join(errs...)
+	out := visible.To(stderr)
+	for _, line := range visible.Lines(err) {
+		out.Printf("%s: %s\n", program, line)
+	}
+	return err != nil
 }

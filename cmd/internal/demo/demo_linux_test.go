@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/installer"
@@ -112,7 +113,7 @@ func newDemo(t *testing.T) *demo {
 
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "bin")
-	d.node = installer.Default()
+	d.node = installer.Default(meshcni.Identity{})
 	d.node.BinSourceDir, d.node.CNIBinDirs = filepath.Join(dir, "image"), []string{bin}
 	d.node.CNIConfDir, d.node.CNICacheDir = filepath.Join(dir, "net.d"), filepath.Join(dir, "cache")
 	d.node.RunDir, d.node.ServiceAccountDir = filepath.Join(dir, "run"), filepath.Join(dir, "serviceaccount")

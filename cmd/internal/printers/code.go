@@ -3,17 +3,21 @@ package printers
 import (
 	"io"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/status"
 )
 
 // Code prints what a code means, what to do, and where more is written. A code of several kinds has several meanings.
-func Code(w io.Writer, code string, asJSON bool) error {
+func Code(w io.Writer, of meshcni.Identity, code string, asJSON bool) error {
 	rows := status.Rows(status.Code(code))
+	for i := range rows {
+		rows[i] = rows[i].For(of)
+	}
 	switch {
 	case len(rows) == 0:
-		return cli.Usagef("%q: not a code of this version; see docs/troubleshooting.md and docs/check.md", code)
+		return cli.Usagef("%q: not a code of this version; see %s and %s", code, of.Page("troubleshooting.md"), of.Page("check.md"))
 	case asJSON:
 		return JSON(w, rows)
 	}
@@ -23,7 +27,7 @@ func Code(w io.Writer, code string, asJSON bool) error {
 		for _, do := range r.Do {
 			out.Printf("  - %s\n", do)
 		}
-		out.Printf("  %s\n", r.URL())
+		out.Printf("  %s\n", r.URL(of))
 	}
 	return out.Err()
 }

@@ -3,6 +3,7 @@ package monitoring_test
 import (
 	"context"
 	"fmt"
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"io"
@@ -81,13 +82,13 @@ func openRepair(env map[string]string, registry prometheus.Registerer) error {
 // scrape shows only those that something has happened for.
 func exported(t *testing.T) map[string]metric {
 	t.Helper()
-	env, registry := settings(t), versionmetric.Registry("meshcni-node")
-	config := installer.Default()
+	env, registry := settings(t), versionmetric.Registry(meshcni.Identity{}, "meshcni-node")
+	config := installer.Default(meshcni.Identity{})
 	config.KubernetesHost = "127.0.0.1"
 	_, err := installer.New(installer.Options{Config: config, Registry: registry})
 	require.NoError(t, err)
 	require.NoError(t, openRepair(env, registry))
-	registry.MustRegister(nodeProxy(t), taintcmd.Collector(), conntables.New(conntables.Options{}))
+	registry.MustRegister(nodeProxy(t), taintcmd.Collector(meshcni.Identity{}), conntables.New(conntables.Options{}))
 	found := map[string]metric{}
 	describe(found, registry)
 	// Of the agent's socket, which nothing exports but a running agent; TestScrape sees it.

@@ -3,6 +3,7 @@
 package acme
 
 import (
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
@@ -15,9 +16,8 @@ const (
 	CaptureDNS  = "acme.example/capture-dns"
 )
 
-// AgentPrefix begins the names of the node agent's pods. The plugin lets these pods through, and the agent recognizes its own
-// by it, so both take it from here.
-const AgentPrefix = "acme-node-"
+// Identity names everything of the product that the programs make or look for. Each of them takes it from here.
+var Identity = meshcni.Identity{Name: "acme", Version: "v1.0.0", LabelPrefix: "acme.example/"}
 
 // Defaults is the redirection of a pod without settings.
 func Defaults() redirect.Redirect {

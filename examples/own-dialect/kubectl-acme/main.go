@@ -10,7 +10,7 @@ import (
 )
 
 var program = kubectlcmd.Program{
-	Name: "kubectl-acme", Version: "v1.0.0", Dialects: []dialect.Dialect{acme.New()}, Facts: mesh.List{acmefacts.New()},
+	Identity: acme.Identity, Dialects: []dialect.Dialect{acme.New()}, Facts: mesh.List{acmefacts.New()},
 }
 
 func main() { program.Exec() }

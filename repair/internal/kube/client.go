@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/podlist"
 	"github.com/meshcni/meshcni/internal/podpatch"
 )
@@ -49,15 +50,15 @@ type Client struct {
 	// Keep returns what is kept of a pod; nil: all of it.
 	Keep func(*corev1.Pod) *corev1.Pod
 
-	node                              string
+	node, component                   string
 	core, authorization, coordination rest.Interface
 }
 
 // New returns a client with the configuration's credentials, which reads the pods of one node only. It sends no request. Requests
 // are in protobuf.
-func New(config *rest.Config, node string) (*Client, error) {
+func New(of meshcni.Identity, config *rest.Config, node string) (*Client, error) {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "meshcni_pods_api_requests_total",
+		Name: of.Metric("pods_api_requests_total"),
 		Help: "Requests of the controller of running pods to the API server, by HTTP method and status (error: no answer).",
 	}, []string{"method", "http_status"})
 	config = rest.CopyConfig(config)
@@ -65,7 +66,7 @@ func New(config *rest.Config, node string) (*Client, error) {
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, requests} })
-	c := &Client{Collector: requests, node: node}
+	c := &Client{Collector: requests, node: node, component: of.Program("repair")}
 	for gv, client := range map[schema.GroupVersion]*rest.Interface{
 		corev1.SchemeGroupVersion:          &c.core,
 		authorizationv1.SchemeGroupVersion: &c.authorization,

@@ -13,12 +13,12 @@ import (
 // eventTimeout bounds the request for one event.
 const eventTimeout = 10 * time.Second
 
-// Recorder returns a recorder for component meshcni-repair on a node, and a function that stops it. Similar events become
+// Recorder returns a recorder for the product's repair on a node, and a function that stops it. Similar events become
 // one with a count. If the server refuses events, the recorder calls denied and drops them silently.
 func (c *Client) Recorder(node string, denied func(error)) (events record.EventRecorder, stop func()) {
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(eventSink{c, denied})
-	return broadcaster.NewRecorder(Scheme, corev1.EventSource{Component: "meshcni-repair", Host: node}), broadcaster.Shutdown
+	return broadcaster.NewRecorder(Scheme, corev1.EventSource{Component: c.component, Host: node}), broadcaster.Shutdown
 }
 
 type eventSink struct {

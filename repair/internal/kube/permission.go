@@ -10,10 +10,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
-
-// LeaseName is the name of the Lease that holds the cluster's deletion budget.
-const LeaseName = "meshcni-repair-budget"
 
 // Permission is one rule of a Role. An empty Namespace or Name means all.
 type Permission authorizationv1.ResourceAttributes
@@ -32,8 +30,8 @@ func (p Permission) String() string {
 // Uses lists a controller's work besides watching pods and writing events.
 type Uses struct {
 	Label, Evict, Delete, Namespaces bool
-	// LeaseNamespace is the namespace of the Lease with the deletion budget; empty if there is none.
-	LeaseNamespace string
+	// Lease has the deletion budget; zero: there is none.
+	Lease types.NamespacedName
 }
 
 // Permissions lists the permissions that the uses take. RBAC cannot restrict create by name, hence the last one.
@@ -55,8 +53,8 @@ func (u Uses) Permissions() []Permission {
 			all = append(all, more.Permission)
 		}
 	}
-	if u.LeaseNamespace != "" {
-		lease := Permission{Group: "coordination.k8s.io", Resource: "leases", Namespace: u.LeaseNamespace, Name: LeaseName}
+	if u.Lease.Name != "" {
+		lease := Permission{Group: "coordination.k8s.io", Resource: "leases", Namespace: u.Lease.Namespace, Name: u.Lease.Name}
 		for _, verb := range []string{"get", "update", "create"} {
 			lease.Verb = verb
 			if verb == "create" {

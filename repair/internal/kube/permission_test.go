@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
@@ -39,7 +40,7 @@ func TestServerWithoutWords(t *testing.T) {
 				_, _ = w.Write([]byte(answer.body))
 			}))
 			defer s.Close()
-			c, err := kube.New(&rest.Config{Host: s.URL}, "node")
+			c, err := kube.New(meshcni.Identity{}, &rest.Config{Host: s.URL}, "node")
 			require.NoError(t, err)
 			missing, err := c.Missing(t.Context(), (kube.Uses{Delete: true}).Permissions())
 			require.ErrorContains(t, err, "ask whether it is permitted to list pods: ")
