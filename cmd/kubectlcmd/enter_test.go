@@ -93,7 +93,7 @@ func TestEnter(t *testing.T) {
 	assert.Regexp(t, `OUTPUT +1 +12 +700 +-j ISTIO_OUTPUT`, out)
 	pod := k.one(t)
 	assert.Equal(t, "making pod meshcni-system/"+pod.Name+" on node a to read the live rules of pod shop/cart\n", errs)
-	assert.Equal(t, []string{"look", "--host-root=/proc/1/root", "--run-dir=/host/run/meshcni", "--uid=" + string(cart.UID)}, pod.Spec.Containers[0].Args)
+	assert.Equal(t, []string{"look", "--host-root=/proc/1/root", "--run-dir=/host/run/agent", "--uid=" + string(cart.UID)}, pod.Spec.Containers[0].Args)
 	assert.True(t, pod.Spec.HostPID)
 	assert.Equal(t, "/var/run/meshcni", pod.Spec.Volumes[0].HostPath.Path)
 	assert.True(t, pod.Spec.Containers[0].VolumeMounts[0].ReadOnly)
