@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/status"
@@ -148,7 +149,7 @@ func TestAlerts(t *testing.T) {
 	for _, a := range alerts(t) {
 		names = append(names, status.Code(a.Alert))
 		row, _ := status.Lookup(status.KindAlert, status.Code(a.Alert))
-		assert.Equal(t, row.URL(), a.Annotations["runbook_url"], a.Alert)
+		assert.Equal(t, row.URL(meshcni.Identity{}), a.Annotations["runbook_url"], a.Alert)
 	}
 	assert.ElementsMatch(t, status.Codes(status.KindAlert), names)
 }
