@@ -11,11 +11,10 @@ import (
 	"github.com/meshcni/meshcni/nodeagent"
 )
 
-// The agent of a node, without a command line. examples/own-agent is a whole program.
+// The agent of a node, without a command line.
 func ExampleNew() {
 	c := nodeagent.DefaultConfig(meshcni.Identity{Name: "acme"})
 	c.Node, c.KubernetesHost = os.Getenv("NODE_NAME"), os.Getenv("KUBERNETES_SERVICE_HOST")
-	c.Plugin.Type, c.RunDir = "acme-cni", "/var/run/acme-cni"
 	agent, err := nodeagent.New(nodeagent.Options{Config: c})
 	if err != nil { // all that is wrong with the settings
 		fmt.Println(err)

@@ -10,15 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/examples/own-dialect/acme"
 	ownnodeproxy "github.com/meshcni/meshcni/examples/own-node-proxy"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
 )
-
-// Which mesh it is is for its dialect to say: NodeProxy is what makes its pods ones to be handed over.
-var _ = dialect.Dialect{Name: acme.New().Name, NodeProxy: &dialect.NodeProxy{}}
 
 func TestGateway(t *testing.T) {
 	first, second := netnstest.New(t), netnstest.New(t)

@@ -2,13 +2,11 @@ package importtest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io"
 	"io/fs"
 	"maps"
@@ -125,59 +123,12 @@ func outside(t *testing.T, name string) string {
 	return dir
 }
 
-// TestFirstMesh builds the dialect, plugin, agent and command line that docs/embedding.md prints, in a module of their own,
-// and asks each program something that only this mesh's knows.
-func TestFirstMesh(t *testing.T) {
-	t.Parallel()
-	dir, examples := t.TempDir(), filepath.Join(root(t), "examples")
-	for file, most := range map[string]int{
-		"unittest/mymesh.go": 30, "own-dialect/acme/acme.go": 40, "custom-plugin/main.go": 25, "own-agent/main.go": 50, "own-agent/reporter.go": 30, "own-redirect/main.go": 10,
-		"go.mod": 999, "go.sum": 9999,
-	} {
-		text, err := os.ReadFile(filepath.Join(examples, file))
-		require.NoError(t, err)
-		assert.LessOrEqual(t, codeLines(string(text)), most, "%s: lines of code", file)
-		outside := strings.NewReplacer(module+"/examples", "acme.example/mesh", "=> ..", "=> "+root(t)).Replace(string(text))
-		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(outside), 0o644))
-	}
-	goCommand(t, dir, "mod", "tidy")
-	goCommand(t, dir, "build", "-o", dir+"/bin/", "./...")
-	const pod = `{"kind": "Pod", "metadata": {"name": "cart"}, "spec": {"containers": [{"name": "cart"}, {"name": "acme-proxy"}]}}`
-	namespace := filepath.Join(dir, "namespace.json") // from which acme's pods inherit settings
-	require.NoError(t, os.WriteFile(namespace, []byte(`{"metadata": {"name": "default"}}`), 0o600))
-	for _, c := range []struct{ command, env, stdin, says string }{
-		{"custom-plugin", "CNI_COMMAND=VERSION", `{"cniVersion": "1.0.0"}`, `"1.1.0"`},
-		{"own-redirect explain -f - --namespace-file " + namespace, "", pod, "is in the mesh (acme)"},
-		{"own-redirect trace -f - --namespace-file " + namespace + " --dst 10.0.0.1 --dport 443 --uid 1000", "", pod, "redirect 7001"},
-	} {
-		args := strings.Fields(c.command)
-		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", args[0]), args[1:]...)
-		cmd.Env, cmd.Stdin = []string{c.env}, strings.NewReader(c.stdin)
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s: %s", c.command, out)
-		assert.Contains(t, string(out), c.says, c.command)
-	}
-}
-
-// codeLines counts a file's lines that are neither blank nor a comment.
-func codeLines(text string) (n int) {
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
-			n++
-		}
-	}
-	return n
-}
-
 // listed is what `go list -json` says of a package.
 type listed struct {
 	ImportPath string
-	Dir        string
 	Name       string
 	Standard   bool
 	DepOnly    bool
-	GoFiles    []string
 	Deps       []string
 	Module     struct{ Path string }
 }
@@ -185,11 +136,12 @@ type listed struct {
 // modules are those that get a version, and what each is for.
 var modules = [][2]string{{".", "all libraries"}, {"cmd", "the programs and their command lines"}}
 
-// TestTables: docs/embedding.md says what versions each module needs, and what each public package exports and brings along.
+// TestTables: docs/embedding.md says what versions each module needs, and how many modules of others each public package brings along.
 func TestTables(t *testing.T) {
 	var packages, versions strings.Builder
 	versions.WriteString("| module | for | Go | k8s.io |\n|---|---|---|---|\n")
-	packages.WriteString("| package | exported names | modules of others |\n|---|---|---|\n")
+	packages.WriteString("| modules | packages |\n|---|---|\n")
+	brings := map[int][]string{}
 	for _, m := range modules {
 		text, err := os.ReadFile(filepath.Join(root(t), m[0], "go.mod"))
 		require.NoError(t, err)
@@ -201,7 +153,10 @@ func TestTables(t *testing.T) {
 			require.NoError(t, err)
 			assert.Contains(t, string(readme), fmt.Sprintf("Go %s and k8s.io %s or newer", v[1], bytes.TrimSuffix(v[2], []byte(".0"))))
 		}
-		writeRows(t, &packages, filepath.Join(root(t), m[0]))
+		addPackages(t, brings, filepath.Join(root(t), m[0]))
+	}
+	for _, n := range slices.Sorted(maps.Keys(brings)) {
+		fmt.Fprintf(&packages, "| %d | %s |\n", n, strings.Join(brings[n], " "))
 	}
 	page := filepath.Join(root(t), "docs", "embedding.md")
 	text, err := os.ReadFile(page)
@@ -222,10 +177,11 @@ func TestTables(t *testing.T) {
 // private are packages that are not for others to import; see "The Go API" in docs/stability.md.
 var private = regexp.MustCompile(`/internal/|/playground/|/repair/integration/`)
 
-func writeRows(t *testing.T, b *strings.Builder, dir string) {
+// addPackages adds the module's public packages under the number of modules of others that are built with each.
+func addPackages(t *testing.T, brings map[int][]string, dir string) {
 	t.Helper()
 	packages := map[string]listed{}
-	for dec := json.NewDecoder(bytes.NewReader(goCommand(t, dir, "list", "-deps", "-json=ImportPath,Dir,Name,Standard,DepOnly,GoFiles,Deps,Module", "./..."))); ; {
+	for dec := json.NewDecoder(bytes.NewReader(goCommand(t, dir, "list", "-deps", "-json=ImportPath,Name,Standard,DepOnly,Deps,Module", "./..."))); ; {
 		var p listed
 		err := dec.Decode(&p)
 		if errors.Is(err, io.EOF) {
@@ -236,8 +192,7 @@ func writeRows(t *testing.T, b *strings.Builder, dir string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(packages)) {
 		p := packages[name]
-		names := exported(t, p)
-		if p.DepOnly || p.Name == "main" || private.MatchString(name+"/") || names == 0 {
+		if p.DepOnly || p.Name == "main" || private.MatchString(name+"/") {
 			continue
 		}
 		modules := map[string]bool{}
@@ -246,50 +201,6 @@ func writeRows(t *testing.T, b *strings.Builder, dir string) {
 				modules[d.Module.Path] = true
 			}
 		}
-		list := fmt.Sprint(len(modules))
-		if len(modules) > 0 && len(modules) < 4 {
-			list += ": " + strings.Join(slices.Sorted(maps.Keys(modules)), ", ")
-		}
-		fmt.Fprintf(b, "| `%s` | %d | %s |\n", strings.TrimPrefix(name, module+"/"), names, list)
+		brings[len(modules)] = append(brings[len(modules)], "`"+cmp.Or(strings.TrimPrefix(strings.TrimPrefix(name, module), "/"), "meshcni")+"`")
 	}
-}
-
-// exported counts the names that a package declares for others; fields and methods are not counted.
-func exported(t *testing.T, p listed) int {
-	t.Helper()
-	names := map[string]bool{}
-	for _, file := range p.GoFiles {
-		if p.DepOnly {
-			break
-		}
-		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		for _, decl := range f.Decls {
-			for _, id := range declared(decl) {
-				if id.IsExported() {
-					names[id.Name] = true
-				}
-			}
-		}
-	}
-	return len(names)
-}
-
-func declared(decl ast.Decl) (ids []*ast.Ident) {
-	switch d := decl.(type) {
-	case *ast.FuncDecl:
-		if d.Recv == nil {
-			ids = append(ids, d.Name)
-		}
-	case *ast.GenDecl:
-		for _, spec := range d.Specs {
-			switch s := spec.(type) {
-			case *ast.TypeSpec:
-				ids = append(ids, s.Name)
-			case *ast.ValueSpec:
-				ids = append(ids, s.Names...)
-			}
-		}
-	}
-	return ids
 }

@@ -84,7 +84,7 @@ var rules = []rule{
 		why:    "start-up time and size of the plugin, which is started for each pod",
 	},
 	{
-		packages: []string{"plugin", "plugin/kubepod", "examples/custom-plugin", "examples/appmesh/appmesh-cni"}, transitively: true,
+		packages: []string{"plugin", "plugin/kubepod", "examples/mesh/cmd/acme-cni"}, transitively: true,
 		forbid: []string{
 			module + "/dialect/builtin", module + "/dialect/istio/...", module + "/dialect/ambient/...", module + "/dialect/linkerd/...",
 			module + "/dialect/kuma/...", module + "/dialect/consul/...",

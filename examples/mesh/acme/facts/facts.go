@@ -1,20 +1,20 @@
-// Package acmefacts has what commands know of Acme's mesh beside its dialect: how pods get into it, what its init container writes, and how a
-// pod looks that tries its rules.
-package acmefacts
+// Package facts has what the commands for people know of the mesh beside its dialect: how pods get into it, what its init container writes,
+// and how a pod looks that tries its rules. The plugin links none of it.
+package facts
 
 import (
-	"github.com/meshcni/meshcni/examples/own-dialect/acme"
+	"github.com/meshcni/meshcni/examples/mesh/acme"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// New returns the facts.
-func New() mesh.Facts {
-	return mesh.Facts{
+// List returns the facts.
+func List() mesh.List {
+	return mesh.List{{
 		Name: "acme", Title: "Acme's mesh",
 		Injection: mesh.Injection{
-			Namespace:  []mesh.Wish{mesh.Label("acme.example/mesh", []string{"on"}, []string{"off"})},
-			Webhook:    "injector.acme.example",
+			Namespace:  []mesh.Wish{mesh.Label("acme.io/mesh", []string{"on"}, []string{"off"})},
+			Webhook:    "injector.acme.io",
 			PluginMode: "cni: true in acme's configuration",
 		},
 		TestPod: mesh.TestPod{Annotations: map[string]string{acme.SkipPorts: "28001"}}, // mesh.ExcludedPort
@@ -29,5 +29,5 @@ func New() mesh.Facts {
 				return r, c.Apply(&r)
 			},
 		},
-	}
+	}}
 }
