@@ -47,10 +47,12 @@ func OursArchive() string { return proctest.Cache("e2e", "meshcni.tar") }
 // KubectlPlugin is the checkout's kubectl-meshcni, as [Build] makes it.
 func KubectlPlugin() string { return proctest.Cache("e2e", "kubectl-meshcni") }
 
-// AcmePlugin is the plugin of examples/custom-plugin, in a directory of its own, as [Build] makes it.
-func AcmePlugin() string { return proctest.Cache("e2e", "acme", "acme-cni") }
+// Acme is the image of examples/mesh, and AcmeArchive its archive that [Build] makes.
+const Acme = Registry + "/acme/acme:" + oursVersion
 
-// Build builds all images: the test tool's, and the checkout's as a release does it; the kubectl plugin; and the plugin of an example. Only one process builds at a time.
+func AcmeArchive() string { return proctest.Cache("e2e", "acme.tar") }
+
+// Build builds all images: the test tool's, and the checkout's as a release does it; the kubectl plugin; and the image of the template. Only one process builds at a time.
 func Build() error { return BuildTelling(func(string) {}) }
 
 // BuildTelling is [Build] that tells what it begins to build.
@@ -79,8 +81,8 @@ func BuildTelling(progress func(what string)) error {
 	if err := run("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", KubectlPlugin(), "./cmd/kubectl-meshcni"); err != nil {
 		return fmt.Errorf("build the kubectl plugin: %w", err)
 	}
-	if err := run("go", "-C", "examples", "build", "-trimpath", "-ldflags", "-s -w", "-o", AcmePlugin(), "./custom-plugin"); err != nil {
-		return fmt.Errorf("build the plugin of an example: %w", err)
+	if err := buildAcme(dir); err != nil {
+		return fmt.Errorf("build the image of examples/mesh: %w", err)
 	}
 	return nil
 }
@@ -90,18 +92,19 @@ func buildTool(dir string) error {
 	if err := run("go", "-C", "e2e", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/podtool"); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(program)
-	if err != nil {
+	return writeArchive(ToolArchive(), []string{Pause, Tool}, ToolPath, map[string]string{ToolPath: program})
+}
+
+// buildAcme builds what the Dockerfile of the template does.
+func buildAcme(dir string) error {
+	bin := filepath.Join(dir, "acme")
+	if err := run("go", "-C", "examples", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin+"/", "./mesh/cmd/acme-cni", "./mesh/cmd/acme-node"); err != nil {
 		return err
 	}
-	archive, err := archive(text)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(program+".new", archive, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(program+".new", ToolArchive())
+	const agent = "/usr/local/bin/acme-node"
+	return writeArchive(AcmeArchive(), []string{Acme}, agent, map[string]string{
+		"/opt/acme/bin/acme-cni": filepath.Join(bin, "acme-cni"), agent: filepath.Join(bin, "acme-node"),
+	})
 }
 
 func buildOurs(dir string) error {
@@ -140,25 +143,40 @@ type file struct {
 	text []byte
 }
 
-// archive is a docker-archive of one image, under both names, with the test tool as its only file.
-func archive(tool []byte) ([]byte, error) {
-	layer, err := tarball(file{ToolPath[1:], 0o755, tool})
+// writeArchive writes a docker-archive of one image, under all of its names, with these programs.
+func writeArchive(path string, names []string, entrypoint string, programs map[string]string) error {
+	var files []file
+	for at, program := range programs {
+		text, err := os.ReadFile(program)
+		if err != nil {
+			return err
+		}
+		files = append(files, file{at[1:], 0o755, text})
+	}
+	layer, err := tarball(files...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Entrypoint": []string{ToolPath}},
+		"config": map[string]any{"Entrypoint": []string{entrypoint}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{Pause, Tool}, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": names, "Layers": []string{"layer.tar"}}})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return tarball(file{"config.json", 0o644, config}, file{"layer.tar", 0o644, layer}, file{"manifest.json", 0o644, manifest})
+	archive, err := tarball(file{"config.json", 0o644, config}, file{"layer.tar", 0o644, layer}, file{"manifest.json", 0o644, manifest})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", archive, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }
 
 func tarball(files ...file) ([]byte, error) {

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,7 +16,10 @@ import (
 
 func TestArchive(t *testing.T) {
 	t.Parallel()
-	text, err := archive([]byte("program"))
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "podtool"), []byte("program"), 0o600))
+	require.NoError(t, writeArchive(filepath.Join(dir, "tar"), []string{Pause, Tool}, ToolPath, map[string]string{ToolPath: filepath.Join(dir, "podtool")}))
+	text, err := os.ReadFile(filepath.Join(dir, "tar"))
 	require.NoError(t, err)
 	files := read(t, text)
 	var manifest []struct {

@@ -150,11 +150,12 @@ func (c *Cluster) startRuntime(runtime string) (err error) {
 		_, err = crio.Start(crio.Options{Pause: image.Pause, Images: []crio.Image{
 			{Archive: image.ToolArchive(), Name: image.Pause}, {Archive: image.ToolArchive(), Name: image.Tool},
 			{Archive: image.OursArchive(), Name: image.Ours, As: []string{ChartImage, nextImage()}},
+			{Archive: image.AcmeArchive(), Name: image.Acme},
 		}})
 		return err
 	}
 	c.Containerd, err = containerd.Start(containerd.Options{
-		Pause: image.Pause, LogLevel: "info", Images: []string{image.ToolArchive(), image.OursArchive()},
+		Pause: image.Pause, LogLevel: "info", Images: []string{image.ToolArchive(), image.OursArchive(), image.AcmeArchive()},
 	})
 	if err != nil {
 		return err
