@@ -4,8 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := build
 GO ?= go
 FUZZTIME ?= 10s
-# The chart names the image that it was released with.
-VERSION ?= $(shell sed -n 's/^appVersion: //p' deploy/helm/meshcni/Chart.yaml)
+# The version is written in the chart, deploy/helm/meshcni/Chart.yaml; every file of a release has it from there.
 # Where the image and the chart are pulled from, a host and perhaps a path. Empty: an image to import, a chart that asks for one.
 REGISTRY ?=
 export PATH := $(CURDIR)/.cache/bin:$(PATH):/usr/sbin:/sbin
@@ -61,9 +60,9 @@ test-race: ## The tests of packages with goroutines, under the race detector
 test-long: ## Go's tests as a whole: every combination, more rounds, full crowds (some forty minutes; root on Linux)
 	.ci/needs
 	e2e/setup.sh
-	.ci/tool helm
+	.ci/tool helm crane cosign
 	.ci/promtool
-	CI=true $(GO) test -count=1 -tags long -timeout 60m $$($(GO) list work | grep -vE 'meshcni/e2e/(cluster|cmd|envoy|internal|runtime)')
+	CI=true $(GO) test -count=1 -tags long -timeout 60m $$($(GO) list work | grep -vE 'meshcni/e2e/(cluster|cmd|envoy|internal|release|runtime)')
 	CI=true $(GO) -C release test -count=1 -tags long -timeout 60m ./...
 
 .PHONY: test-integration
@@ -74,10 +73,10 @@ test-integration: ## Repair against a real API server and etcd, which the first 
 .PHONY: e2e
 e2e: ## The image and the chart on containerd and CRI-O, and on a cluster of one node, and the real Envoy as a sidecar, which the first run builds (some minutes)
 	e2e/setup.sh kube-controller-manager kube-scheduler kubelet
-	.ci/tool helm
+	.ci/tool helm krew validate-krew-manifest
 	.ci/envoy
 	.ci/crio
-	CI=true $(GO) -C e2e test -count=1 -v ./cluster ./cmd/cluster ./runtime ./envoy
+	CI=true $(GO) -C e2e test -count=1 -v ./cluster ./cmd/cluster ./runtime ./envoy ./release
 
 .PHONY: e2e-long
 e2e-long: ## All of that, with the tests that are too long for CI (some forty minutes)
@@ -98,21 +97,25 @@ e2e-newest: e2e ## The same on newer containerd, runc and reference plugins than
 
 .PHONY: image
 image: ## The container image for this machine's architecture, into dist/
-	$(GO) -C release run . image --arch $$($(GO) env GOARCH) --version $(VERSION) --registry "$(REGISTRY)"
+	$(GO) -C release run . image --arch $$($(GO) env GOARCH) --registry "$(REGISTRY)"
 
 .PHONY: chart
 chart: ## The chart and the plain manifests with REGISTRY in them, into dist/
-	$(GO) -C release run . chart --version $(VERSION) --registry "$(REGISTRY)"
+	$(GO) -C release run . chart --registry "$(REGISTRY)"
 
 .PHONY: release
-release: ## All that a release consists of, into dist/: archives, images, chart, manifests, bills of materials, checksums
-	.ci/tool helm
-	$(GO) -C release run . all --version $(VERSION) --registry "$(REGISTRY)"
-	$(GO) -C release run . verify dist
+release: ## All that a release consists of, into dist/, which must be empty: archives, images, chart, manifests, bills of materials, checksums
+	$(GO) -C release run . all --registry "$(REGISTRY)"
+
+.PHONY: reproduce
+reproduce: ## The same once more from a clone of the commit, compared with the files in DIR
+	@clone=$$(mktemp -d) && trap 'rm -rf "$$clone"' EXIT && git clone -q . "$$clone" && \
+	$(MAKE) -s -C "$$clone" release REGISTRY="$(REGISTRY)" && diff -r "$$clone/dist" "$(DIR)" && echo "the commit makes the same files"
 
 .PHONY: publish
 publish: ## Push the images and the chart in dist/ to the registry that they were made for, and sign them with KEY
-	$(GO) -C release run . publish dist --key "$(KEY)"
+	.ci/tool crane helm cosign
+	release/publish.sh dist "$(REGISTRY)" "$(KEY)"
 
 .PHONY: manifests
 manifests: ## Write deploy/manifests anew from the chart

@@ -58,7 +58,7 @@ func TestNoDefaultRegistry(t *testing.T) {
 		"": nil, "localhost": {"meshcni.io/image-registry": "localhost"}, "registry.example.com": {"meshcni.io/image-registry": "registry.example.com"},
 	} {
 		dir := t.TempDir()
-		_, err := release(t, "chart", "--source", filepath.Join(temp, "a"), "--output", dir, "--version", testVersion, "--registry", registry)
+		_, err := run(t.Context(), "chart", "--source", filepath.Join(temp, "a"), "--output", dir, "--version", testVersion, "--registry", registry)
 		require.NoError(t, err)
 		packed, err := loader.LoadFile(filepath.Join(dir, "meshcni-1.2.3-test.1.tgz"))
 		require.NoError(t, err)

@@ -1,5 +1,5 @@
 // Command release makes what a release of meshcni consists of, without a Docker daemon: container images, archives, the
 // chart, bills of materials, checksums. Whoever builds the same sources with the same version gets the same bytes.
 //
-//	go -C release run . all
+//	make release
 package main

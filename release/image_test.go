@@ -6,6 +6,7 @@ import (
 	"debug/buildinfo"
 	"debug/elf"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -23,20 +24,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/meshcni/meshcni/release/internal/tag"
 )
 
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// programsAt are where the image has them.
-var programsAt = []string{
-	"opt/meshcni/bin/meshcni",
-	"usr/local/bin/meshcni-node",
-	"usr/local/bin/meshcni-redirect",
-	"usr/local/bin/meshcni-repair",
-	"usr/local/bin/meshcni-taint",
-}
+// programsAt are where the image has them, sorted.
+var programsAt = slices.Sorted(maps.Values(nodePrograms))
 
 // initProgramAt is a second name of meshcni-redirect.
 const initProgramAt = "usr/local/bin/istio-iptables"
@@ -273,7 +266,7 @@ func TestLicences(t *testing.T) {
 // others are the modules that are linked into a program and are not of this repository, whose modules a release takes as
 // one.
 func others(info *buildinfo.BuildInfo) []*debug.Module {
-	return slices.DeleteFunc(slices.Clone(info.Deps), func(d *debug.Module) bool { return tag.Ours(d.Path) })
+	return slices.DeleteFunc(slices.Clone(info.Deps), func(d *debug.Module) bool { return moduleOf(d.Path) == ourModule })
 }
 
 // TestArchives: the same programs as in the image.

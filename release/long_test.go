@@ -2,4 +2,5 @@
 
 package main
 
-var pluginPlatforms = []string{"darwin/amd64", "darwin/arm64", "linux/amd64", "linux/arm64", "windows/amd64", "windows/arm64"}
+// made are the platforms that the tests have the plugin made for.
+var made = plugins

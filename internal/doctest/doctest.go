@@ -6,6 +6,7 @@
 //	<!-- run: local -->            the tests of this package; needs neither root nor a cluster
 //	<!-- run: root -->             the tests of this package; needs root on Linux
 //	<!-- run: cluster -->          the one-node cluster of e2e/cluster, in the order of the page
+//	<!-- run: release -->          e2e/release, in a directory with a release's files
 //	<!-- run: find TROUBLE -->     the same cluster, once a test has caused that trouble: the block finds it
 //	<!-- run: cure TROUBLE -->     and this one is the remedy
 //	<!-- run: local, exit 1 -->    the same as local, and the block must end with exit code 1
@@ -14,7 +15,7 @@
 // A text block under `<!-- expect -->` has lines that the command above it must print, in this order. Other lines may come
 // between them, and … in a line matches anything. With `<!-- expect: all -->` the command may print nothing else.
 //
-// Each block is a `bash -euo pipefail` of its own, in the root of the repository. Blocks share only files.
+// Each block is a `bash -euo pipefail` of its own, in the root of the repository unless said otherwise. Blocks share only files.
 package doctest
 
 import (
@@ -33,6 +34,7 @@ const (
 	Local   = "local"
 	Root    = "root"
 	Cluster = "cluster"
+	Release = "release"
 	Find    = "find"
 	Cure    = "cure"
 )
@@ -46,7 +48,7 @@ type Block struct {
 	Lang string
 	// Text is the content, with its final newline.
 	Text string
-	// Tag is who runs the block: Local, Root, Cluster, Find or Cure; "" is nobody.
+	// Tag is who runs the block: Local, Root, Cluster, Release, Find or Cure; "" is nobody.
 	Tag string
 	// Trouble is what a Find block finds and a Cure block cures; "" for others.
 	Trouble string
@@ -68,7 +70,7 @@ func (b Block) String() string { return fmt.Sprintf("%s:%d", b.File, b.Line) }
 var (
 	fence   = regexp.MustCompile("^( *)(```+|~~~+) *([A-Za-z0-9+-]*)")
 	comment = regexp.MustCompile(`^\s*<!--\s*(.*?)\s*-->\s*$`)
-	runMark = regexp.MustCompile(`^run: *(?:(local|root|cluster)|(find|cure) ([a-z-]+))(?:, exit (\d+))?$`)
+	runMark = regexp.MustCompile(`^run: *(?:(local|root|cluster|release)|(find|cure) ([a-z-]+))(?:, exit (\d+))?$`)
 	ourMark = regexp.MustCompile(`^(run:|not run:|expect)`)
 )
 

@@ -55,8 +55,16 @@ func AcmeArchive() string { return proctest.Cache("e2e", "acme.tar") }
 // Build builds all images: the test tool's, and the checkout's as a release does it; the kubectl plugin; and the image of the template. Only one process builds at a time.
 func Build() error { return BuildTelling(func(string) {}) }
 
+// BuildTool builds the test tool's images alone.
+func BuildTool() error { return locked(func(string) error { return nil }, func(string) {}) }
+
 // BuildTelling is [Build] that tells what it begins to build.
 func BuildTelling(progress func(what string)) error {
+	return locked(func(dir string) error { return buildRest(dir, progress) }, progress)
+}
+
+// locked builds the test tool's images, and then more, while no other process builds.
+func locked(more func(dir string) error, progress func(what string)) error {
 	dir := proctest.Cache("e2e")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -73,6 +81,10 @@ func BuildTelling(progress func(what string)) error {
 	if err := buildTool(dir); err != nil {
 		return fmt.Errorf("build the test tool: %w", err)
 	}
+	return more(dir)
+}
+
+func buildRest(dir string, progress func(what string)) error {
 	progress("the checkout's image")
 	if err := buildOurs(dir); err != nil {
 		return fmt.Errorf("build the image: %w", err)

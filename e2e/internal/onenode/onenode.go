@@ -98,6 +98,13 @@ type Cluster struct {
 // Boot starts everything with a runtime, [Containerd] or [CRIO], and returns when the node is ready for pods. It tells progress of each
 // part that is up.
 func Boot(runtime string, progress func(what string)) (*Cluster, error) {
+	return boot(runtime, true, progress)
+}
+
+// BootBare is [Boot] with containerd and without the checkout's image and kubectl plugin.
+func BootBare(progress func(what string)) (*Cluster, error) { return boot(Containerd, false, progress) }
+
+func boot(runtime string, ours bool, progress func(what string)) (*Cluster, error) {
 	c := &Cluster{Processes: map[string]*proctest.Process{}, socket: containerd.Socket}
 	plugins := containerd.Plugins
 	if runtime == CRIO {
@@ -106,11 +113,15 @@ func Boot(runtime string, progress func(what string)) (*Cluster, error) {
 	if err := installNetwork(plugins); err != nil {
 		return nil, err
 	}
-	if err := LinkPrograms(userBin); err != nil {
+	link := linkTools
+	if ours {
+		link = LinkPrograms
+	}
+	if err := link(userBin); err != nil {
 		return nil, err
 	}
 	ready := make(chan error, 1)
-	go func() { ready <- c.startRuntime(runtime) }()
+	go func() { ready <- c.startRuntime(runtime, ours) }()
 
 	server := filepath.Join(machine.Dir, "server")
 	if err := os.MkdirAll(server, 0o700); err != nil {
@@ -142,7 +153,7 @@ func Boot(runtime string, progress func(what string)) (*Cluster, error) {
 	return c, nil
 }
 
-func (c *Cluster) startRuntime(runtime string) (err error) {
+func (c *Cluster) startRuntime(runtime string, ours bool) (err error) {
 	if runtime == CRIO {
 		if err := hideHugePages(); err != nil {
 			return err
@@ -154,10 +165,12 @@ func (c *Cluster) startRuntime(runtime string) (err error) {
 		}})
 		return err
 	}
-	c.Containerd, err = containerd.Start(containerd.Options{
-		Pause: image.Pause, LogLevel: "info", Images: []string{image.ToolArchive(), image.OursArchive(), image.AcmeArchive()},
-	})
-	if err != nil {
+	images := []string{image.ToolArchive()}
+	if ours {
+		images = append(images, image.OursArchive(), image.AcmeArchive())
+	}
+	c.Containerd, err = containerd.Start(containerd.Options{Pause: image.Pause, LogLevel: "info", Images: images})
+	if err != nil || !ours {
 		return err
 	}
 	return NameImages(containerd.Ctr)
@@ -296,6 +309,13 @@ const userBin = machine.Dir + "/bin"
 
 // LinkPrograms puts links to a user's programs into a directory that it makes.
 func LinkPrograms(dir string) error {
+	if err := linkTools(dir); err != nil {
+		return err
+	}
+	return os.Symlink(image.KubectlPlugin(), filepath.Join(dir, "kubectl-meshcni"))
+}
+
+func linkTools(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -308,7 +328,7 @@ func LinkPrograms(dir string) error {
 			return err
 		}
 	}
-	return os.Symlink(image.KubectlPlugin(), filepath.Join(dir, "kubectl-meshcni"))
+	return nil
 }
 
 // Env returns the environment in which a user of the cluster works: KUBECONFIG, and a PATH with the programs.

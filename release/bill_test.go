@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"debug/buildinfo"
-	"encoding/hex"
 	"os"
 	"os/exec"
 	"path"
@@ -137,9 +135,4 @@ func inspectBill(t *testing.T, bom cdx.BOM, programs map[string][]byte) {
 	}
 	require.NotEmpty(t, api)
 	assert.Contains(t, strings.Join(edges[api], " "), "pkg:golang/k8s.io/apimachinery@")
-}
-
-func sum(data []byte) string {
-	h := sha256.Sum256(data)
-	return hex.EncodeToString(h[:])
 }

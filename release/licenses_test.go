@@ -1,4 +1,4 @@
-package modules
+package main
 
 import (
 	"os"
@@ -7,26 +7,24 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/meshcni/meshcni/release/internal/files"
 )
 
 func TestIdentify(t *testing.T) {
-	apache, err := os.ReadFile("../../../LICENSE")
+	apache, err := os.ReadFile("../LICENSE")
 	require.NoError(t, err)
 	isc := []byte("ISC License\n\nPermission to use, copy, modify, and/or distribute this software for any\npurpose with or without fee is hereby granted, provided that the above\ncopyright notice and this permission notice appear in all copies.\n\nTHE SOFTWARE IS PROVIDED \"AS IS\" AND THE AUTHOR DISCLAIMS ALL WARRANTIES\nWITH REGARD TO THIS SOFTWARE INCLUDING ALL IMPLIED WARRANTIES OF\nMERCHANTABILITY AND FITNESS. IN NO EVENT SHALL THE AUTHOR BE LIABLE FOR\nANY SPECIAL, DIRECT, INDIRECT, OR CONSEQUENTIAL DAMAGES OR ANY DAMAGES\nWHATSOEVER RESULTING FROM LOSS OF USE, DATA OR PROFITS, WHETHER IN AN\nACTION OF CONTRACT, NEGLIGENCE OR OTHER TORTIOUS ACTION, ARISING OUT OF\nOR IN CONNECTION WITH THE USE OR PERFORMANCE OF THIS SOFTWARE.\n")
 	for name, tt := range map[string]struct {
-		texts []files.File
+		texts []file
 		want  string
 		err   string
 	}{
-		"one":              {texts: []files.File{{Name: "LICENSE", Data: apache}}, want: "Apache-2.0"},
-		"two":              {texts: []files.File{{Name: "x/LICENSE", Data: isc}, {Name: "LICENSE", Data: apache}}, want: "Apache-2.0 AND ISC"},
-		"the same twice":   {texts: []files.File{{Name: "x/LICENSE", Data: isc}, {Name: "LICENSE", Data: isc}}, want: "ISC"},
-		"a notice besides": {texts: []files.File{{Name: "LICENSE", Data: isc}, {Name: "NOTICE.txt", Data: []byte("by us")}}, want: "ISC"},
-		"a notice alone":   {texts: []files.File{{Name: "NOTICE", Data: []byte("by us")}}, err: "there is none"},
+		"one":              {texts: []file{{name: "LICENSE", data: apache}}, want: "Apache-2.0"},
+		"two":              {texts: []file{{name: "x/LICENSE", data: isc}, {name: "LICENSE", data: apache}}, want: "Apache-2.0 AND ISC"},
+		"the same twice":   {texts: []file{{name: "x/LICENSE", data: isc}, {name: "LICENSE", data: isc}}, want: "ISC"},
+		"a notice besides": {texts: []file{{name: "LICENSE", data: isc}, {name: "NOTICE.txt", data: []byte("by us")}}, want: "ISC"},
+		"a notice alone":   {texts: []file{{name: "NOTICE", data: []byte("by us")}}, err: "there is none"},
 		"none":             {err: "there is none"},
-		"of one's own":     {texts: []files.File{{Name: "LICENSE", Data: []byte("You may look at this, but not touch it.")}}, err: "0 % like a licence that is known"},
+		"of one's own":     {texts: []file{{name: "LICENSE", data: []byte("You may look at this, but not touch it.")}}, err: "0 % like a licence that is known"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := identify(tt.texts)
@@ -50,13 +48,13 @@ func TestAddTexts(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
 		require.NoError(t, os.WriteFile(file, []byte(name), 0o644))
 	}
-	var m Module
+	var m linkedModule
 	require.NoError(t, m.addTexts(root, filepath.Join(root, "a", "b")))
 	require.NoError(t, m.addTexts(root, filepath.Join(root, "a")), "another package")
 	var names []string
-	for _, f := range m.Texts {
-		names = append(names, f.Name)
-		assert.Equal(t, f.Name, string(f.Data))
+	for _, f := range m.texts {
+		names = append(names, f.name)
+		assert.Equal(t, f.name, string(f.data))
 	}
 	assert.ElementsMatch(t, []string{"a/b/License-MIT.txt", "a/COPYING", "LICENSE", "NOTICE.md"}, names)
 	assert.ErrorContains(t, m.addTexts(root, filepath.Dir(root)), "is not in module")
