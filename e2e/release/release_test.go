@@ -305,7 +305,7 @@ func (r *release) readme(t *testing.T) {
 	assert.Equal(t, onenode.Network, string(list))
 }
 
-// manifests gives the plain manifests of each platform to the API server, which would take them.
+// manifests gives the plain manifests of each platform to the API server's schemas.
 func (r *release) manifests(t *testing.T, archive string) {
 	t.Helper()
 	f, err := os.Open(archive)
@@ -329,7 +329,9 @@ func (r *release) manifests(t *testing.T, archive string) {
 		require.NoError(t, err)
 		assert.Contains(t, string(text), registry+"/meshcni/meshcni:"+version()+"@sha256:")
 		require.NoError(t, os.WriteFile(to, text, 0o600))
-		r.do(t, "kubectl", "apply", "--dry-run=client", "--validate=strict", "-f", to)
+		if !strings.HasSuffix(h.Name, "-openshift.yaml") { // which has kinds of OpenShift's own
+			r.do(t, "kubectl", "apply", "--dry-run=client", "--validate=strict", "-f", to)
+		}
 	}
 	assert.Greater(t, found, 5)
 }
@@ -363,7 +365,7 @@ func (r *release) modules(t *testing.T) {
 		with.do(t, "go", "get", "-C", empty, path+"@"+version())
 		require.Contains(t, with.do(t, "go", "list", "-C", empty, "-m", path), path+" "+version())
 		if module == "." {
-			with.do(t, "go", "-C", empty, "build", path+"/redirect/...", path+"/dialect/...", path+"/conflist")
+			with.do(t, "go", "build", "-C", empty, path+"/redirect", path+"/redirect/ruleset", path+"/redirect/trace") // .ci/lowest builds all
 			continue
 		}
 		bin := t.TempDir()
