@@ -206,7 +206,7 @@ func (l *leftover) ready() error {
 		return nil
 	}
 	return because(codeAmbientPodsHeld, fmt.Errorf("this agent runs without --ambient, and pods of this node are still in the care of its proxy (%d in the journal and the records); "+
-		"switch it on again, or run meshcni-node release on the node: %w", l.options.holds(l.settings), l.why))
+		"switch it on again, or run %s release on the node: %w", l.options.holds(l.settings), l.options.name(), l.why))
 }
 
 // warnings says that pods may be held of which nothing is known.
@@ -220,7 +220,7 @@ func (l *leftover) warnings() []string {
 		return nil // or somebody has released them since
 	}
 	return []string{"ambient: pods of this node may still be in the care of its proxy, and this agent runs without --ambient: " +
-		"switch it on again, run meshcni-node release on the node, and then switch it off"}
+		"switch it on again, run " + l.options.name() + " release on the node, and then switch it off"}
 }
 
 // journaled reports whether an agent has kept a journal of its pods on this node.

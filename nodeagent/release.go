@@ -187,7 +187,7 @@ func (p *proxied) leaving(leaving func(context.Context) (bool, string)) func(con
 			left, err = (*h).Release(ctx, given.To)
 		}
 		if err = errors.Join(err, unreleased(left)); err != nil {
-			p.log.Error("pods are left in the care of the node's proxy; without it their connections are refused: meshcni-node release tries again", "error", err)
+			p.log.Error("pods are left in the care of the node's proxy; without it their connections are refused: the command release tries again", "error", err)
 		}
 		p.left.Store(err == nil)
 		return leaves, why

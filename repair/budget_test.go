@@ -156,7 +156,7 @@ func TestClusterBudgetErrors(t *testing.T) {
 	b := &leaseBudget{leases: store, lease: types.NamespacedName{Namespace: "ns", Name: "budget"}, tokens: "meshcni.io/repair-tokens", Budget: Budget{PerMinute: 1, Burst: 1}}
 	_, err := b.take(t.Context())
 	assert.True(t, apierrors.IsForbidden(err), "%v", err)
-	assert.ErrorContains(t, err, "ns/meshcni-repair-budget")
+	assert.ErrorContains(t, err, "lease ns/budget")
 
 	store.err = nil
 	require.NoError(t, b.giveBack(t.Context()))

@@ -207,7 +207,7 @@ func (m *move) read(ctx context.Context, x found) error {
 	if err != nil {
 		return err
 	}
-	return m.choose(migration.Make(x.mesh, settings))
+	return m.choose(migration.Make(m.Identity, x.mesh, settings))
 }
 
 // inits finds the mesh whose init containers write the rules.
@@ -229,7 +229,7 @@ func (m *move) inits(ctx context.Context) error {
 		m.progress("the pods of %s only; there are also init containers of %s, which remain as they are", names[0], strings.Join(names[1:], ", "))
 	}
 	d := dialect.SetOf(m.Dialects...).Lookup(names[0])
-	return m.choose(migration.MakeInits(m.Facts.Of(d.Name, d), *d))
+	return m.choose(migration.MakeInits(m.Identity, m.Facts.Of(d.Name, d), *d))
 }
 
 // look asks the agents of ours that there are.

@@ -252,7 +252,7 @@ func TestMigrateUnmodelled(t *testing.T) {
 		pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}, {IP: "fd00::5"}}
 		m := move{cluster: &cluster{Program: Program{Identity: own}}}
 		m.Dialects = builtin.All()
-		require.NoError(t, m.choose(migration.Make(peer, []migration.Setting{key})))
+		require.NoError(t, m.choose(migration.Make(own, peer, []migration.Setting{key})))
 		x, err := m.judge.Explain(pod, nil)
 		require.NoError(t, err)
 		require.True(t, x.Decision.Selected)

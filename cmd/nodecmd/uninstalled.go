@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/uninstallwait"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
@@ -69,7 +70,7 @@ func (p Program) awaitUninstall() *cobra.Command {
 				out.Printf("Pods of the node's proxy are released on all %d nodes.\n", nodes)
 				return err
 			case len(pending) > 0:
-				return errors.Join(err, uncleaned(pending, patience))
+				return errors.Join(err, uncleaned(p.Identity, pending, patience))
 			}
 			out.Printf("The plugin is uninstalled on all %d nodes. New pods are not captured.\n", nodes)
 			out.Text(remains)
@@ -110,12 +111,12 @@ func named(pending []uninstallwait.Pending) (lines []string) {
 }
 
 // uncleaned is the error of nodes on which the plugin may be left.
-func uncleaned(pending []uninstallwait.Pending, patience time.Duration) error {
+func uncleaned(product meshcni.Identity, pending []uninstallwait.Pending, patience time.Duration) error {
 	lines := []string{fmt.Sprintf("the plugin may be left on these nodes, after %s:", patience)}
 	for _, line := range named(pending) {
 		lines = append(lines, "  "+line)
 	}
-	lines = append(lines, "Once they are up, run \"meshcni-node uninstall\" on them, or install the release again and uninstall it")
+	lines = append(lines, product.Text("Once they are up, run \"meshcni-node uninstall\" on them, or install the release again and uninstall it"))
 	all := make([]error, len(lines)) // one each, so that each stays a line where they are printed
 	for i, line := range lines {
 		all[i] = errors.New(line)

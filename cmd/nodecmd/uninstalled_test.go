@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/uninstallwait"
 )
 
@@ -57,7 +58,7 @@ func TestAwaitUninstall(t *testing.T) {
 // TestManyNodesAreCounted: an error does not grow with the cluster.
 func TestManyNodesAreCounted(t *testing.T) {
 	pending := make([]uninstallwait.Pending, 5000)
-	said := uncleaned(pending, time.Second).Error()
+	said := uncleaned(meshcni.Identity{}, pending, time.Second).Error()
 	assert.Contains(t, said, "… and 4900 more")
 }
 

@@ -10,9 +10,6 @@ import (
 	"time"
 )
 
-// Key is the taint's, unless an operator chooses another one.
-const Key = "meshcni.io/agent-not-ready"
-
 // PutBack is the value of a taint that was put back. One with another value, or none, is from the node's registration. So the taint
 // itself tells a controller that has just started what its predecessors did.
 const PutBack = "put-back"

@@ -3,13 +3,14 @@ package migration_test
 import (
 	"fmt"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/mesh/builtin"
 )
 
 func ExampleMake() {
 	peer, _ := migration.Named(builtin.Facts(), "istio-cni")
-	plan := migration.Make(peer, []migration.Setting{
+	plan := migration.Make(meshcni.Identity{}, peer, []migration.Setting{
 		{Key: "EXCLUDE_NAMESPACES", Value: "kube-system, batch", From: "ConfigMap istio-system/istio-cni-config"},
 		{Key: "SHINY", Value: "yes", From: "ConfigMap istio-system/istio-cni-config"},
 	})

@@ -3,6 +3,7 @@ package migration_test
 import (
 	"errors"
 	"flag"
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/redirect"
 	"maps"
 	"os"
@@ -54,7 +55,7 @@ func plan(t *testing.T, name string, change ...func(*appsv1.DaemonSet, map[strin
 	require.True(t, ok)
 	settings, err := migration.Settings(ds, configMaps)
 	require.NoError(t, err)
-	p := migration.Make(peer, settings)
+	p := migration.Make(meshcni.Identity{}, peer, settings)
 	for _, s := range settings { // nothing is dropped
 		n := 0
 		for _, x := range p.Kept {

@@ -122,8 +122,8 @@ func (p Plan) value(path string) any {
 
 // Make returns the plan to move from a mesh's own plugin, by its settings. Every setting is in exactly one of the plan's lists, or has
 // become part of one in Kept.
-func Make(from mesh.Facts, settings []Setting) Plan {
-	b, said := begin(from.Plugin.Type, from), map[string]string{}
+func Make(product meshcni.Identity, from mesh.Facts, settings []Setting) Plan {
+	b, said := begin(product, from.Plugin.Type, from), map[string]string{}
 	for _, s := range settings {
 		if s.Unread == "" {
 			said[s.Key] = s.Value
@@ -147,7 +147,7 @@ func Make(from mesh.Facts, settings []Setting) Plan {
 }
 
 // MakeInits returns the plan to move from the init containers of a mesh.
-func MakeInits(from mesh.Facts, d dialect.Dialect) Plan {
+func MakeInits(product meshcni.Identity, from mesh.Facts, d dialect.Dialect) Plan {
 	var remove []string
 	if mode := from.Injection.PluginMode; mode != "" {
 		remove = []string{"Tell the injector that there is a plugin: " + mode + "."}
@@ -155,7 +155,7 @@ func MakeInits(from mesh.Facts, d dialect.Dialect) Plan {
 			remove[0] += " New pods then have " + d.Validation.Container + " instead of " + d.Policy.InitContainers[0] + "."
 		}
 	}
-	return begin(InitContainers, from).end(nil, remove)
+	return begin(product, InitContainers, from).end(nil, remove)
 }
 
 // common are the settings that all DaemonSets have.
@@ -166,8 +166,8 @@ func object(v string) (any, error) {
 	return m, yaml.UnmarshalStrict([]byte(v), &m)
 }
 
-func begin(name string, from mesh.Facts) *builder {
-	b := &builder{Plan: Plan{
+func begin(product meshcni.Identity, name string, from mesh.Facts) *builder {
+	b := &builder{product: product, Plan: Plan{
 		From: name, mesh: from, Values: map[string]any{}, Kept: []Kept{}, Undone: []Note{}, Unknown: []Setting{}, Needless: []Note{},
 	}}
 	b.set("dialect", from.Name)
@@ -180,17 +180,15 @@ func (b *builder) end(before, remove []string) Plan {
 	b.Steps = slices.Concat(before, []string{
 		"Write the values with --values FILE, and read what the report says under settings: what has no equal is yours to decide.",
 	}, b.steps, b.switchOver(remove), []string{
-		"kubectl meshcni check then finds nothing, and kubectl meshcni status counts the pods as captured.",
+		b.product.Text("kubectl meshcni check then finds nothing, and kubectl meshcni status counts the pods as captured."),
 	})
 	return b.Plan
 }
 
 // switchOver lists the steps that bring the one and remove the other.
 func (b *builder) switchOver(remove []string) []string {
-	const (
-		install = "helm install meshcni with the values, in a namespace of its own, and wait until it is ready. "
-		restart = "Restart the pods, workload by workload: kubectl rollout restart. A running pod keeps the rules that it has."
-	)
+	install := "helm install " + b.product.WithDefaults().Name + " with the values, in a namespace of its own, and wait until it is ready. "
+	const restart = "Restart the pods, workload by workload: kubectl rollout restart. A running pod keeps the rules that it has."
 	switch {
 	case b.OnNode():
 		return slices.Concat([]string{"Only one agent may hold ztunnel's socket, so the other goes first. Do this in a maintenance window: pods that start in between are not captured until ours is there."},
@@ -202,13 +200,14 @@ func (b *builder) switchOver(remove []string) []string {
 	}
 	return slices.Concat([]string{
 		install + "Its entry comes after the other's, and a new pod may get rules of both: ours replace those in chains of the same names, tables of nftables that are the other's own stay. So keep the time short, and start no rollout meanwhile. The agents warn of other-mesh as long as it lasts.",
-		"kubectl meshcni migrate switch NODE, for one node first, and then for more or with --all. It keeps the other's agent off the node, takes its entry out, and tries connections. kubectl meshcni migrate back NODE undoes it.",
+		b.product.Text("kubectl meshcni migrate switch NODE, for one node first, and then for more or with --all. It keeps the other's agent off the node, takes its entry out, and tries connections. kubectl meshcni migrate back NODE undoes it."),
 	}, remove, []string{restart + " Those that started with both have to be among them."})
 }
 
 type builder struct {
 	Plan
-	steps []string // of settings
+	product meshcni.Identity
+	steps   []string // of settings
 }
 
 // take notes what becomes of a setting.

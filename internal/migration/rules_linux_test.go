@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/migration"
@@ -96,9 +97,9 @@ func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
 	t.Helper()
 	peer, ok := migration.Named(facts.Facts(), l.Peer)
 	require.True(t, ok)
-	plan := migration.Make(peer, []migration.Setting{{Key: "AMBIENT_ENABLED", Value: "true"}})
+	plan := migration.Make(meshcni.Identity{}, peer, []migration.Setting{{Key: "AMBIENT_ENABLED", Value: "true"}})
 	if l.Peer != "istio-cni" {
-		plan = migration.Make(peer, nil)
+		plan = migration.Make(meshcni.Identity{}, peer, nil)
 	}
 	entry, err := plan.Entry()
 	require.NoError(t, err)
