@@ -22,11 +22,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	ownnodeproxy "github.com/meshcni/meshcni/examples/own-node-proxy"
+	"github.com/meshcni/meshcni/examples/own-node-proxy/gateway"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
@@ -45,7 +45,7 @@ func api(t *testing.T) (host, port string, unlabel func()) {
 	unlabelled := make(chan struct{})
 	namespace := func(revision int, value string) string {
 		return fmt.Sprintf(`{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-			"metadata": {"name": "shop", "resourceVersion": "%d", "labels": {%q: %q}}}`, revision, ownnodeproxy.Label, value)
+			"metadata": {"name": "shop", "resourceVersion": "%d", "labels": {%q: %q}}}`, revision, gateway.Label, value)
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -95,10 +95,7 @@ func TestAgent(t *testing.T) {
 	}
 	host, port, unlabel := api(t)
 	log := &proctest.Buffer{}
-	program := ownnodeproxy.Agent(&ownnodeproxy.Gateway{Port: ownnodeproxy.Port, Serve: func(pod nodeproxy.PodID, conn net.Conn) {
-		_, _ = fmt.Fprintf(conn, "the gateway has %s/%s", pod.Namespace, pod.Name)
-		_ = conn.Close()
-	}})
+	program := ownnodeproxy.Agent(&ownnodeproxy.Gateway{Port: gateway.Port, Serve: ownnodeproxy.Hello})
 	program.Stderr = log
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -78,6 +78,12 @@ func (g *Gateway) accept(pod nodeproxy.PodID, l net.Listener) {
 	}
 }
 
+// Hello is a Serve that says whose connection it is.
+func Hello(pod nodeproxy.PodID, conn net.Conn) {
+	_, _ = fmt.Fprintf(conn, "the gateway has %s/%s", pod.Namespace, pod.Name)
+	_ = conn.Close()
+}
+
 // Remove stops listening in the pod.
 func (g *Gateway) Remove(_ context.Context, uid types.UID) error {
 	g.mu.Lock()
