@@ -26,7 +26,7 @@ import (
 
 // subject is a pod, what decides on it, and what its node's agent says.
 type subject struct {
-	place
+	nodeView
 	pod *corev1.Pod
 	// fromFile: the pod need not be in the cluster, and nothing on a node is about it. template: it is that of a workload.
 	fromFile, template bool
@@ -42,8 +42,8 @@ type subject struct {
 	entered bool
 }
 
-// place is a node, as its agent tells of it.
-type place struct {
+// nodeView is a node, as its agent tells of it.
+type nodeView struct {
 	agent agent
 	// asking is the reason that the agent has not answered; then node is empty.
 	asking error
@@ -57,13 +57,13 @@ type place struct {
 type explainer struct {
 	c          *cluster
 	typed      *deciding // by --config, for all nodes; nil: each node's own
-	known      map[string]*place
+	known      map[string]*nodeView
 	namespaces map[string]*corev1.Namespace
 }
 
 // explainer goes by the configuration as it is typed; empty: by each node's own.
 func (c *cluster) explainer(config string) (*explainer, error) {
-	x := &explainer{c: c, known: map[string]*place{}, namespaces: map[string]*corev1.Namespace{}}
+	x := &explainer{c: c, known: map[string]*nodeView{}, namespaces: map[string]*corev1.Namespace{}}
 	if config == "" {
 		return x, nil
 	}
@@ -111,7 +111,7 @@ func (c *cluster) subjectOf(ctx context.Context, args []string, from sources) (*
 		if err != nil {
 			return none, err
 		}
-		s := &subject{place: x.any(ctx), pod: m.Pod, fromFile: true, template: m.Template}
+		s := &subject{nodeView: x.any(ctx), pod: m.Pod, fromFile: true, template: m.Template}
 		x.explain(ctx, s)
 		return s, nil
 	}
@@ -145,16 +145,16 @@ func (c *cluster) manifest(name string) (m *explain.Manifest, err error) {
 func (e *explainer) subject(ctx context.Context, pod *corev1.Pod) *subject {
 	name := pod.Spec.NodeName
 	if e.known[name] == nil {
-		e.known[name] = e.place(ctx, name)
+		e.known[name] = e.view(ctx, name)
 	}
-	s := &subject{place: *e.known[name], pod: pod}
+	s := &subject{nodeView: *e.known[name], pod: pod}
 	e.explain(ctx, s)
 	return s
 }
 
-// place is a node with what decides on its pods.
-func (e *explainer) place(ctx context.Context, name string) *place {
-	p := e.c.place(ctx, name)
+// view is a node with what decides on its pods.
+func (e *explainer) view(ctx context.Context, name string) *nodeView {
+	p := e.c.view(ctx, name)
 	e.decide(p)
 	return p
 }
@@ -183,7 +183,7 @@ func (e *explainer) explain(ctx context.Context, s *subject) {
 var errNameConfig = errors.New("--config FILE gives one, --config none goes by the defaults")
 
 // decide reads the configuration that counts on a node.
-func (e *explainer) decide(p *place) {
+func (e *explainer) decide(p *nodeView) {
 	i := p.node.Installed
 	switch {
 	case e.typed != nil:
@@ -210,11 +210,11 @@ func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *cor
 		nodes[pods[i].Spec.NodeName] = true
 	}
 	names := slices.Collect(maps.Keys(nodes))
-	for i, p := range each(askAtOnce, names, func(_ int, name string) *place { return e.place(ctx, name) }) {
+	for i, p := range each(askAtOnce, names, func(_ int, name string) *nodeView { return e.view(ctx, name) }) {
 		e.known[names[i]] = p
 	}
-	const wrong, unsure, well, ending = 0, 1, 2, 3
-	least, some := ending+1, 0
+	const wrong, unsure, well, deleted = 0, 1, 2, 3
+	least, some := deleted+1, 0
 	for i := range pods {
 		pod := &pods[i]
 		s := e.subject(ctx, pod)
@@ -230,7 +230,7 @@ func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *cor
 		case now.exit == ExitWrong:
 			rank = wrong
 		case now.Code == status.CodeEnding:
-			rank = ending
+			rank = deleted
 		case now.trouble():
 			rank = unsure
 		}
@@ -254,9 +254,9 @@ func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *cor
 const maxAsked = 5
 
 // any is the first node whose agent has a configuration, in the order of the nodes.
-func (e *explainer) any(ctx context.Context) (p place) {
+func (e *explainer) any(ctx context.Context) (p nodeView) {
 	if e.typed != nil {
-		return place{deciding: e.typed}
+		return nodeView{deciding: e.typed}
 	}
 	agents, err := e.c.agentsByNode(ctx, "")
 	if p.asking = err; err == nil {
@@ -277,9 +277,9 @@ func (e *explainer) any(ctx context.Context) (p place) {
 
 var errNotScheduled = errors.New("the pod is on no node yet")
 
-// place asks the agent of a node. An empty name is none.
-func (c *cluster) place(ctx context.Context, name string) *place {
-	p := &place{}
+// view asks the agent of a node. An empty name is none.
+func (c *cluster) view(ctx context.Context, name string) *nodeView {
+	p := &nodeView{}
 	if name == "" {
 		p.asking = errNotScheduled
 		return p

@@ -61,9 +61,8 @@ type explainFlags struct {
 	sources
 	several
 	enterFlags
-	output string
-	brief  bool
-	code   string
+	printers.Explain
+	code string
 }
 
 // explainCommand prints what should be, and beside it what is.
@@ -80,7 +79,7 @@ func (c *cluster) explainCommand() *cobra.Command {
 			case o.code != "" && len(args) > 0:
 				return cli.Usagef("--code: of no pod")
 			case o.code != "":
-				return printers.Code(c.Stdout, c.Identity, o.code, o.output == "json")
+				return printers.Code(c.Stdout, c.Identity, o.code, o.Output == "json")
 			case err != nil:
 				return err
 			case many && (o.enter || o.image != ""):
@@ -93,10 +92,8 @@ func (c *cluster) explainCommand() *cobra.Command {
 			return c.query(func(ctx context.Context, args []string) error { return c.explainOne(ctx, args, o) })(cmd, args)
 		},
 	}
-	fs := cmd.Flags()
-	fs.VarP(cli.Choice(&o.output, "text", "json"), "output", "o", "text or json")
-	fs.BoolVar(&o.brief, "brief", false, "only whether the pod is captured, why, and what to do")
-	fs.StringVar(&o.code, "code", "", "say what this code means, instead of a pod")
+	o.Describe(cmd)
+	cmd.Flags().StringVar(&o.code, "code", "", "say what this code means, instead of a pod")
 	o.enterFlags.register(cmd)
 	o.sources.flags(cmd)
 	o.several.flags(cmd)
@@ -118,8 +115,11 @@ func (c *cluster) explainOne(ctx context.Context, args []string, o explainFlags)
 	case s.fromFile && v.Code == status.CodeNamespaceUnknown:
 		planned = cli.Exit(ExitUnknown)
 	}
-	if s.fromFile {
-		return cmp.Or(s.printPlan(c.Stdout, o), planned)
+	switch {
+	case s.fromFile && s.undecided != nil:
+		return planned
+	case s.fromFile:
+		return cmp.Or(o.Print(c.Stdout, s.explained), planned)
 	}
 	s.flags = o.enterFlags
 	is := c.onNode(ctx, s)
@@ -140,9 +140,9 @@ type briefly struct {
 func (s *subject) printNow(w io.Writer, is onNode, now present, o explainFlags) error {
 	v := s.explained.Verdict
 	switch {
-	case o.output == "json" && o.brief:
+	case o.Output == "json" && o.Brief:
 		return printers.JSON(w, briefly{now, v})
-	case o.output == "json":
+	case o.Output == "json":
 		all := struct {
 			*explain.Explanation
 			Now    present `json:"now"`
@@ -155,7 +155,7 @@ func (s *subject) printNow(w io.Writer, is onNode, now present, o explainFlags) 
 	case v.Code == "" && !now.trouble():
 		return nil // no decision was reached, and the error says why
 	}
-	if err := now.print(w, v); o.brief || v.Code == "" || err != nil {
+	if err := now.print(w, v); o.Brief || v.Code == "" || err != nil {
 		return err
 	}
 	out := visible.To(w)
@@ -163,22 +163,6 @@ func (s *subject) printNow(w io.Writer, is onNode, now present, o explainFlags) 
 	err := s.explained.WriteDetails(w)
 	is.print(out)
 	return errors.Join(err, out.Err())
-}
-
-// printPlan prints what should be, of a pod that is in a file.
-func (s *subject) printPlan(w io.Writer, o explainFlags) (err error) {
-	switch {
-	case s.undecided != nil:
-	case o.output == "json" && o.brief:
-		err = printers.JSON(w, s.explained.Verdict)
-	case o.output == "json":
-		err = printers.JSON(w, s.explained)
-	case o.brief:
-		_, err = s.explained.Verdict.WriteTo(w)
-	default:
-		_, err = s.explained.WriteTo(w)
-	}
-	return err
 }
 
 // several selects the pods of an explain of more than one.
@@ -228,7 +212,7 @@ func (c *cluster) explainMany(ctx context.Context, args []string, o explainFlags
 		if now.trouble() && first == "" {
 			first = pod.Name
 		}
-		if o.output == "json" {
+		if o.Output == "json" {
 			lines = append(lines, podLine{explain.Name(pod), briefly{now, v}})
 		} else {
 			out.Printf("%s: %s\n", pod.Name, now.Sentence)
@@ -241,7 +225,7 @@ func (c *cluster) explainMany(ctx context.Context, args []string, o explainFlags
 		return ctx.Err()
 	case seen == 0:
 		return fmt.Errorf("no pod in namespace %s has the labels %s", namespace, selector)
-	case o.output == "json":
+	case o.Output == "json":
 		return cmp.Or(printers.JSON(c.Stdout, lines), worst)
 	case first != "":
 		out.Printf("next: %s explain -n %s %s says what to do\n", c.Identity.Kubectl, namespace, first)

@@ -46,7 +46,7 @@ func TestOwnMesh(t *testing.T) {
 	w := newWorld(t)
 	d, facts := fabric()
 	w.dialects, w.facts = []dialect.Dialect{d}, mesh.List{facts}
-	y := newYardOf(t, w)
+	y := newTrialFixture(t, w)
 	w.node(t, "a", sound("a", func(n *agentapi.Node) {
 		n.Dialects, n.Pods = []string{"fabric"}, nil
 		n.Installed.Config = json.RawMessage(`{"type":"meshcni","dialect":"fabric","kubernetes":{"exclude_namespaces":["quiet"]}}`)

@@ -35,7 +35,7 @@ func running(change ...func(*subject)) *subject {
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.244.1.5"},
 		},
 		namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, selector: "component=node",
-		place: place{agent: agent{Namespace: "meshcni-system", Name: "meshcni-node-x"}, node: agentapi.Node{Node: "a", Ready: true, About: agentapi.About{Installed: agentapi.Installed{File: "/etc/cni/net.d/10-x.conflist", Config: []byte(entry)}}}},
+		nodeView: nodeView{agent: agent{Namespace: "meshcni-system", Name: "meshcni-node-x"}, node: agentapi.Node{Node: "a", Ready: true, About: agentapi.About{Installed: agentapi.Installed{File: "/etc/cni/net.d/10-x.conflist", Config: []byte(entry)}}}},
 	}
 	for _, c := range change {
 		c(s)

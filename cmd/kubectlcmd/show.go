@@ -35,7 +35,7 @@ func (c *cluster) showCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := &subject{pod: pod, place: *c.place(ctx, pod.Spec.NodeName), flags: enter}
+			s := &subject{pod: pod, nodeView: *c.view(ctx, pod.Spec.NodeName), flags: enter}
 			return show.Print(ctx, c.Stdout, func() {}, func() (ruleset.Live, error) {
 				live, err := s.rules(ctx, c)
 				if err != nil {

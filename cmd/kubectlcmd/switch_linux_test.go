@@ -24,7 +24,7 @@ import (
 )
 
 // report is what migrate says.
-func (y *yardNode) report(t *testing.T) (code int, stdout, stderr string) {
+func (y *switchNodeFixture) report(t *testing.T) (code int, stdout, stderr string) {
 	t.Helper()
 	return y.world.run(t, "migrate")
 }
@@ -36,7 +36,7 @@ func TestSwitchAndBack(t *testing.T) {
 	for _, tidy := range []bool{false, true} {
 		t.Run(fmt.Sprintf("cleans up %v", tidy), func(t *testing.T) {
 			t.Parallel()
-			y := newYardNode(t, tidy)
+			y := newSwitchNode(t, tidy)
 			before := y.theirSet(t)
 			for _, name := range []string{"both-1", "theirs-1"} {
 				y.meshPod(t, "shop", name, "a", func(p *corev1.Pod) {
@@ -114,7 +114,7 @@ func TestSwitchAndBack(t *testing.T) {
 // TestSwitchRefuses: on what is not sound, nothing is changed.
 func TestSwitchRefuses(t *testing.T) {
 	t.Parallel()
-	y := newYardNode(t, false)
+	y := newSwitchNode(t, false)
 	before := y.theirSet(t)
 	y.node(t, "b", nil)
 	for name, tc := range map[string]struct {
@@ -175,12 +175,12 @@ func TestSwitchRefuses(t *testing.T) {
 func TestSwitchGoesBack(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		prepare func(y *yardNode, t *testing.T)
+		prepare func(y *switchNodeFixture, t *testing.T)
 		args    []string
 		want    []string
 	}{
 		"our agent does not answer any more": {
-			prepare: func(y *yardNode, _ *testing.T) {
+			prepare: func(y *switchNodeFixture, _ *testing.T) {
 				y.job = func(words string) error {
 					y.silent.Store(words == "take" && y.takes.Add(1) == 2) // until the way back
 					return nil
@@ -190,11 +190,11 @@ func TestSwitchGoesBack(t *testing.T) {
 			want: []string{"our agent is not ready without it: not within 5s: ", "connection refused"},
 		},
 		"connections are not captured": {
-			prepare: func(y *yardNode, _ *testing.T) { y.failing = true },
+			prepare: func(y *switchNodeFixture, _ *testing.T) { y.failing = true },
 			want:    []string{"throw-away pods of the node are not captured as they should be"},
 		},
 		"the list cannot be written": {
-			prepare: func(y *yardNode, _ *testing.T) {
+			prepare: func(y *switchNodeFixture, _ *testing.T) {
 				takes := 0
 				y.job = func(words string) error {
 					if words == "take" {
@@ -208,7 +208,7 @@ func TestSwitchGoesBack(t *testing.T) {
 			want: []string{"take the entry of istio-cni out: no space left on device"},
 		},
 		"the entry comes back": {
-			prepare: func(y *yardNode, t *testing.T) {
+			prepare: func(y *switchNodeFixture, t *testing.T) {
 				y.Create(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "meshcni-system", Name: "scribe"}, Spec: corev1.PodSpec{
 					NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: "i"}},
 					Volumes: []corev1.Volume{{Name: "etc", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/etc"}}}},
@@ -225,7 +225,7 @@ func TestSwitchGoesBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			y := newYardNode(t, false)
+			y := newSwitchNode(t, false)
 			before := y.theirSet(t)
 			tc.prepare(y, t)
 			code, out, errs := y.run(t, append([]string{"switch", "a", "--yes"}, tc.args...)...)
@@ -242,7 +242,7 @@ func TestSwitchGoesBack(t *testing.T) {
 	}
 	t.Run("asked", func(t *testing.T) {
 		t.Parallel()
-		y := newYardNode(t, false)
+		y := newSwitchNode(t, false)
 		y.failing, y.answer = true, "yes\nno\n"
 		code, out, errs := y.run(t, "switch", "a")
 		assert.Equal(t, 1, code)
@@ -255,7 +255,7 @@ func TestSwitchGoesBack(t *testing.T) {
 // TestBackPassesOver: among all nodes there may be some that the other plugin was never on. They do not end it.
 func TestBackPassesOver(t *testing.T) {
 	t.Parallel()
-	y := newYardNode(t, false)
+	y := newSwitchNode(t, false)
 	y.write(t, withOurs)
 	code, out, errs := y.run(t, "back", "--all", "--yes")
 	assert.Equal(t, 0, code, errs)
@@ -267,7 +267,7 @@ func TestBackPassesOver(t *testing.T) {
 // says so.
 func TestSwitchLeavesPods(t *testing.T) {
 	t.Parallel()
-	y := newYardNode(t, false)
+	y := newSwitchNode(t, false)
 	takes := 0
 	y.job = func(words string) error {
 		if words == "take" {
@@ -290,7 +290,7 @@ func TestSwitchLeavesPods(t *testing.T) {
 // TestSwitchInterrupted: at each step an interrupt leaves a node that the same command carries over, and that back gives back.
 func TestSwitchInterrupted(t *testing.T) {
 	t.Parallel()
-	y := newYardNode(t, false)
+	y := newSwitchNode(t, false)
 	for _, next := range []string{"switch", "back"} {
 		for _, at := range []string{"its pod does not end", "before take", "after take", "while watching"} {
 			t.Run(at+", then "+next, func(t *testing.T) {
@@ -344,7 +344,7 @@ func TestSwitchInterrupted(t *testing.T) {
 // TestSwitchWithoutAPIServer: with the API server away in the middle, both failures are told, and the list is as it was.
 func TestSwitchWithoutAPIServer(t *testing.T) {
 	t.Parallel()
-	y := newYardNode(t, false)
+	y := newSwitchNode(t, false)
 	gone, takes := errors.New("connection refused"), 0
 	y.job = func(words string) error {
 		if takes++; takes > 1 {
@@ -366,7 +366,7 @@ func TestSwitchWithoutAPIServer(t *testing.T) {
 // TestBackWithoutDaemonSet: the entry goes back from what is kept, unless the other's program is gone with the DaemonSet.
 func TestBackWithoutDaemonSet(t *testing.T) {
 	t.Parallel()
-	y := newYardNode(t, false)
+	y := newSwitchNode(t, false)
 	code, out, errs := y.run(t, "switch", "a", "--yes", "--no-test")
 	require.Equal(t, 0, code, out+errs)
 	assert.Zero(t, y.tried)
@@ -385,7 +385,7 @@ func TestBackWithoutDaemonSet(t *testing.T) {
 // TestSwitchRights: who may not carry it through does not begin.
 func TestSwitchRights(t *testing.T) {
 	t.Parallel()
-	y := newYardNode(t, false)
+	y := newSwitchNode(t, false)
 	grant(t, y.world, "reader", "reader", map[string][]string{"nodes": {"list", "get"}, "pods": {"list"}})
 	code, _, errs := y.run(t, "switch", "a", "--yes", "--from", "kuma-cni", "--as", "reader")
 	assert.Equal(t, 1, code)
@@ -425,7 +425,7 @@ func TestSwitchRights(t *testing.T) {
 // TestSwitchRefusesAmbient: two agents cannot hold the proxy's socket. Back goes on.
 func TestSwitchRefusesAmbient(t *testing.T) {
 	t.Parallel()
-	y := newYardNode(t, false)
+	y := newSwitchNode(t, false)
 	_, err := y.client.CoreV1().ConfigMaps("istio-system").Patch(t.Context(), "istio-cni-config", types.MergePatchType, []byte(`{"data":{"AMBIENT_ENABLED":"true"}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	code, _, errs := y.run(t, "switch", "a", "--yes")

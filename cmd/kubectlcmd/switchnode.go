@@ -199,8 +199,8 @@ func (c *cluster) switchedNodes(ctx context.Context, plugin string) (names []str
 	return names, nil
 }
 
-// places are the host's directories of network configurations and of plugins.
-type places struct {
+// cniDirs are the host's directories of network configurations and of plugins.
+type cniDirs struct {
 	conf string
 	bin  []string
 }
@@ -208,9 +208,9 @@ type places struct {
 // The directories without an agent that says otherwise.
 const defaultConfDir = "/etc/cni/net.d"
 
-// placesOf are those that the node's agent has. A nil agent has none.
-func (x *switcher) placesOf(said *agentapi.Node, agent *corev1.PodSpec) places {
-	p := places{defaultConfDir, []string{netconf.DefaultCNIBinDir}}
+// cniDirsOf are those that the node's agent has. A nil agent has none.
+func (x *switcher) cniDirsOf(said *agentapi.Node, agent *corev1.PodSpec) cniDirs {
+	p := cniDirs{defaultConfDir, []string{netconf.DefaultCNIBinDir}}
 	if said != nil {
 		if c, _, err := netconf.Parse(said.Installed.Config, x.Identity); err == nil && c.Kubernetes.CNIBinDir != "" {
 			p.bin = []string{c.Kubernetes.CNIBinDir}
@@ -243,7 +243,7 @@ func onHost(agent *corev1.PodSpec, dir string) string {
 const hostPrefix = "/host"
 
 // entry runs a command on the other's entry on a node: show, take or restore.
-func (x *switcher) entry(ctx context.Context, node string, p places, dry bool, do string) (s peerentry.State, err error) {
+func (x *switcher) entry(ctx context.Context, node string, p cniDirs, dry bool, do string) (s peerentry.State, err error) {
 	conf := hostPrefix + p.conf
 	j := nodeJob{
 		Node: node, Image: x.o.image, What: map[string]string{"show": "to look at its network configuration", "take": "to take " + x.from + "'s entry out", "restore": "to put " + x.from + "'s entry back"}[do],
@@ -273,7 +273,7 @@ func (x *switcher) entry(ctx context.Context, node string, p places, dry bool, d
 }
 
 // writers are the node's pods that may write its network configuration, ours apart.
-func (x *switcher) writers(ctx context.Context, node string, p places) (names []string, err error) {
+func (x *switcher) writers(ctx context.Context, node string, p cniDirs) (names []string, err error) {
 	set, err := x.daemonSet(ctx)
 	if err != nil {
 		return nil, err

@@ -20,9 +20,9 @@ import (
 
 // phase is a node's progress through the migration.
 type phase struct {
-	name   string
-	agent  agent
-	places places
+	name    string
+	agent   agent
+	cniDirs cniDirs
 	// switched: the operator has agreed. since is when only our plugin was left; zero: it is not known to be.
 	switched bool
 	since    time.Time
@@ -80,7 +80,7 @@ func (x *switcher) steps() []step {
 				if !s.theirs {
 					return nil
 				}
-				would, err := x.entry(ctx, s.name, s.places, true, "take")
+				would, err := x.entry(ctx, s.name, s.cniDirs, true, "take")
 				if err != nil {
 					return err
 				}
@@ -208,19 +208,19 @@ func (x *switcher) back(ctx context.Context, name string) error {
 		return err
 	}
 	switched := node.Labels[x.Identity.Key(switchedFrom)] == x.from
-	s := phase{name: name, places: x.placesOf(nil, nil)}
+	s := phase{name: name, cniDirs: x.cniDirsOf(nil, nil)}
 	s.agent, err = x.agentOn(ctx, name)
 	switch {
 	case err == nil: // without an agent of ours, or one that answers, it goes as well
 		if n, err := x.node(ctx, s.agent); err == nil {
-			s.places = x.placesOf(&n, s.agent.template)
+			s.cniDirs = x.cniDirsOf(&n, s.agent.template)
 		} else {
 			x.say(name, "warning: our agent does not answer: %v", err)
 		}
 	case !errors.Is(err, errNoAgent):
 		return err
 	}
-	is, err := x.entry(ctx, name, s.places, false, "show")
+	is, err := x.entry(ctx, name, s.cniDirs, false, "show")
 	nothing := is.Kept == nil && is.KeptError == ""
 	switch {
 	case err != nil:
@@ -298,7 +298,7 @@ func (x *switcher) at(ctx context.Context, name string) (s phase, warnings []str
 	}
 	errs, warnings := soundness(x.Identity, name, n)
 	s.theirs = slices.Contains(n.Installed.Plugins, x.from)
-	s.places, s.config, s.list = x.placesOf(&n, s.agent.template), n.Installed.Config, n.Installed.File[strings.LastIndex(n.Installed.File, "/")+1:]
+	s.cniDirs, s.config, s.list = x.cniDirsOf(&n, s.agent.template), n.Installed.Config, n.Installed.File[strings.LastIndex(n.Installed.File, "/")+1:]
 	if own := n.Installed.Type(); s.list == "00-"+own+".conflist" {
 		errs = append(errs, errors.New("the agent keeps a list of its own (cni.ownFile), which it makes anew from the other's: remove the other plugin instead, as docs/migrating.md says"))
 	}
@@ -394,7 +394,7 @@ func isReady(pod corev1.Pod) bool {
 
 // moveEntry takes the other's entry out, or restores it. The texts are those of a failure, of a change and of none.
 func (x *switcher) moveEntry(ctx context.Context, s *phase, do, failed, changed, same string) error {
-	is, err := x.entry(ctx, s.name, s.places, false, do)
+	is, err := x.entry(ctx, s.name, s.cniDirs, false, do)
 	if err != nil {
 		return fmt.Errorf(failed, x.from, err)
 	}
@@ -432,7 +432,7 @@ func (x *switcher) stays(ctx context.Context, s *phase) error {
 	if !errors.Is(back, errCameBack) {
 		return back
 	}
-	names, err := x.writers(ctx, s.name, s.places)
+	names, err := x.writers(ctx, s.name, s.cniDirs)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w; which pods may have, cannot be told: %w", back, err)

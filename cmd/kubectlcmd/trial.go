@@ -39,8 +39,8 @@ type trialRow struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// place is the node, or for a connection between nodes both.
-func (r trialRow) place() string {
+// where is the node, or for a connection between nodes both.
+func (r trialRow) where() string {
 	if r.To == "" {
 		return r.Node
 	}
@@ -180,14 +180,14 @@ func (r trialReport) print(w *visible.Printer) error {
 	count := map[string]int{}
 	for _, row := range r.Rows {
 		count[row.Result]++
-		table.Printf("%s\t%s\t%s\t%s\t%s\n", row.place(), cmp.Or(row.Dialect, "-"), cmp.Or(row.Family, "-"), row.What, row.Result)
+		table.Printf("%s\t%s\t%s\t%s\t%s\n", row.where(), cmp.Or(row.Dialect, "-"), cmp.Or(row.Family, "-"), row.What, row.Result)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, row := range r.Rows {
 		if row.Detail != "" {
-			at := []string{row.place(), row.Dialect, row.Family, row.What}
+			at := []string{row.where(), row.Dialect, row.Family, row.What}
 			at = slices.DeleteFunc(at, func(s string) bool { return s == "" })
 			w.Printf("%s: %s: %s\n", strings.Join(at, " "), row.Result, row.Detail)
 		}

@@ -28,8 +28,8 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// yard is a world whose pods of the test run, as far as the API server and whoever asks them can tell.
-type yard struct {
+// trialFixture is a world whose pods of the test run, as far as the API server and whoever asks them can tell.
+type trialFixture struct {
 	*world
 	// started is called with each new pod, and says what becomes of it; nil: it runs.
 	started func(*corev1.Pod) corev1.PodStatus
@@ -43,9 +43,9 @@ type yard struct {
 	count int
 }
 
-func newYardOf(t *testing.T, w *world) *yard {
+func newTrialFixture(t *testing.T, w *world) *trialFixture {
 	t.Helper()
-	y := &yard{world: w, pods: map[string]corev1.Pod{}, past: map[string]bool{}, cut: map[string]bool{}}
+	y := &trialFixture{world: w, pods: map[string]corev1.Pod{}, past: map[string]bool{}, cut: map[string]bool{}}
 	w.watchPods(t, own.Key(trialLabel), func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
 		if e.Type == watch.Added {
 			y.admit(t, ctx, client, pod)
@@ -55,7 +55,7 @@ func newYardOf(t *testing.T, w *world) *yard {
 }
 
 // admit does what a kubelet does.
-func (y *yard) admit(t *testing.T, ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) {
+func (y *trialFixture) admit(t *testing.T, ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) {
 	y.mu.Lock()
 	if y.pods[pod.Name].UID == pod.UID {
 		y.mu.Unlock()
@@ -78,7 +78,7 @@ func (y *yard) admit(t *testing.T, ctx context.Context, client kubernetes.Interf
 }
 
 // get is that of [asker].
-func (y *yard) get(ctx context.Context, a agent, path string, into any) error {
+func (y *trialFixture) get(ctx context.Context, a agent, path string, into any) error {
 	y.mu.Lock()
 	pod, ours := y.pods[a.Name]
 	y.mu.Unlock()
@@ -110,7 +110,7 @@ func (y *yard) get(ctx context.Context, a agent, path string, into any) error {
 
 // connect is what a mesh does: connections of other users than the proxy's go to the proxy, and so do those that come in, except for
 // those of the excluded port.
-func (y *yard) connect(from corev1.Pod, container corev1.Container, to netip.AddrPort) *netprobe.Answer {
+func (y *trialFixture) connect(from corev1.Pod, container corev1.Container, to netip.AddrPort) *netprobe.Answer {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	captured := to.Port() != excludedPort && !y.past[fmt.Sprintf("%s %s %d", from.Name, container.Name, to.Port())]
@@ -139,7 +139,7 @@ func (y *yard) connect(from corev1.Pod, container corev1.Container, to netip.Add
 	return nil
 }
 
-func (y *yard) test(ctx context.Context, args ...string) (code int, stdout, stderr string) {
+func (y *trialFixture) test(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	p := Program{Dialects: y.dialects, Facts: y.facts, Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return y }}
 	code = p.Main(ctx, append([]string{"--kubeconfig", y.kubeconfig, "test"}, args...))
@@ -147,7 +147,7 @@ func (y *yard) test(ctx context.Context, args ...string) (code int, stdout, stde
 }
 
 // left are the namespaces of tests that nobody has deleted, and all others of tests.
-func (y *yard) left(t *testing.T) (left, all []string) {
+func (y *trialFixture) left(t *testing.T) (left, all []string) {
 	t.Helper()
 	var list corev1.NamespaceList
 	y.Do(t, http.MethodGet, "/api/v1/namespaces?labelSelector="+own.Key(trialLabel), nil, &list)
@@ -160,7 +160,7 @@ func (y *yard) left(t *testing.T) (left, all []string) {
 	return left, all
 }
 
-func (y *yard) set(change func()) {
+func (y *trialFixture) set(change func()) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	change()
@@ -170,7 +170,7 @@ func (y *yard) set(change func()) {
 // connections come to is told; and nothing is left, whatever happens.
 func TestTrial(t *testing.T) {
 	t.Parallel()
-	y := newYardOf(t, newWorld(t))
+	y := newTrialFixture(t, newWorld(t))
 	y.node(t, "a", sound("a", func(n *agentapi.Node) {
 		n.Dialects = []string{"istio", "linkerd", "kuma", "consul"}
 	}))
@@ -279,7 +279,7 @@ func TestTrial(t *testing.T) {
 }
 
 // noStart: what the cluster says of a pod that does not start is told.
-func noStart(t *testing.T, y *yard) {
+func noStart(t *testing.T, y *trialFixture) {
 	y.set(func() {
 		y.started = func(pod *corev1.Pod) corev1.PodStatus {
 			if !strings.HasPrefix(pod.Name, "linkerd") {
@@ -326,7 +326,7 @@ func noStart(t *testing.T, y *yard) {
 }
 
 // otherNodes: what cannot be tried is said.
-func otherNodes(t *testing.T, y *yard) {
+func otherNodes(t *testing.T, y *trialFixture) {
 	y.node(t, "b", silent)
 	y.node(t, "c", nil)
 	y.node(t, "d", sound("d", func(n *agentapi.Node) {

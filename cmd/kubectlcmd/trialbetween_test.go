@@ -15,7 +15,7 @@ import (
 
 // betweenNodes: each node's pods of a mesh connect to the next node that has a pod to answer, in a ring; what fails there, and only
 // there, is told with both nodes.
-func betweenNodes(t *testing.T, y *yard) {
+func betweenNodes(t *testing.T, y *trialFixture) {
 	for name, dialects := range map[string][]string{"e": {"istio", "ambient"}, "f": {"istio"}, "g": {"linkerd", "ambient"}, "h": {}} {
 		about := sound(name, func(n *agentapi.Node) { n.Dialects = dialects })
 		y.node(t, name, func(path string) (any, error) {

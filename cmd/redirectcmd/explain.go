@@ -11,10 +11,17 @@ import (
 )
 
 func (p Program) explainCommand() *cobra.Command {
-	var output string
-	var brief bool
-	cmd, c := p.newCommand("explain (-f pod.yaml | CODE)", "Say whether the pod is captured, why, and what to do; then where each setting comes from, and what the rules are",
-		func(c *common, _ *cobra.Command) error { return runExplain(c, output, brief) })
+	var print printers.Explain
+	cmd, c := p.newCommand("explain (-f pod.yaml | CODE)", "Say whether the pod is captured, why, and what to do; then where each setting comes from, and what the rules are", func(c *common, _ *cobra.Command) error {
+		x, err := c.explained(nil)
+		if err != nil {
+			return err // no decision was reached: a file cannot be read, say
+		}
+		if err := print.Print(c.Stdout, x.Explanation); err != nil || x.Err() == nil {
+			return err
+		}
+		return errSilent
+	})
 	c.templates = true
 	ofPod := cmd.RunE
 	cmd.Args = cobra.ArbitraryArgs
@@ -25,32 +32,10 @@ func (p Program) explainCommand() *cobra.Command {
 		case len(args) > 1 || c.file != "":
 			return cli.Usagef("%s: one code, or the pod of -f", strings.Join(args, " "))
 		}
-		return printers.Code(c.Stdout, c.Identity, args[0], output == "json")
+		return printers.Code(c.Stdout, c.Identity, args[0], print.Output == "json")
 	}
-	cmd.Flags().BoolVar(&brief, "brief", false, "only whether the pod is captured, why, and what to do")
-	cmd.Flags().VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
+	print.Describe(cmd)
 	return cmd
-}
-
-func runExplain(c *common, output string, brief bool) error {
-	x, err := c.explained(nil)
-	if err != nil {
-		return err // no decision was reached: a file cannot be read, say
-	}
-	switch {
-	case output == "json" && brief:
-		err = printers.JSON(c.Stdout, x.Verdict)
-	case output == "json":
-		err = printers.JSON(c.Stdout, x.Explanation)
-	case brief:
-		_, err = x.Verdict.WriteTo(c.Stdout)
-	default:
-		_, err = x.WriteTo(c.Stdout)
-	}
-	if err == nil && x.Err() != nil {
-		return errSilent
-	}
-	return err
 }
 
 func (p Program) rulesCommand() *cobra.Command {

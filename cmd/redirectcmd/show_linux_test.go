@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -179,6 +180,22 @@ func TestShowRefuses(t *testing.T) {
 		p := redirectcmd.Program{Stdout: &out, Stderr: &errOut}
 		assert.Equal(t, c.code, p.Main(t.Context(), append([]string{"show"}, c.args...)), c.args)
 		assert.Contains(t, errOut.String(), c.says)
+		assert.Empty(t, out.String())
+	}
+}
+
+// TestShowInterrupted: who asks once and is interrupted has no answer, and scripts must not take that for a good one. A watch ends so.
+func TestShowInterrupted(t *testing.T) {
+	t.Parallel()
+	requireKernel(t)
+	w := netnstest.NewWorld(t, netnstest.Options{})
+	ctx, interrupt := context.WithCancelCause(t.Context())
+	interrupt(errors.New("interrupted"))
+	for code, args := range map[int][]string{redirectcmd.ExitRefused: nil, redirectcmd.ExitOK: {"--watch"}} {
+		var out, errs bytes.Buffer
+		p := redirectcmd.Program{CNIConfDirs: []string{}, Stdout: &out, Stderr: &errs}
+		assert.Equal(t, code, p.Main(ctx, append([]string{"show", "--netns", w.PodPath()}, args...)), errs.String())
+		assert.Equal(t, code == redirectcmd.ExitRefused, strings.Contains(errs.String(), "meshcni-redirect: interrupted\n"), errs.String())
 		assert.Empty(t, out.String())
 	}
 }

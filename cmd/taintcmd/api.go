@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/meshcni/meshcni/installer/readytaint"
 )
@@ -123,9 +124,6 @@ func (a *api) patch(ctx context.Context, node *corev1.Node, change readytaint.Ch
 	return out, nil
 }
 
-// conflicts bounds the tries of a change of a node that others change, too.
-const conflicts = 5
-
 // removeAll takes the taint from every node, and returns from how many.
 func (a *api) removeAll(ctx context.Context, log *slog.Logger) (removed int, err error) {
 	nodes, err := a.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
@@ -134,23 +132,23 @@ func (a *api) removeAll(ctx context.Context, log *slog.Logger) (removed int, err
 	}
 	var errs []error
 	for i := range nodes.Items {
-		node, tries := &nodes.Items[i], 0
-		for err = nil; slices.ContainsFunc(node.Spec.Taints, a.ours); tries++ {
-			if _, err = a.patch(ctx, node, readytaint.Remove); err == nil {
+		node := &nodes.Items[i]
+		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			if !slices.ContainsFunc(node.Spec.Taints, a.ours) {
+				return nil
+			}
+			_, err := a.patch(ctx, node, readytaint.Remove)
+			if err == nil {
 				log.Info("taint removed", "node", node.Name)
 				removed++
-				break
 			}
-			if !apierrors.IsConflict(err) || tries == conflicts {
-				break
+			if apierrors.IsConflict(err) { // another program changes the node, too
+				if now, errGet := a.client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{}); errGet == nil {
+					node = now
+				}
 			}
-			now, errGet := a.client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
-			if errGet != nil {
-				err = errGet
-				break
-			}
-			node = now
-		}
+			return err
+		})
 		if !apierrors.IsNotFound(err) { // the node is gone
 			errs = append(errs, err)
 		}

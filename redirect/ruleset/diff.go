@@ -83,7 +83,7 @@ func (p *Program) strays(live LiveChains, predecessor bool) (diffs []Difference)
 	return diffs
 }
 
-// diffChain is the shortest edit script, from the longest common subsequence; for long chains see package align.
+// diffChain is the shortest edit script, from the longest common subsequence; for long chains see package lcs.
 func (p *Program) diffChain(table Table, want Chain, live []*LiveRule) []Difference {
 	var diffs []Difference
 	lcs.Lists{

@@ -51,9 +51,9 @@ const (
 `
 )
 
-// yardNode is a simulated node of a real API server: its list and its plugins are files, its jobs run as the agent's program, and
+// switchNodeFixture is a simulated node of a real API server: its list and its plugins are files, its jobs run as the agent's program, and
 // the other's DaemonSet has a pod there as long as the controller would have one.
-type yardNode struct {
+type switchNodeFixture struct {
 	*world
 	client   kubernetes.Interface
 	conf     string
@@ -74,9 +74,9 @@ type yardNode struct {
 	finished chan struct{}
 }
 
-func newYardNode(t *testing.T, tidy bool) *yardNode {
+func newSwitchNode(t *testing.T, tidy bool) *switchNodeFixture {
 	t.Helper()
-	y := &yardNode{world: newWorld(t), conf: t.TempDir(), bin: t.TempDir(), tidy: tidy, woken: make(chan struct{}, 1), finished: make(chan struct{})}
+	y := &switchNodeFixture{world: newWorld(t), conf: t.TempDir(), bin: t.TempDir(), tidy: tidy, woken: make(chan struct{}, 1), finished: make(chan struct{})}
 	require.NoError(t, os.WriteFile(filepath.Join(y.bin, "istio-cni"), nil, 0o755))
 	y.write(t, withBoth)
 	config, err := clientcmd.BuildConfigFromFlags("", y.kubeconfig)
@@ -92,15 +92,15 @@ func newYardNode(t *testing.T, tidy bool) *yardNode {
 	return y
 }
 
-func (y *yardNode) file() string { return filepath.Join(y.conf, "10-x.conflist") }
+func (y *switchNodeFixture) file() string { return filepath.Join(y.conf, "10-x.conflist") }
 
-func (y *yardNode) write(t *testing.T, text string) {
+func (y *switchNodeFixture) write(t *testing.T, text string) {
 	t.Helper()
 	assert.NoError(t, os.WriteFile(y.file()+".new", []byte(text), 0o640))
 	assert.NoError(t, os.Rename(y.file()+".new", y.file()))
 }
 
-func (y *yardNode) text(t *testing.T) string {
+func (y *switchNodeFixture) text(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(y.file())
 	require.NoError(t, err)
@@ -108,7 +108,7 @@ func (y *yardNode) text(t *testing.T) string {
 }
 
 // say is what the node's agent says.
-func (y *yardNode) say(path string) (any, error) {
+func (y *switchNodeFixture) say(path string) (any, error) {
 	if y.silent.Load() {
 		return silent(path)
 	}
@@ -145,28 +145,28 @@ func (y *yardNode) say(path string) (any, error) {
 	})(path)
 }
 
-func (y *yardNode) set(change func()) {
+func (y *switchNodeFixture) set(change func()) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	change()
 	y.wake()
 }
 
-func (y *yardNode) theirSet(t *testing.T) *appsv1.DaemonSet {
+func (y *switchNodeFixture) theirSet(t *testing.T) *appsv1.DaemonSet {
 	t.Helper()
 	ds, err := y.client.AppsV1().DaemonSets("istio-system").Get(t.Context(), "istio-cni-node", metav1.GetOptions{})
 	require.NoError(t, err)
 	return ds
 }
 
-func (y *yardNode) theirs(t *testing.T) []corev1.Pod {
+func (y *switchNodeFixture) theirs(t *testing.T) []corev1.Pod {
 	t.Helper()
 	pods, err := y.client.CoreV1().Pods("istio-system").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	return pods.Items
 }
 
-func (y *yardNode) label(t *testing.T) string {
+func (y *switchNodeFixture) label(t *testing.T) string {
 	t.Helper()
 	n, err := y.client.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -174,7 +174,7 @@ func (y *yardNode) label(t *testing.T) string {
 }
 
 // control is the DaemonSet's controller, and the other's agent. It acts whenever something has changed.
-func (y *yardNode) control(ctx context.Context, t *testing.T) {
+func (y *switchNodeFixture) control(ctx context.Context, t *testing.T) {
 	defer close(y.finished)
 	changed := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { y.wake() }, UpdateFunc: func(any, any) { y.wake() }, DeleteFunc: func(any) { y.wake() },
@@ -195,14 +195,14 @@ func (y *yardNode) control(ctx context.Context, t *testing.T) {
 	}
 }
 
-func (y *yardNode) wake() {
+func (y *switchNodeFixture) wake() {
 	select {
 	case y.woken <- struct{}{}:
 	default:
 	}
 }
 
-func (y *yardNode) reconcile(ctx context.Context, t *testing.T) {
+func (y *switchNodeFixture) reconcile(ctx context.Context, t *testing.T) {
 	y.mu.Lock()
 	paused := y.paused
 	y.mu.Unlock()
@@ -251,7 +251,7 @@ func (y *yardNode) reconcile(ctx context.Context, t *testing.T) {
 }
 
 // onNode runs a job by the agent's program.
-func (y *yardNode) onNode(ctx context.Context, c *cluster, e nodeJob) ([]byte, error) {
+func (y *switchNodeFixture) onNode(ctx context.Context, c *cluster, e nodeJob) ([]byte, error) {
 	y.mu.Lock()
 	before := y.job
 	y.mu.Unlock()
@@ -283,7 +283,7 @@ func (y *yardNode) onNode(ctx context.Context, c *cluster, e nodeJob) ([]byte, e
 	return out.Bytes(), nil
 }
 
-func (y *yardNode) trial(context.Context, string) (trialReport, error) {
+func (y *switchNodeFixture) trial(context.Context, string) (trialReport, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.tried++
@@ -294,7 +294,7 @@ func (y *yardNode) trial(context.Context, string) (trialReport, error) {
 	return trialReport{Rows: []trialRow{row}, Nodes: 1, Of: 1}, nil
 }
 
-func (y *yardNode) runIn(ctx context.Context, args ...string) (code int, stdout, stderr string) {
+func (y *switchNodeFixture) runIn(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	out, errs := ear{heard: y.heard}, bytes.Buffer{}
 	p := Program{
 		Stdin: strings.NewReader(y.answer), Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return y.world },
@@ -317,7 +317,7 @@ func (e *ear) Write(p []byte) (int, error) {
 	return e.Buffer.Write(p)
 }
 
-func (y *yardNode) run(t *testing.T, args ...string) (code int, stdout, stderr string) {
+func (y *switchNodeFixture) run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	return y.runIn(t.Context(), args...)
 }
