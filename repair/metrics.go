@@ -37,7 +37,7 @@ func newMetrics(o Options) *metrics {
 		otherDialect: gauge("other_dialect_pods",
 			"Pods of this node of a mesh that the plugin is not configured for, and no other plugin serves, by its dialect.", "dialect"),
 		uncaptured: counter("pods_uncaptured_total",
-			"Pods in the mesh that were found to run without their rules, by how it is known: not-called, passed-over, no-rules. A pod counts once for each.", "reason"),
+			"Pods in the mesh that were found without their rules, by how: not-called, passed-over, no-rules. A pod counts once for each.", "reason"),
 		held:  gauge("repair_held", "Whether deleting is held back in any namespace, by reason.", "reason"),
 		ready: gauge("pods_controller_ready", "Whether the controller of running pods works: 1 or 0.").WithLabelValues(),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -121,8 +121,7 @@ type podCounts struct {
 func newPodCounts(c *Controller) podCounts {
 	name := c.opts.Identity.Metric
 	return podCounts{c, prometheus.NewDesc(name("pods"),
-		"Pods of this node that have not ended, each in one state: captured, uncaptured, cannot-tell; drifted (its live rules are not the wanted ones), "+
-			"broken (its own check says that it has none), other-dialect (of a mesh that the node is not configured for), outside.", []string{"state"}, nil),
+		"Pods of this node that have not ended, by state: captured, uncaptured, cannot-tell, drifted (other rules), broken (by its check), other-dialect, outside.", []string{"state"}, nil),
 		prometheus.NewDesc(name("pods_known"), "Pods of this node that have not ended, in any state.", nil, nil)}
 }
 

@@ -118,7 +118,7 @@ var (
 		{Code: CodeGone, Sentence: "it was gone when it was read again"},
 		{Code: CodeReplaced, Sentence: "another pod has its name"},
 		{Code: CodeConflict, Sentence: "it changed between the read and the action", Do: []Remedy{nextAttempt}},
-		{Code: CodeForbidden, Attention: true, Sentence: "a permission is missing, and nothing is done until it is granted",
+		{Code: CodeForbidden, Attention: true, Sentence: "a permission is missing",
 			Do: []Remedy{"Grant what the log and /readyz name"}, Page: "troubleshooting.md#meshcnipodscontrollernotready"},
 	}
 	verifications = []Row{
@@ -135,7 +135,7 @@ var (
 		{Code: CodeFailed, Attention: true, Sentence: "its rules could not be compared", Do: []Remedy{seeLog}, Page: "troubleshooting.md#meshcniverificationfails"},
 	}
 	attempts = []Row{
-		{Code: CodePluginNotReady, Attention: true, Sentence: "its node's plugin is not ready, so the next pod would fare no better", Do: []Remedy{"Make the node ready: kubectl meshcni status"}},
+		{Code: CodePluginNotReady, Attention: true, Sentence: "its node's plugin is not ready", Do: []Remedy{"Make the node ready: kubectl meshcni status"}},
 		{Code: CodeNotConfined, Attention: true, Sentence: "the API server is not proven to confine the agent to its node",
 			Do: []Remedy{"See the event, or choose repair.mode none, delete or repair"}},
 		{Code: CodeTooManyBroken, Attention: true, Sentence: "too many pods of its namespace are broken, or too many namespaces' are",

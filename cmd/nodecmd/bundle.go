@@ -41,7 +41,7 @@ does not know in other plugins' configurations; look through it all the same.`,
 	flags := c.Flags()
 	flags.SortFlags = false
 	flags.StringVarP(&output, "output", "o", "-", "a file that does not exist yet; - is standard output")
-	flags.StringArrayVar(&pods, "pod", nil, "NAMESPACE/NAME of a pod on this node whose live rules are wanted too (repeatable; needs the rights to enter it)")
+	flags.StringArrayVar(&pods, "pod", nil, "NAMESPACE/NAME of a pod here whose live rules are wanted too (repeatable; needs the rights to enter it)")
 	flags.StringVar(&hostRoot, "host-root", "", "the host's root directory, with its iptables: /host in a pod of kubectl debug (default: --repair-host-root's, or our own)")
 	s := p.defaults()
 	s.register(flags, p.Dialects)

@@ -45,7 +45,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	})
 	cli.Group(fs, "How the plugin is put into the network", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&s.Chained, "chained", s.Chained, "chain into the node's network; false: a configuration of the plugin alone, for Multus")
-		fs.VarPF(cli.Text(&s.OwnFile, "auto|true|false"), "own-file", "", "keep a first-sorting list of our own and leave others' files alone; auto: once another program was found to remove our entry, at a boot or twice").NoOptDefVal = "true"
+		fs.VarPF(cli.Text(&s.OwnFile, "auto|true|false"), "own-file", "", "keep a first-sorting list of our own; auto: once our entry was removed at a boot or twice").NoOptDefVal = "true"
 		text(fs, &s.CNIConfName, "cni-conf-name", "file", "the file to chain into (default: the one the runtime loads), or the name of our own")
 	})
 	cli.Group(fs, "The API server", func(fs *pflag.FlagSet) {
@@ -60,7 +60,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		fs.Var(cli.List(&s.Plugin.Kubernetes.ExcludeNamespaces, "a,b"), "exclude-namespaces", "namespaces whose pods are never captured")
 		text(fs, &s.Plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "labels", "labels of namespaces whose pods are never captured, such as mesh=off (needs get on namespaces)")
 		fs.Var(cli.Required(&s.Plugin.Dialects, "a,b"), "dialect", cli.DialectUsage(known))
-		text(fs, &s.Plugin.Agent, "agent", "prefer|off|require", "whether the plugin gets the pod from this agent (needs list and watch on pods, and --node-name): prefer, before the API server; off, never; require, only from it")
+		text(fs, &s.Plugin.Agent, "agent", "prefer|off|require", "whether the plugin gets the pod from this agent before the API server, never, or only (needs list and watch on pods, and --node-name)")
 		text(fs, &s.Plugin.Backend, "backend", "name", "auto, iptables, iptables-nft, iptables-legacy or nftables")
 		text(fs, &s.Plugin.LogLevel, "log-level", "level", "debug, info, warn or error, of plugin and agent")
 		fs.Var(cli.Required(&s.Plugin.PodNamespace, "name"), "pod-namespace", "the agent's own namespace, where its pods start without credentials")
@@ -70,29 +70,29 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", s.Plugin.RefuseProxyUID, "refuse a pod with a container that the rules take for the proxy")
 		fs.BoolVar(&s.Plugin.RefuseNetRaw, "refuse-net-raw", s.Plugin.RefuseNetRaw, "refuse a pod with a container that may set the proxy's mark, also by the runtime's default")
 		fs.BoolVar(&s.Plugin.WriteStatus, "write-status", s.Plugin.WriteStatus, "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)")
-		fs.BoolVar(&s.Plugin.ReadyWithoutAgent, "ready-without-agent", s.Plugin.ReadyWithoutAgent, "tell the runtime that it may start pods before the agent has run (for an agent that is not on the host's network)")
+		fs.BoolVar(&s.Plugin.ReadyWithoutAgent, "ready-without-agent", s.Plugin.ReadyWithoutAgent, "let the runtime start pods before the agent has run")
 		text(fs, &s.pluginConfigFile, "plugin-config", "file", "a template for the plugin's entry instead of all of these (or CNI_NETWORK_CONFIG, the template itself)")
 	})
 	cli.Group(fs, "Pods that run outside of the mesh", func(fs *pflag.FlagSet) {
-		fs.BoolVar(&s.detect, "detect", s.detect, "find this node's pods in the mesh that started without the plugin, and say so: an event, a metric, a log line")
-		fs.Var(cli.Required((*string)(&s.Repair.Action), "mode"), "repair", "none, label, delete or repair; auto: evict pods that lost the plugin, while the API server is seen to confine the agent to its node")
+		fs.BoolVar(&s.detect, "detect", s.detect, "find and report this node's pods in the mesh that started without the plugin")
+		fs.Var(cli.Required((*string)(&s.Repair.Action), "mode"), "repair", "none, label, delete or repair; auto: evict pods that lost the plugin, if the API server confines the agent to its node")
 		text(fs, &s.Node, "node-name", "name", "this node's name")
 	})
 	cli.Group(fs, "Pods of a mesh whose proxy is on the node", func(fs *pflag.FlagSet) {
 		a := &s.Ambient
-		fs.BoolVar(&a.Enabled, "ambient", a.Enabled, "hand pods of such a mesh to the node's proxy, and see to it that they stay there; without --dialect such meshes then come first")
+		fs.BoolVar(&a.Enabled, "ambient", a.Enabled, "hand pods of such a mesh to the node's proxy; without --dialect such meshes then come first")
 		fs.Var(cli.Required(&a.ZDSSocket, "path"), "zds-socket", "the socket on which the node's proxy asks for pods")
 		fs.Var(cli.Text(&a.VerifyInterval, "duration"), "ambient-verify-interval", "how often each such pod is looked at: rules, listeners, annotation, probes")
-		fs.DurationVar(&a.DrainTimeout, "ambient-drain-timeout", a.DrainTimeout, "how long a running pod that leaves the mesh stays with the proxy at most, while that carries its connections; 0: these are cut at once")
-		fs.BoolVar(&a.ReadyNeedsProxy, "ready-needs-proxy", a.ReadyNeedsProxy, "be ready only while a proxy is connected, for what keeps pods off the node until then; false: agents can be waited for before there is a proxy")
+		fs.DurationVar(&a.DrainTimeout, "ambient-drain-timeout", a.DrainTimeout, "how long a pod that leaves stays with the proxy at most, while that carries its connections")
+		fs.BoolVar(&a.ReadyNeedsProxy, "ready-needs-proxy", a.ReadyNeedsProxy, "be ready only while a proxy is connected")
 	})
 	cli.Group(fs, "The agent itself", func(fs *pflag.FlagSet) {
 		text(fs, &s.configFile, "config", "file", "these keys in a YAML file, watched; flags and environment come before it")
-		text(fs, &s.configID, "config-id", "name", "which settings --config and --plugin-config have, if they come and go with the agent's pod: those that were last good count at the start only for these")
+		text(fs, &s.configID, "config-id", "name", "a name of these settings: those that were last good count at the start only under the same name")
 		text(fs, &s.MetricsAddress, "metrics-address", "addr", "where /metrics is served; empty: nowhere")
 		text(fs, &s.HealthAddress, "health-address", "addr", "where /healthz and /readyz are served; empty: nowhere")
-		text(fs, &s.StartSocket, "start-socket", "path", "where the command started asks this agent, and no other one of the node, whether it has begun its work; in a directory of the pod's own; empty: nowhere")
-		fs.VarPF(cli.Text(&s.UninstallOnExit, "auto|true|false"), "uninstall-on-exit", "", "uninstall on SIGTERM: auto, when the agent's DaemonSet has been seen to be deleted; true, always; false: the plugin stays, pods wait").NoOptDefVal = "true"
+		text(fs, &s.StartSocket, "start-socket", "path", "where the command started asks this agent whether it has begun its work; in a directory of the pod's own; empty: nowhere")
+		fs.VarPF(cli.Text(&s.UninstallOnExit, "auto|true|false"), "uninstall-on-exit", "", "uninstall on SIGTERM; auto: when the agent's DaemonSet is being deleted").NoOptDefVal = "true"
 		text(fs, &s.DaemonSetName, "daemonset-name", "name", "the agent's own DaemonSet, in --pod-namespace, for --uninstall-on-exit=auto; it may get, list and watch it")
 	})
 	cli.BindEnv(fs, s.Identity.EnvPrefix, map[string][]string{

@@ -200,7 +200,7 @@ const fromOutside = "from-outside"
 
 func (p Program) validateCommand() *cobra.Command {
 	cmd := p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate)
-	cmd.Flags().Duration(fromOutside, 0, "then wait as long for a connection from outside to the probe's port, such as a kubelet's probe, to arrive at the proxy's inbound port; 0: do not")
+	cmd.Flags().Duration(fromOutside, 0, "then wait as long for a connection from outside to the probe's port, such as a kubelet's, to arrive at the proxy")
 	return cmd
 }
 

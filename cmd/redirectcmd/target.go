@@ -67,8 +67,8 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	}}
 	fs := cmd.Flags()
 	c.flags = fs
-	fs.StringVar(&c.configFile, "config", "", "the network configuration with the plugin's entry, which gives the settings below: a file, a directory, or - for standard input; none: go without (default: with -f, the one installed on this node, if it is one)")
-	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; explain, rules and trace also take a workload with a template of pods, such as a Deployment; - is standard input")
+	fs.StringVar(&c.configFile, "config", "", "the network configuration with the plugin's entry: a file, a directory, - for standard input, or none (default: with -f, the one installed on this node)")
+	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; explain, rules and trace also take a workload, such as a Deployment; - is standard input")
 	fs.StringVar(&c.namespaceFile, "namespace-file", "", "the pod's Namespace, for dialects that look at it")
 	c.plugin.Dialects = netconf.Dialects{p.Dialects[0].Name}
 	fs.Var(cli.Text(&c.plugin.Dialects, "a,b"), "dialect", cli.DialectUsage(p.Dialects))

@@ -101,7 +101,7 @@ type criteria struct {
 // registerRepair declares the controller's own flags.
 func (s *Settings) registerRepair(fs *pflag.FlagSet) {
 	fs.StringVar((*string)(&s.Action), "repair", "none", "what to do with pods that started without redirection: none, label, delete, repair")
-	fs.BoolVar(&s.Uncaptured, "repair-uncaptured", true, "do so also with the pods that --detect finds, which may have no check; false: only with those whose check fails")
+	fs.BoolVar(&s.Uncaptured, "repair-uncaptured", true, "do so also with pods that --detect finds; false: only with those whose check fails")
 	fs.StringVar(&s.Node, "node-name", "", "name of this node (spec.nodeName of its pods)")
 	fs.StringVar(&s.InitContainer, "repair-init-container", "", "name of the init container that checks redirection (default: the dialect's)")
 	fs.StringVar(&s.ExitCodes, "repair-exit-codes", "", "exit codes of that container that mean missing redirection, with commas between (default: the dialect's)")
@@ -111,18 +111,18 @@ func (s *Settings) registerRepair(fs *pflag.FlagSet) {
 	fs.StringVar(&s.LabelSelector, "repair-label-selector", "", "label selector for the pods to look at")
 	fs.StringVar(&s.FieldSelector, "repair-field-selector", "", "field selector for the pods to look at, such as metadata.namespace!=dev")
 	fs.StringVar(&s.ProcRoot, "repair-proc", "/proc", "proc file system in which the pods' processes are seen, such as /host/proc")
-	fs.StringVar(&s.HostRoot, "repair-host-root", "", "root directory whose iptables is run, as the plugin does on the host: /proc/1/root in a container that shares the host's processes (default: our own)")
+	fs.StringVar(&s.HostRoot, "repair-host-root", "", "root directory whose iptables is run: /proc/1/root in a container that shares the host's processes (default: our own)")
 	fs.Float64Var(&s.NodeBudget.PerMinute, "repair-node-rate", repair.DefaultNodeBudget.PerMinute, "actions a minute on this node, for the pods of each namespace")
 	fs.IntVar(&s.NodeBudget.Burst, "repair-node-burst", repair.DefaultNodeBudget.Burst, "actions at once on this node, for the pods of each namespace")
 	fs.Float64Var(&s.ClusterBudget.PerMinute, "repair-cluster-rate", 0, "deletions a minute in the whole cluster, kept in a Lease; 0 for no such bound")
 	fs.IntVar(&s.ClusterBudget.Burst, "repair-cluster-burst", repair.DefaultNodeBudget.Burst, "deletions at once in the whole cluster")
 	fs.StringVar(&s.BudgetNamespace, "repair-budget-namespace", s.Identity.Namespace, "namespace of that Lease, "+s.Identity.Program("repair-budget"))
-	fs.Float64Var(&s.MaxBrokenShare, "repair-max-broken-share", repair.DefaultMaxBrokenShare, "share of a namespace's pods in the mesh on this node that may be broken, and of such namespaces; above it deleting is held back")
+	fs.Float64Var(&s.MaxBrokenShare, "repair-max-broken-share", repair.DefaultMaxBrokenShare, "share of a namespace's meshed pods here, and of such namespaces, that may be broken; above it deleting is held back")
 	fs.IntVar(&s.MinBroken, "repair-min-broken", repair.DefaultMinBroken, "broken pods of a namespace, and such namespaces, from which on that share counts")
 	fs.DurationVar(&s.TrialInterval, "repair-trial-interval", repair.DefaultTrialInterval, "time between single deletions in a namespace while that share holds back the rest")
 	fs.BoolVar(&s.Force, "repair-force-delete", false, "delete pods whose eviction a disruption budget forbids")
 	fs.BoolVar(&s.SpareUnmanaged, "repair-spare-unmanaged", false, "do not delete pods without a controlling owner, which nothing would make anew")
-	fs.DurationVar(&s.VerifyInterval, "repair-verify-interval", 0, "compare the rules of each running captured pod with the wanted ones once in this time; 0 for never")
+	fs.DurationVar(&s.VerifyInterval, "repair-verify-interval", 0, "compare each captured pod's rules with the wanted ones once in this time; 0 for never")
 }
 
 // FromEnv returns the controller's settings from the environment variables of

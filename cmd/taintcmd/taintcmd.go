@@ -100,7 +100,7 @@ func (p Program) command(c *cobra.Command, declare func(*settings, *pflag.FlagSe
 	s, fs := &settings{product: p.Identity}, c.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&s.key, "taint-key", p.Identity.Taint(), "the taint's key; its effect is NoSchedule")
-	fs.Var(cli.List(&s.alsoRemove, "a,b"), "also-remove", "keys of others' taints that are removed with it, and never put back, such as cni.istio.io/not-ready")
+	fs.Var(cli.List(&s.alsoRemove, "a,b"), "also-remove", "others' taints that are removed with it, and never put back, such as cni.istio.io/not-ready")
 	fs.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig to use instead of the pod's service account")
 	fs.StringVar(&s.Host, "kubernetes-service-host", "", "the API server, where there is no kubeconfig")
 	fs.StringVar(&s.Port, "kubernetes-service-port", "443", "its port")

@@ -1,6 +1,7 @@
 package doctest
 
 import (
+	"fmt"
 	"path"
 	"regexp"
 	"strings"
@@ -88,6 +89,44 @@ func TestValues(t *testing.T) {
 			assert.True(t, !ours || known[m[1]], "%s names %s, which values.yaml does not have", file, m[1])
 		}
 	}
+}
+
+// TestDefaultsOfValues: the table of the most important values has the defaults of values.yaml.
+func TestDefaultsOfValues(t *testing.T) {
+	var values, profile map[string]any
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, chart+"/values.yaml")), &values))
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, chart+"/profiles/default.yaml")), &profile))
+	at := func(value any, path string) any {
+		for key := range strings.SplitSeq(path, ".") {
+			inner, _ := value.(map[string]any)
+			value = inner[key]
+		}
+		return value
+	}
+	_, table, ok := strings.Cut(read(t, "docs/install.md"), "\n| value | default | |\n|---|---|---|\n")
+	require.True(t, ok)
+	table, _, _ = strings.Cut(table, "\n\n")
+	compared := 0
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, " | ")
+		defaults := strings.Split(cells[1], ", ")
+		for i, m := range regexp.MustCompile("`([\\w.]+)`").FindAllStringSubmatch(cells[0], -1) {
+			if strings.HasPrefix(m[1], "image.") {
+				continue // a release sets them
+			}
+			value := at(values, m[1])
+			if value == nil { // it is the profile's
+				value = at(profile, m[1])
+			}
+			told := strings.Trim(defaults[i], "`")
+			if told == "none" || told == "empty" {
+				told = ""
+			}
+			assert.Equal(t, told, strings.Trim(fmt.Sprint(value), "\""), m[1])
+			compared++
+		}
+	}
+	assert.Greater(t, compared, 10)
 }
 
 // TestExamplesNameTheImage: pods of the examples that are made of our image name that which the chart installs, as it is called

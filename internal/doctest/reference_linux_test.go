@@ -49,7 +49,6 @@ func tables(t *testing.T) map[string]string {
 	netns := without(apply, rules)
 	program := without(apply, netns)
 	all["meshcni-redirect"] = beside(every, node)
-	all["meshcni-redirect program"] = table(program)
 	// Each flag stands once, with all commands that have it.
 	var order []string
 	groups := map[string][]flagHelp{}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -40,14 +41,8 @@ func TestStatusCodes(t *testing.T) {
 		}
 		text := codeList(rows)
 		switch kind {
-		case status.KindFinding:
-			text = codeSections(rows, func(status.Row) string { return "" })
-		case status.KindAlert:
-			severities := map[status.Code]string{}
-			for _, a := range alerts(t) {
-				severities[status.Code(a.Alert)] = a.Labels["severity"]
-			}
-			text = codeSections(rows, func(r status.Row) string { return "*" + severities[r.Code] + "*: " })
+		case status.KindFinding, status.KindAlert: // pages and runbooks lead to each
+			text = codeSections(rows)
 		}
 		parts[page]["codes of "+string(kind)] = text
 	}
@@ -92,20 +87,32 @@ func codeList(rows []status.Row) string {
 		byStates[key] = append(byStates[key], r)
 	}
 	for _, states := range order {
+		rows := byStates[states]
+		shared := status.Remedy("") // what helps with all of them
+		if len(rows) > 2 && len(rows[0].Do) > 0 && !slices.ContainsFunc(rows, func(r status.Row) bool { return len(r.Do) == 0 || r.Do[0] != rows[0].Do[0] }) {
+			shared = rows[0].Do[0]
+		}
 		switch {
+		case states != "" && shared != "":
+			fmt.Fprintf(&b, "%s (%s):\n\n", states, cmp.Or(signs[shared], string(shared)))
 		case states != "":
 			fmt.Fprintf(&b, "%s:\n\n", states)
 		case len(order) > 1:
 			b.WriteString("What the agent answers beside these:\n\n")
+			shared = ""
+		default:
+			shared = ""
 		}
-		for _, r := range byStates[states] {
+		for _, r := range rows {
 			fmt.Fprintf(&b, "- `%s`", r.Code)
 			if r.Event != "" && len(events) > 1 && r.Kind != status.KindReadiness && r.Kind != status.KindNotice { // where it is not the code itself
 				fmt.Fprintf(&b, " (`%s`)", r.Event)
 			}
 			fmt.Fprintf(&b, ": %s.", r.Sentence)
 			for _, d := range r.Do {
-				b.WriteString(" " + cmp.Or(signs[d], string(d)+"."))
+				if d != shared {
+					b.WriteString(" " + cmp.Or(signs[d], string(d)+"."))
+				}
 			}
 			b.WriteString("\n")
 		}
@@ -114,19 +121,19 @@ func codeList(rows []status.Row) string {
 	return b.String()
 }
 
-// codeSections has a section for each code, which begins with what is said before its sentence.
-func codeSections(rows []status.Row, before func(status.Row) string) string {
+// codeSections has a section for each code.
+func codeSections(rows []status.Row) string {
 	var b strings.Builder
 	for _, r := range rows {
 		first, size := utf8.DecodeRuneInString(r.Sentence)
-		fmt.Fprintf(&b, "### %s\n\n%s%c%s. %s\n\n", r.Code, before(r), unicode.ToUpper(first), r.Sentence[size:], r.Remedy())
+		fmt.Fprintf(&b, "### %s\n\n%c%s. %s\n\n", r.Code, unicode.ToUpper(first), r.Sentence[size:], r.Remedy())
 	}
 	return b.String()
 }
 
 type alertRule struct {
-	Alert               string
-	Labels, Annotations map[string]string
+	Alert       string
+	Annotations map[string]string
 }
 
 // alerts are the alert rules.
