@@ -47,7 +47,7 @@ func capturedPod(t *testing.T, dir string) (apply.Backend, attachment.Record) {
 		ID: attachment.ID{Network: "calico", ContainerID: "c1", IfName: "eth0"}, NetNS: attachment.NetNS{Path: ns.Path(), Dev: id.Dev, Ino: id.Ino},
 		Pod: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, Selected: true, Reason: "selected", Dialect: "istio", By: "ADD", Time: time.Unix(1e9, 0).UTC(),
 	}
-	record.Applied(string(ruleset.BackendNftables), rules, nil)
+	record.Applied(ruleset.BackendNftables, rules, nil)
 	require.NoError(t, attachment.In(dir+"/run").Write(record))
 	return b, record
 }

@@ -287,7 +287,7 @@ func TestSuccessorWithoutPods(t *testing.T) {
 	require.NoError(t, err)
 	attached, err := p.Attach(ctx, agentsock.Attachment{}, file(t))
 	require.NoError(t, err)
-	assert.Equal(t, "h", attached.Backend)
+	assert.EqualValues(t, "h", attached.Backend)
 	h.release = func(string) ([]status.Pod, error) { h.say(nodeproxy.ErrReleasing); return nil, nil }
 	_, err = p.Release(ctx, agentsock.Release{})
 	require.NoError(t, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -40,7 +41,7 @@ func (h *having) Run(ctx context.Context) error {
 
 func (h *having) Attach(_ context.Context, _ agentsock.Attachment, ns *os.File) (agentsock.Attached, error) {
 	_ = ns.Close()
-	return agentsock.Attached{Backend: h.name}, nil
+	return agentsock.Attached{Backend: ruleset.Backend(h.name)}, nil
 }
 func (h *having) Detach(context.Context, attachment.ID) error { return nil }
 func (h *having) Pods() []status.Pod {
@@ -96,11 +97,11 @@ func TestOneAgentHasThePods(t *testing.T) {
 	go func() { done <- a.run(ctx) }()
 	attached, err := a.Attach(ctx, agentsock.Attachment{}, file(t))
 	require.NoError(t, err)
-	assert.Equal(t, "old", attached.Backend)
+	assert.EqualValues(t, "old", attached.Backend)
 	go func() { done <- b.run(ctx) }()
 	attached, err = b.Attach(ctx, agentsock.Attachment{}, file(t)) // waits for its turn
 	require.NoError(t, err)
-	assert.Equal(t, "new", attached.Backend)
+	assert.EqualValues(t, "new", attached.Backend)
 	assert.Nil(t, a.now(), "its turn is over")
 	assert.Empty(t, a.pods())
 	assert.Equal(t, "new", b.pods()[0].Name)

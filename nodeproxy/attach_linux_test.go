@@ -78,7 +78,7 @@ func TestAttach(t *testing.T) {
 		a := n.attachment(uid, "c1")
 		got, err := n.attach(a)
 		require.NoError(t, err)
-		assert.Equal(t, string(n.backend), got.Backend)
+		assert.Equal(t, n.backend, got.Backend)
 		assert.True(t, got.Changed)
 		assert.True(t, got.Rules.Equal(rulesOf(t, n.pods.get(uid))))
 		differ, _ := n.rules(uid)

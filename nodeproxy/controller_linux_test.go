@@ -253,7 +253,7 @@ func TestRunningPodsJoinAndLeave(t *testing.T) {
 		r, err := n.records.Read(id)
 		require.NoError(t, err)
 		assert.True(t, r.Selected)
-		assert.Equal(t, string(n.backend), r.Backend)
+		assert.Equal(t, n.backend, r.Backend)
 		assert.Contains(t, <-n.events.Events, "Normal MeshEnrolled")
 
 		n.pods.label("shop", "")

@@ -65,7 +65,7 @@ func (w *work) write(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.result, w.e.unusable, w.e.backend = &result, result.Left(), result.Backend
+	w.result, w.e.unusable, w.e.backend = &result, result.Left(), string(result.Backend)
 	_ = w.c.remember(w, func(r *attachment.Record) bool {
 		return podrules.Note(r, w.mesh.Name, w.plan.Ruleset, result)
 	})

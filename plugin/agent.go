@@ -17,7 +17,6 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -137,7 +136,7 @@ func (r *run) attach(ctx context.Context, done *captured, mesh string, ns NetNS,
 		}
 		return r.inTime(ctx, attachFailure(doing, err))
 	}
-	done.backend, done.plan.Ruleset = ruleset.Backend(attached.Backend), attached.Rules
+	done.backend, done.plan.Ruleset = attached.Backend, attached.Rules
 	done.result = apply.Result{Backend: attached.Backend, Changed: attached.Changed, Skipped: attached.Skipped}
 	done.left = attached.Unusable
 	done.outcome = Redirected

@@ -235,7 +235,7 @@ func TestAttach(t *testing.T) {
 	record, err := c.plugin.Attachments(netconf.Config{}).Read(c.agent.Attached[0].ID)
 	require.NoError(t, err)
 	assert.Equal(t, c.netns.Live.IPv4.String(), record.Rules.IPv4.String())
-	assert.Equal(t, []string{"ambient", "fake"}, []string{record.Dialect, record.Backend})
+	assert.Equal(t, []string{"ambient", "fake"}, []string{record.Dialect, string(record.Backend)})
 
 	out = c.run(t)
 	assert.Equal(t, "same", out.record(t, "decision")["outcome"])

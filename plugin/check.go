@@ -114,7 +114,7 @@ func (r *run) compare(ctx context.Context, ns NetNS, record attachment.Record) (
 			c.families = append(c.families, f)
 		}
 	}
-	c.backend = ruleset.Backend(record.Backend)
+	c.backend = record.Backend
 	backend, err := ns.Backend(ctx, c.backend)
 	if err != nil {
 		return c, fmt.Errorf("choose the backend %s, which set the rules up: %w", c.backend, err)

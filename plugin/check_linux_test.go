@@ -325,7 +325,7 @@ func TestCheckOfOtherRules(t *testing.T) {
 				Pod:   status.ID{Namespace: "shop", Name: "cart-0"}, Selected: true, Reason: "of-tomorrow", Dialect: "of tomorrow",
 				By: "ADD", Program: "v99", Time: time.Now(),
 			}
-			record.Applied(backend, rules, nil)
+			record.Applied(ruleset.Backend(backend), rules, nil)
 			require.NoError(t, attachment.In(n.runDir).Write(record))
 			passes(t, a, "checked")
 			require.NoError(t, b.Remove(t.Context(), rules.Owner()))
@@ -358,7 +358,7 @@ func TestCheckOfEachDialect(t *testing.T) {
 				require.NoError(t, err)
 				store := attachment.In(t.TempDir())
 				r := attachment.Record{ID: attachment.ID{Network: "k8s", ContainerID: "c", IfName: "eth0"}, Selected: true, By: "ADD"}
-				r.Applied(backend, rules, nil)
+				r.Applied(ruleset.Backend(backend), rules, nil)
 				require.NoError(t, store.Write(r))
 				r, err = store.Read(r.ID)
 				require.NoError(t, err)

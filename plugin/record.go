@@ -27,7 +27,7 @@ func (r *run) remember(done captured) error {
 		record.Pod.UID = string(pod.UID)
 	}
 	if done.outcome != Passed {
-		record.Applied(string(done.backend), done.plan.Ruleset, done.result.Skipped, append(done.result.Left(), done.left...)...)
+		record.Applied(done.backend, done.plan.Ruleset, done.result.Skipped, append(done.result.Left(), done.left...)...)
 	}
 	store := r.Attachments(r.config)
 	if err := store.Write(record); err != nil {

@@ -49,11 +49,7 @@ func Look(ctx context.Context, record attachment.Record, hostRoot string, owners
 }
 
 func differences(ctx context.Context, ns *netnsexec.NetNS, record attachment.Record, wanted ruleset.Ruleset, o apply.Options) ([]ruleset.Difference, error) {
-	name, err := ruleset.ParseBackend(record.Backend)
-	if err != nil {
-		return nil, err
-	}
-	o.Backend, o.Runner = name, ns.Sandbox()
+	o.Backend, o.Runner = record.Backend, ns.Sandbox()
 	b, err := apply.Choose(ctx, ns, o)
 	if err != nil {
 		return nil, err

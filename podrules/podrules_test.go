@@ -65,7 +65,7 @@ func TestNote(t *testing.T) {
 	applied := apply.Result{Backend: "nftables"}
 	r := attachment.Record{Reason: "no-proxy"}
 	assert.True(t, podrules.Note(&r, "istio", rs, applied))
-	assert.Equal(t, []any{true, status.Code("selected"), "istio", "nftables"}, []any{r.Selected, r.Reason, r.Dialect, r.Backend})
+	assert.Equal(t, []any{true, status.Code("selected"), "istio", ruleset.BackendNftables}, []any{r.Selected, r.Reason, r.Dialect, r.Backend})
 	assert.True(t, r.Rules.Equal(rs))
 	assert.False(t, podrules.Note(&r, "istio", rs, applied))
 	assert.True(t, podrules.Note(&r, "kuma", rs, applied))

@@ -101,7 +101,7 @@ func (t traces) judge(pod *corev1.Pod, types []string) status.Pod {
 	slices.Sort(lists)
 	switch {
 	case recorded && record.Selected:
-		return status.Pod{State: status.StateCaptured, Reason: status.CodeRecorded, Detail: "the plugin's record says so", Since: record.Time, Backend: record.Backend}
+		return status.Pod{State: status.StateCaptured, Reason: status.CodeRecorded, Detail: "the plugin's record says so", Since: record.Time, Backend: string(record.Backend)}
 	case recorded && record.Reason == status.CodeAgentPod:
 		return status.Pod{State: status.StateCaptured, Reason: status.CodeRecorded, Detail: "the plugin let it through as the agent's own", Since: record.Time}
 	case recorded:

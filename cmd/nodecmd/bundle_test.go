@@ -275,7 +275,7 @@ func TestSupportBundleOfPods(t *testing.T) {
 			NetNS: attachment.NetNS{Path: w.Pod.Path(), Dev: w.Pod.ID().Dev, Ino: w.Pod.ID().Ino},
 			Pod:   status.ID{Namespace: "shop", Name: name}, Selected: true, Reason: "selected", By: "ADD", Time: time.Now(),
 		}
-		r.Applied(string(backend), rs, nil)
+		r.Applied(backend, rs, nil)
 		require.NoError(t, attachment.In(dir+"/run").Write(r))
 		if backend == ruleset.BackendIptablesNFT {
 			other := redirect.Default()

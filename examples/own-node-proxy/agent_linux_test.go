@@ -119,7 +119,7 @@ func TestAgent(t *testing.T) {
 		Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")},
 	}, ns)
 	require.NoError(t, err, "%s", log)
-	assert.Equal(t, "nftables", attached.Backend)
+	assert.EqualValues(t, "nftables", attached.Backend)
 	said := func() (said string, err error) {
 		err = w.Pod.Do(func() error {
 			conn, err := net.DialTimeout("tcp", "10.96.5.5:80", netnstest.Patience)

@@ -104,7 +104,7 @@ func TestPodOfANewerAgent(t *testing.T) {
 	}`), &p))
 	assert.EqualValues(t, "suspended", p.State.State)
 	assert.EqualValues(t, "by-hand", p.State.Reason)
-	assert.Equal(t, "xdp", p.Records[0].Backend)
+	assert.EqualValues(t, "xdp", p.Records[0].Backend)
 	assert.Zero(t, p.Records[0].Rules)
 	assert.EqualValues(t, "xdp", p.Live[0].Backend)
 	assert.True(t, p.Live[0].Ours)

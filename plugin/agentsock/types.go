@@ -57,9 +57,9 @@ func (a Attachment) String() string {
 
 // Attached is the result of an Attach.
 type Attached struct {
-	// Backend, a name of package apply, applied the rules. Changed is false if they were there.
-	Backend string `json:"backend"`
-	Changed bool   `json:"changed"`
+	// Backend applied the rules. Changed is false if they were there.
+	Backend ruleset.Backend `json:"backend"`
+	Changed bool            `json:"changed"`
 	// Rules are those in force, Skipped the families that the kernel lacks, Unusable what the namespace did not accept, as
 	// in [attachment.Record].
 	Rules    ruleset.Ruleset  `json:"rules,omitzero"`

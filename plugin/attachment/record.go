@@ -54,8 +54,8 @@ type Record struct {
 	// Dialect names the mesh that was asked, if one was.
 	Dialect string `json:"dialect,omitempty"`
 
-	// Backend, a name of package apply, applied the Rules. Both are zero for a pod that was passed over.
-	Backend string          `json:"backend,omitempty"`
+	// Backend applied the Rules. Both are zero for a pod that was passed over.
+	Backend ruleset.Backend `json:"backend,omitempty"`
 	Rules   ruleset.Ruleset `json:"rules,omitzero"`
 	// Skipped are the families of Rules that the kernel lacked, so that their rules were not set up.
 	Skipped []ruleset.Family `json:"skipped,omitempty"`
@@ -102,7 +102,7 @@ func (r Record) String() string {
 }
 
 // Applied notes rules that are in force from now on, and what of them is not.
-func (r *Record) Applied(backend string, rules ruleset.Ruleset, skipped []ruleset.Family, unusable ...string) {
+func (r *Record) Applied(backend ruleset.Backend, rules ruleset.Ruleset, skipped []ruleset.Family, unusable ...string) {
 	r.Backend, r.Rules, r.Skipped, r.Unusable = backend, rules, skipped, unusable
 }
 

@@ -31,7 +31,7 @@ type Namespace interface {
 // Result is the result of an Apply.
 type Result struct {
 	// Backend is the name of the backend, never auto or iptables.
-	Backend string
+	Backend ruleset.Backend
 	// Changed is false if the live rules were already as wanted.
 	Changed bool
 	// Skipped lists the families that the kernel does not have.

@@ -32,7 +32,7 @@ func HandOver(ctx context.Context, ns Namespace, rs ruleset.Ruleset, layout rule
 		}
 	}
 	start := time.Now()
-	result := Result{Backend: string(ruleset.BackendNftables)}
+	result := Result{Backend: ruleset.BackendNftables}
 	if err := newNFTables(ns).handOver(ctx, rs, layout, &result); err != nil {
 		return Result{}, fmt.Errorf("hand over nftables rules: %w", err)
 	}

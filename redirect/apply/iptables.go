@@ -93,7 +93,7 @@ func (b *iptablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (result
 }
 
 func (s *session) applyAll(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
-	result := Result{Backend: string(s.Name())}
+	result := Result{Backend: s.Name()}
 	owner := rs.Owner()
 	changes, stale, skipped := s.plan(rs, owner)
 	result.Skipped = skipped

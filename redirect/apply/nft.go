@@ -123,7 +123,7 @@ func (s *nftSession) families() []ruleset.Family { return host{ipv6: s.ipv6}.fam
 // Apply makes the live rules and routing those of rs; see [Backend]. A ruleset
 // without any program has no owner, so nothing is done.
 func (n *nftablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
-	result := Result{Backend: string(ruleset.BackendNftables)}
+	result := Result{Backend: ruleset.BackendNftables}
 	start := time.Now()
 	added := false
 	err := n.session(ctx, func(s *nftSession) error {

@@ -88,7 +88,7 @@ func TestUncapturedIsNotDrifted(t *testing.T) {
 			netns := robbed.net.Pod.ID()
 			require.NoError(t, store.Write(attachment.Record{
 				ID: attachment.ID{Network: "k8s", ContainerID: "c-robbed", IfName: "eth0"}, NetNS: attachment.NetNS{Dev: netns.Dev, Ino: netns.Ino},
-				Pod: status.ID{UID: string(robbed.UID)}, Selected: true, Reason: "selected", Backend: string(backend), By: "ADD",
+				Pod: status.ID{UID: string(robbed.UID)}, Selected: true, Reason: "selected", Backend: backend, By: "ADD",
 			}))
 			ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
 				o.Action, o.Backend, o.Records, o.VerifyInterval = repair.ActionNone, backend, store, 100*time.Millisecond
@@ -116,7 +116,7 @@ func TestUncapturedIsNotDrifted(t *testing.T) {
 			eventually(t, "the record counts", func() bool { return ag.counts("meshcni_pods")["captured"] == 3 }) // and the world's own pod
 			r, err := store.Read(attachment.ID{Network: "k8s", ContainerID: "c-silent", IfName: "eth0"})
 			require.NoError(t, err)
-			assert.Equal(t, []string{"repair", string(backend), string(silent.UID), "/var/run/netns/cni-1"}, []string{r.By, r.Backend, r.Pod.UID, r.NetNS.Path})
+			assert.Equal(t, []string{"repair", string(backend), string(silent.UID), "/var/run/netns/cni-1"}, []string{r.By, string(r.Backend), r.Pod.UID, r.NetNS.Path})
 			assert.True(t, r.NetNS.Is(silent.net.Pod.ID()))
 			var rules bytes.Buffer
 			list := exec.Command("nft", "list", "ruleset")

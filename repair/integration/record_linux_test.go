@@ -50,7 +50,7 @@ func TestRepairIsWhatCheckHoldsThePodTo(t *testing.T) {
 			r, err := store.Read(passed.ID)
 			require.NoError(t, err)
 			assert.True(t, r.Selected)
-			assert.Equal(t, string(backend), r.Backend)
+			assert.Equal(t, backend, r.Backend)
 			assert.Equal(t, "repair", r.By)
 			old, err := store.Read(before.ID)
 			require.NoError(t, err)
