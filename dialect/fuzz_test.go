@@ -176,8 +176,8 @@ func (s said) make(t require.TestingT, pod *corev1.Pod, namespace *corev1.Namesp
 		}
 		rules := 0
 		for _, f := range ruleset.Families {
-			if p := rs.Program(f); p != nil {
-				rules += p.Rules()
+			if p := rs.Family(f); p != nil {
+				rules += p.NumRules()
 				_ = p.Transition(nil)
 			}
 		}

@@ -48,7 +48,7 @@ func (x Explanation) Example(f ruleset.Family) Example {
 func (x Explanation) typical() []Fate {
 	var fates []Fate
 	for _, f := range ruleset.Families {
-		if x.Plan.Ruleset.Program(f) != nil || slices.ContainsFunc(x.Subject.Addrs, ofFamily(f)) {
+		if x.Plan.Ruleset.Family(f) != nil || slices.ContainsFunc(x.Subject.Addrs, ofFamily(f)) {
 			fates = append(fates, x.typicalOf(f)...)
 		}
 	}
@@ -94,7 +94,7 @@ func (x Explanation) typicalOf(f ruleset.Family) []Fate {
 	}
 
 	out("application to a service", ruleset.TCP, e.Service, 80)
-	if x.Plan.Ruleset.Program(f) == nil {
+	if x.Plan.Ruleset.Family(f) == nil {
 		in("client to the application", ruleset.TCP, appPort)
 		return fates // without rules, everything passes
 	}

@@ -72,12 +72,12 @@ func (x Explanation) print(w *visible.Printer) {
 	}
 	_ = table.Flush() // w has the error
 	for _, f := range ruleset.Families {
-		p := x.Rules.Program(f)
+		p := x.Rules.Family(f)
 		if p == nil {
 			w.Printf("\n%s: no rules\n", f)
 			continue
 		}
-		w.Printf("\n%s: %d rules\n", f, p.Rules())
+		w.Printf("\n%s: %d rules\n", f, p.NumRules())
 		w.Text(indent(p.Commented()))
 	}
 }
@@ -117,7 +117,7 @@ func RulesText(rs ruleset.Ruleset) string {
 	}
 	var b strings.Builder
 	for _, f := range ruleset.Families {
-		b.WriteString("# " + f.String() + "\n" + rs.Program(f).Commented())
+		b.WriteString("# " + f.String() + "\n" + rs.Family(f).Commented())
 	}
 	return b.String()
 }

@@ -171,7 +171,7 @@ func restoreTexts(b *testing.B) (texts [2]string) {
 	rs, err := built.Redirect.Ruleset()
 	require.NoError(b, err)
 	for i, f := range ruleset.Families {
-		texts[i] = rs.Program(f).String()
+		texts[i] = rs.Family(f).String()
 	}
 	return texts
 }

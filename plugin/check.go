@@ -110,7 +110,7 @@ func (r *run) compare(ctx context.Context, ns NetNS, record attachment.Record) (
 		return c, nil
 	}
 	for _, f := range ruleset.Families {
-		if p := rules.Program(f); p != nil && len(p.Chains) > 0 {
+		if p := rules.Family(f); p != nil && len(p.Chains) > 0 {
 			c.families = append(c.families, f)
 		}
 	}

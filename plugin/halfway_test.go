@@ -119,7 +119,7 @@ func TestFakeIsLikeTheKernel(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return b.Remove(t.Context(), ruleset.Owner{Prefix: "ISTIO_"})
+		return b.Remove(t.Context(), ruleset.Ownership{Prefix: "ISTIO_"})
 	}
 	for i, step := range []struct {
 		verb    string

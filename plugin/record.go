@@ -45,7 +45,7 @@ func (r *run) prepare() (ready func()) {
 	var preparing sync.WaitGroup
 	preparing.Go(func() {
 		quietly(func() {
-			empty := &ruleset.Program{Chains: []ruleset.Chain{{Rules: []ruleset.Rule{{}}}}}
+			empty := &ruleset.FamilyRuleset{Chains: []ruleset.Chain{{Rules: []ruleset.Rule{{}}}}}
 			_, _ = json.Marshal(attachment.Record{Rules: ruleset.Ruleset{IPv4: empty}, Time: time.Now()})
 			if destinations != nil {
 				destinations.Prepare()

@@ -24,7 +24,7 @@ import (
 var ErrVariant = errors.New("the pod's rules are those of iptables, which is not on the path of this program")
 
 // Choose returns the backend for an owner's rules in a pod's namespace.
-func Choose(ctx context.Context, ns apply.Namespace, owner ruleset.Owner, o apply.Options) (apply.Backend, error) {
+func Choose(ctx context.Context, ns apply.Namespace, owner ruleset.Ownership, o apply.Options) (apply.Backend, error) {
 	b, err := apply.Choose(ctx, ns, o)
 	if err != nil || b.Name() != ruleset.BackendNftables {
 		return b, err

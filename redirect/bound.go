@@ -80,7 +80,7 @@ func (r Redirect) count() (total int, products []Product) {
 	for _, f := range ruleset.Families {
 		g := generator{Redirect: r, family: f, count: &c}
 		if p := g.program(); p != nil {
-			total += p.Rules()
+			total += p.NumRules()
 		}
 	}
 	total -= c.samples

@@ -29,8 +29,8 @@ func TestCount(t *testing.T) {
 		rs := r.MustRuleset()
 		made := 0
 		for _, f := range ruleset.Families {
-			if p := rs.Program(f); p != nil {
-				made += p.Rules()
+			if p := rs.Family(f); p != nil {
+				made += p.NumRules()
 			}
 		}
 		require.Equal(t, made, r.Count())
@@ -167,7 +167,7 @@ func TestAtTheBound(t *testing.T) {
 	require.NoError(t, r.Validate())
 	bytes := allocated(func() {
 		rs := r.MustRuleset()
-		assert.Greater(t, rs.IPv4.Rules(), 6_000)
+		assert.Greater(t, rs.IPv4.NumRules(), 6_000)
 		_ = rs.IPv4.Transition(nil) + rs.IPv6.Transition(nil)
 		_ = nft.Lower(rs)
 	})

@@ -191,7 +191,7 @@ func TestGrownFields(t *testing.T) {
 			assert.True(t, back.MustRuleset().Equal(r.MustRuleset()), "%s", b)
 			assert.True(t, r.Clone().MustRuleset().Equal(r.MustRuleset()))
 			for _, f := range ruleset.Families {
-				p := r.MustRuleset().Program(f)
+				p := r.MustRuleset().Family(f)
 				saved, err := ruleset.Parse(f, p.String())
 				require.NoError(t, err)
 				assert.Empty(t, p.Diff(saved))

@@ -26,7 +26,7 @@ func TestKernelTakesWhatValidates(t *testing.T) {
 				r := redirects().Example(seed)
 				ns := netnstest.New(t)
 				for _, f := range ruleset.Families {
-					p := r.MustRuleset().Program(f)
+					p := r.MustRuleset().Family(f)
 					if p == nil {
 						continue
 					}

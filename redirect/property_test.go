@@ -136,12 +136,12 @@ func rendersToItself(t require.TestingT, r redirect.Redirect) {
 	rs, err := r.Ruleset()
 	require.NoError(t, err)
 	for _, f := range ruleset.Families {
-		p := rs.Program(f)
+		p := rs.Family(f)
 		if p == nil {
 			continue
 		}
 		text := p.String()
-		require.Equal(t, text, r.MustRuleset().Program(f).String(), "the same Redirect gave other rules")
+		require.Equal(t, text, r.MustRuleset().Family(f).String(), "the same Redirect gave other rules")
 		saved, err := ruleset.Parse(f, text)
 		require.NoError(t, err)
 		require.Empty(t, p.Diff(saved), "%s", text)
@@ -155,7 +155,7 @@ func rendersToItself(t require.TestingT, r redirect.Redirect) {
 				require.NoError(t, err, "%s", rule.Text(f))
 				require.True(t, rule.Equal(parsed), "%s is read as %s", rule.Text(f), parsed.Text(f))
 				require.Equal(t, rule.Text(f), parsed.Text(f))
-				require.False(t, rule.Target.Action == ruleset.Jump && p.Chain(c.Table, rule.Target.Chain) == nil,
+				require.False(t, rule.Target.Action == ruleset.ActionJump && p.Chain(c.Table, rule.Target.Chain) == nil,
 					"%s jumps nowhere", rule.Text(f))
 			}
 			require.NotEmpty(t, c.Rules, "chain %s is empty", c.Name)

@@ -173,14 +173,14 @@ type Names struct {
 	// LoopbackIPv6 is added to lo if IPv6 is captured, for the proxy to speak to the application from; see
 	// Proxy.PassSources. IPv4 needs no such address, since all of 127.0.0.0/8 is on lo. The zero value is none.
 	LoopbackIPv6 netip.Addr `json:"loopbackIPv6,omitzero"`
-	// OtherChains and OtherTables are what another program of the mesh uses for the same rules; see [ruleset.Owner].
+	// OtherChains and OtherTables are what another program of the mesh uses for the same rules; see [ruleset.Ownership].
 	OtherChains []string `json:"otherChains,omitempty"`
 	OtherTables []string `json:"otherTables,omitempty"`
 }
 
 // Owner returns the owner of the rules with these names.
-func (n Names) Owner() ruleset.Owner {
-	o := ruleset.Owner{
+func (n Names) Owner() ruleset.Ownership {
+	o := ruleset.Ownership{
 		Prefix:  n.ChainPrefix,
 		Marks:   []uint32{n.InboundMark, n.HairpinMark},
 		Zones:   []uint16{n.ProxyZone, n.AppZone},

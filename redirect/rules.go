@@ -21,7 +21,7 @@ const (
 // dnsPort is the port of resolvers (RFC 1035, section 4.2).
 const dnsPort = 53
 
-var port53 = ruleset.Ports(ruleset.Port(dnsPort))
+var port53 = ruleset.MatchPorts(ruleset.Port(dnsPort))
 
 // Ruleset validates r and returns its rules for each family that is not
 // passed, at most [MaxRules] in all. The error is that of [Redirect.Validate].
@@ -52,7 +52,7 @@ func (r Redirect) generate(most int) (rs ruleset.Ruleset, made int) {
 		g := generator{Redirect: r, family: f, most: most}
 		if p := g.program(); p != nil {
 			rs.Set(p)
-			made += p.Rules()
+			made += p.NumRules()
 		}
 		if g.cut {
 			return rs, MaxRules + 1
@@ -106,13 +106,13 @@ func (g *generator) table(t ruleset.Table, sections ...section) {
 }
 
 func (g *generator) to(suffix string) ruleset.Target {
-	return ruleset.Target{Action: ruleset.Jump, Chain: g.Names.ChainPrefix + suffix}
+	return ruleset.Target{Action: ruleset.ActionJump, Chain: g.Names.ChainPrefix + suffix}
 }
 
 func (g *generator) jump(suffix string) ruleset.Rule { return ruleset.Rule{Target: g.to(suffix)} }
 
 // program makes the family's program; nil if nothing in the family's tables is ours.
-func (g *generator) program() *ruleset.Program {
+func (g *generator) program() *ruleset.FamilyRuleset {
 	switch g.Family(g.family) {
 	case FamilyCapture:
 		g.capture()
@@ -121,7 +121,7 @@ func (g *generator) program() *ruleset.Program {
 	case FamilyPass:
 		return nil
 	}
-	p := &ruleset.Program{Family: g.family, Owner: g.Names.Owner(), Chains: g.chains}
+	p := &ruleset.FamilyRuleset{Family: g.family, Owner: g.Names.Owner(), Chains: g.chains}
 	if g.byMark() || g.Mode == ModeTProxy && g.Family(g.family) == FamilyCapture {
 		p.Routing = &p.Owner.Routing
 	}
@@ -141,9 +141,9 @@ func (g *generator) capture() {
 }
 
 var (
-	returns = ruleset.Target{Action: ruleset.Return}
-	accepts = ruleset.Target{Action: ruleset.Accept}
-	drops   = ruleset.Target{Action: ruleset.Drop}
+	returns = ruleset.Target{Action: ruleset.ActionReturn}
+	accepts = ruleset.Target{Action: ruleset.ActionAccept}
+	drops   = ruleset.Target{Action: ruleset.ActionDrop}
 )
 
 // localhost is the part of the family's loopback range that is left alone.
@@ -177,7 +177,7 @@ func (g *generator) owners(rules *[]ruleset.Rule, fn func(ruleset.OwnerMatch)) {
 		field string
 		kind  ruleset.OwnerKind
 		ids   []uint32
-	}{{"proxy.uids", ruleset.UID, g.Proxy.UIDs}, {"proxy.gids", ruleset.GID, g.Proxy.GIDs}} {
+	}{{"proxy.uids", ruleset.OwnerUID, g.Proxy.UIDs}, {"proxy.gids", ruleset.OwnerGID, g.Proxy.GIDs}} {
 		g.each(list.field, len(list.ids), rules, func(i int) { fn(ruleset.OwnerIs(list.kind, list.ids[i])) })
 	}
 }
@@ -214,7 +214,7 @@ func (g *generator) onPorts(field string, s PortSet, base ruleset.Rule) []rulese
 	var rules []ruleset.Rule
 	chunks := chunkPorts(s.ranges)
 	g.each(field, len(chunks), &rules, func(i int) {
-		base.DstPorts = ruleset.Ports(chunks[i]...)
+		base.DstPorts = ruleset.MatchPorts(chunks[i]...)
 		rules = append(rules, base)
 	})
 	return rules
@@ -229,7 +229,7 @@ func (g *generator) onPrefixes(field string, s PrefixSet, base ruleset.Rule) []r
 	var rules []ruleset.Rule
 	prefixes := s.Family(g.family)
 	g.each(field, len(prefixes), &rules, func(i int) {
-		base.Dst = ruleset.Prefix(prefixes[i])
+		base.Dst = ruleset.MatchPrefix(prefixes[i])
 		rules = append(rules, base)
 	})
 	return rules
@@ -241,13 +241,13 @@ func (g *generator) groupFilter() []ruleset.Rule {
 	if groups := g.Outbound.OwnerGroups; len(groups) > 0 {
 		others := make([]ruleset.OwnerMatch, len(groups))
 		for i, id := range groups {
-			others[i] = ruleset.OwnerMatch{Kind: ruleset.GID, First: id, Last: id, Not: true}
+			others[i] = ruleset.OwnerMatch{Kind: ruleset.OwnerGID, First: id, Last: id, Not: true}
 		}
 		rules = append(rules, ruleset.Rule{Owner: others, Target: g.passes(), Comment: "group is not among those that are redirected"})
 	}
 	g.each("outbound.excludeOwnerGroups", len(g.Outbound.ExcludeOwnerGroups), &rules, func(i int) {
 		rules = append(rules, ruleset.Rule{
-			Owner:  []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.GID, g.Outbound.ExcludeOwnerGroups[i])},
+			Owner:  []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.OwnerGID, g.Outbound.ExcludeOwnerGroups[i])},
 			Target: g.passes(), Comment: "group is excluded",
 		})
 	})

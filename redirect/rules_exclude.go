@@ -18,7 +18,7 @@ func (g *generator) logs(hook string) []ruleset.Rule {
 		return nil
 	}
 	return []ruleset.Rule{{
-		Target: ruleset.Target{Action: ruleset.Log, Prefix: g.Names.ChainPrefix + hook + ": ", Level: g.Log.Level}, Comment: "log each connection",
+		Target: ruleset.Target{Action: ruleset.ActionLog, Prefix: g.Names.ChainPrefix + hook + ": ", Level: g.Log.Level}, Comment: "log each connection",
 	}}
 }
 
@@ -36,12 +36,12 @@ func (g *generator) exclusions() []ruleset.Rule {
 			prefixes = e.CIDRs.Family(g.family)
 		}
 		g.each(field, len(prefixes), &rules, func(i int) {
-			r.Dst = ruleset.Prefix(prefixes[i])
+			r.Dst = ruleset.MatchPrefix(prefixes[i])
 			if len(e.UIDs) == 0 {
 				rules = append(rules, g.onPorts(field, e.Ports, r)...)
 			}
 			g.each(field, len(e.UIDs), &rules, func(j int) {
-				r.Owner = []ruleset.OwnerMatch{{Kind: ruleset.UID, First: e.UIDs[j].First, Last: e.UIDs[j].Last}}
+				r.Owner = []ruleset.OwnerMatch{{Kind: ruleset.OwnerUID, First: e.UIDs[j].First, Last: e.UIDs[j].Last}}
 				rules = append(rules, g.onPorts(field, e.Ports, r)...)
 			})
 		})
@@ -55,11 +55,11 @@ func (g *generator) inboundExceptions() []ruleset.Rule {
 	var rules []ruleset.Rule
 	sources := g.Inbound.ExcludeSources.Family(g.family)
 	g.each("inbound.excludeSources", len(sources), &rules, func(i int) {
-		rules = append(rules, ruleset.Rule{Src: ruleset.Prefix(sources[i]), Target: g.passes(), Comment: "client is excluded"})
+		rules = append(rules, ruleset.Rule{Src: ruleset.MatchPrefix(sources[i]), Target: g.passes(), Comment: "client is excluded"})
 	})
 	if g.Proxy.TunnelPort != 0 {
 		rules = append(rules, ruleset.Rule{
-			Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(g.Proxy.TunnelPort)),
+			Proto: ruleset.TCP, DstPorts: ruleset.MatchPorts(ruleset.Port(g.Proxy.TunnelPort)),
 			Target: returns, Comment: "the proxy's own tunnel listener",
 		})
 	}
@@ -85,7 +85,7 @@ func (g *generator) virtualNetworks() []ruleset.Rule {
 		if g.DNS.Enabled() && len(g.DNS.To) == 0 {
 			rules = append(rules, ruleset.Rule{
 				In: in, Proto: ruleset.UDP, DstPorts: port53,
-				Target: ruleset.Target{Action: ruleset.Redirect, Port: g.DNS.Port}, Comment: "look-up from a virtual network",
+				Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: g.DNS.Port}, Comment: "look-up from a virtual network",
 			})
 		}
 		rules = append(rules, ruleset.Rule{
@@ -103,7 +103,7 @@ func (g *generator) virtualZones() []ruleset.Rule {
 	g.networks(&rules, func(n VirtualNetwork) {
 		rules = append(rules, ruleset.Rule{
 			In: ruleset.InterfaceMatch{Name: n.Interface}, Proto: ruleset.UDP, DstPorts: port53,
-			Target: ruleset.Target{Action: ruleset.Zone, Zone: g.Names.AppZone}, Comment: "question from a virtual network",
+			Target: ruleset.Target{Action: ruleset.ActionZone, Zone: g.Names.AppZone}, Comment: "question from a virtual network",
 		})
 	})
 	return rules
@@ -147,11 +147,11 @@ func (g *generator) markMangle() (prerouting, output []ruleset.Rule) {
 	}
 	prerouting = []ruleset.Rule{{
 		Mark:    g.Proxy.Mark.match(false),
-		Target:  ruleset.Target{Action: ruleset.SetConnMark, Mark: g.Names.InboundMark, Mask: fullMask(g.Names.MarkMask)},
+		Target:  ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: g.Names.InboundMark, Mask: fullMask(g.Names.MarkMask)},
 		Comment: "proxy to application with the client's address: remember it for the replies",
 	}}
 	output = []ruleset.Rule{{
-		ConnMark: g.replyMark().match(false), Target: ruleset.Target{Action: ruleset.RestoreMark},
+		ConnMark: g.replyMark().match(false), Target: ruleset.Target{Action: ruleset.ActionRestoreMark},
 		Comment: "application's reply: back to the proxy",
 	}}
 	return prerouting, output

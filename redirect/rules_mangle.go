@@ -31,16 +31,16 @@ func (g *generator) mangle() {
 		if inbound = g.tproxyInbound(); len(inbound) > 0 {
 			prerouting = append(prerouting, ruleset.Rule{Proto: ruleset.TCP, Target: g.to(chainInbound)})
 			divert = []ruleset.Rule{
-				{Target: ruleset.Target{Action: ruleset.SetMark, Mark: g.Names.InboundMark}},
+				{Target: ruleset.Target{Action: ruleset.ActionSetMark, Mark: g.Names.InboundMark}},
 				{Target: accepts},
 			}
 			target = []ruleset.Rule{{
 				Dst: ruleset.PrefixMatch{Prefix: g.localhost(), Not: true}, Proto: ruleset.TCP,
-				Target: ruleset.Target{Action: ruleset.TProxy, Port: g.Proxy.InboundPort, Mark: g.Names.InboundMark},
+				Target: ruleset.Target{Action: ruleset.ActionTProxy, Port: g.Proxy.InboundPort, Mark: g.Names.InboundMark},
 			}}
 		}
 		prerouting = append(prerouting, ruleset.Rule{
-			Proto: ruleset.TCP, Mark: isInbound, Target: ruleset.Target{Action: ruleset.SaveMark},
+			Proto: ruleset.TCP, Mark: isInbound, Target: ruleset.Target{Action: ruleset.ActionSaveMark},
 			Comment: "proxy to application with the client's address: remember it for the replies",
 		})
 		output = g.tproxyOutput()
@@ -63,7 +63,7 @@ func (g *generator) tproxyInbound() []ruleset.Rule {
 	}}
 	if src, ok := g.passSource(); ok {
 		rules = append(rules, ruleset.Rule{
-			Src: ruleset.Prefix(src), In: loopback, Proto: ruleset.TCP, Target: returns, Comment: "proxy to application",
+			Src: ruleset.MatchPrefix(src), In: loopback, Proto: ruleset.TCP, Target: returns, Comment: "proxy to application",
 		})
 	}
 	rules = append(rules, ruleset.Rule{
@@ -90,12 +90,12 @@ func (g *generator) tproxyOutput() []ruleset.Rule {
 			rules = append(rules, ruleset.Rule{
 				Dst: ruleset.PrefixMatch{Prefix: g.localhost(), Not: true}, Out: loopback, Proto: ruleset.TCP,
 				Owner:  []ruleset.OwnerMatch{o},
-				Target: ruleset.Target{Action: ruleset.SetMark, Mark: g.Names.HairpinMark}, Comment: "proxy to this very pod, by a service's address",
+				Target: ruleset.Target{Action: ruleset.ActionSetMark, Mark: g.Names.HairpinMark}, Comment: "proxy to this very pod, by a service's address",
 			})
 		})
 	}
 	return append(rules, ruleset.Rule{
-		Proto: ruleset.TCP, ConnMark: isInbound, Target: ruleset.Target{Action: ruleset.RestoreMark},
+		Proto: ruleset.TCP, ConnMark: isInbound, Target: ruleset.Target{Action: ruleset.ActionRestoreMark},
 		Comment: "application's reply: back to the proxy",
 	})
 }

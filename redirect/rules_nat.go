@@ -31,7 +31,7 @@ func (g *generator) nat() {
 		if !slices.ContainsFunc(users, uses) {
 			return section{}
 		}
-		return section{suffix, []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.Redirect, Port: port}}}}
+		return section{suffix, []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: port}}}}
 	}
 	g.table(ruleset.NAT,
 		section{ruleset.Prerouting, prerouting},
@@ -88,7 +88,7 @@ func (g *generator) natOutput(capturesDNS bool) []ruleset.Rule {
 	rules = append(rules, g.excludedOutboundPorts()...)
 	rules = append(rules, g.exclusions()...)
 	if src, ok := g.passSource(); ok {
-		pass := ruleset.Rule{Src: ruleset.Prefix(src), Out: loopback, Target: returns, Comment: "proxy to application, inbound"}
+		pass := ruleset.Rule{Src: ruleset.MatchPrefix(src), Out: loopback, Target: returns, Comment: "proxy to application, inbound"}
 		if g.DNS.UDPOnly {
 			pass.Proto = ruleset.TCP // all else that it could let through is DNS queries
 		}
@@ -119,7 +119,7 @@ func (g *generator) natOutput(capturesDNS bool) []ruleset.Rule {
 	rules = append(rules, g.groupFilter()...)
 	rules = append(rules, dns...)
 	rules = append(rules, ruleset.Rule{
-		Dst: ruleset.Prefix(g.localhost()), Target: returns, Comment: "application to localhost",
+		Dst: ruleset.MatchPrefix(g.localhost()), Target: returns, Comment: "application to localhost",
 	})
 	return append(rules, g.outboundSelection(ruleset.Rule{Target: g.to(chainRedirect)})...)
 }
@@ -144,7 +144,7 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 	}
 	var except []PortRange
 	// Where queries over TCP are not captured, port 53 is as any other. Istio's rules for groups do not have it.
-	if g.DNS.Enabled() && !g.DNS.UDPOnly && o.Kind == ruleset.UID {
+	if g.DNS.Enabled() && !g.DNS.UDPOnly && o.Kind == ruleset.OwnerUID {
 		except = append(except, ruleset.Port(dnsPort))
 	}
 	if g.Proxy.TunnelPort != 0 {
@@ -202,11 +202,11 @@ func (g *generator) dnsProtos() []ruleset.Proto {
 // dnsTarget receives the family's DNS queries, if they are captured.
 func (g *generator) dnsTarget() (ruleset.Target, bool) {
 	if len(g.DNS.To) == 0 {
-		return ruleset.Target{Action: ruleset.Redirect, Port: g.DNS.Port}, g.DNS.Enabled()
+		return ruleset.Target{Action: ruleset.ActionRedirect, Port: g.DNS.Port}, g.DNS.Enabled()
 	}
 	for _, to := range g.DNS.To {
 		if ruleset.FamilyOf(to.Addr()) == g.family {
-			return ruleset.Target{Action: ruleset.DNAT, To: to}, g.DNS.Enabled()
+			return ruleset.Target{Action: ruleset.ActionDNAT, To: to}, g.DNS.Enabled()
 		}
 	}
 	return ruleset.Target{}, false
@@ -256,14 +256,14 @@ func (g *generator) hasZones() bool {
 // the same port at the same time. A proxy known by its mark needs no zone for its answers to the application. Where
 // queries go to another resolver, the proxy makes none of its own.
 func (g *generator) zones() {
-	proxy, app := ruleset.Target{Action: ruleset.Zone, Zone: g.Names.ProxyZone}, ruleset.Target{Action: ruleset.Zone, Zone: g.Names.AppZone}
+	proxy, app := ruleset.Target{Action: ruleset.ActionZone, Zone: g.Names.ProxyZone}, ruleset.Target{Action: ruleset.ActionZone, Zone: g.Names.AppZone}
 	var output, prerouting []ruleset.Rule
 	g.owners(&output, func(o ruleset.OwnerMatch) {
 		own := []ruleset.OwnerMatch{o}
 		output = append(output,
 			ruleset.Rule{Proto: ruleset.UDP, DstPorts: port53, Owner: own, Target: proxy, Comment: "proxy's question"},
 			ruleset.Rule{
-				Proto: ruleset.UDP, SrcPorts: ruleset.Ports(ruleset.Port(g.DNS.Port)), Owner: own,
+				Proto: ruleset.UDP, SrcPorts: ruleset.MatchPorts(ruleset.Port(g.DNS.Port)), Owner: own,
 				Target: app, Comment: "proxy's answer to the application",
 			},
 		)

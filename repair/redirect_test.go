@@ -256,7 +256,7 @@ func (noRoute) Apply(context.Context, *corev1.Pod) (apply.Result, error) {
 }
 
 func (noRoute) Check(context.Context, *corev1.Pod) ([]ruleset.Difference, error) {
-	return []ruleset.Difference{{Kind: ruleset.Missing, Family: ruleset.IPv6, Table: ruleset.RoutingTable, Rule: route}}, nil
+	return []ruleset.Difference{{Kind: ruleset.KindMissing, Family: ruleset.IPv6, Table: ruleset.RoutingTable, Rule: route}}, nil
 }
 
 // TestUnusable: what a namespace does not take is said, and does not make the repair a failure.

@@ -36,7 +36,7 @@ func TestExplainCode(t *testing.T) {
 
 // TestExplain: what should be comes from the cluster and the node's agent, without a flag, and what is stands beside it.
 // gone is one of the mesh's rules that is not there.
-var gone = []ruleset.Difference{{Kind: ruleset.Missing, Family: ruleset.IPv4, Table: "nat", Chain: "OUTPUT", Position: 1, Rule: "-j X"}}
+var gone = []ruleset.Difference{{Kind: ruleset.KindMissing, Family: ruleset.IPv4, Table: "nat", Chain: "OUTPUT", Position: 1, Rule: "-j X"}}
 
 func TestExplain(t *testing.T) {
 	t.Parallel()

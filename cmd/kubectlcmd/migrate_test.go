@@ -116,7 +116,7 @@ func TestMigrate(t *testing.T) {
 	twice := w.meshPod(t, "shop", "twice", "a")
 	is(twice, agentapi.Pod{
 		Records: []attachment.Record{{Selected: true}}, Live: liveRules(t, twice),
-		Differences: []ruleset.Difference{{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "nat", Chain: "ISTIO_OUTPUT", Position: 12, Rule: "-j ISTIO_REDIRECT"}},
+		Differences: []ruleset.Difference{{Kind: ruleset.KindUnexpected, Family: ruleset.IPv4, Table: "nat", Chain: "ISTIO_OUTPUT", Position: 12, Rule: "-j ISTIO_REDIRECT"}},
 	})
 	beside := w.meshPod(t, "shop", "beside", "a")
 	is(beside, agentapi.Pod{Records: []attachment.Record{{Selected: true}}, Live: append(

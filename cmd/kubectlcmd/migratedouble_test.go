@@ -30,7 +30,7 @@ func TestDouble(t *testing.T) {
 		"one, in two families": {agentapi.Pod{Live: []ruleset.LiveRule{native("ip peer", "redirect to :1", false), native("ip6 peer", "redirect to :1", false)}}, "", ""},
 		"ours and a firewall":  {agentapi.Pod{Records: ours, Live: []ruleset.LiveRule{iptables, native("inet guard", "tcp dport 22 drop", false)}}, "", ""},
 		"ours that lacks a rule": {agentapi.Pod{
-			Records: ours, Live: []ruleset.LiveRule{iptables}, Differences: []ruleset.Difference{{Kind: ruleset.Missing, Family: ruleset.IPv4, Table: "nat", Chain: "ISTIO_OUTPUT", Position: 3, Rule: "-j RETURN"}},
+			Records: ours, Live: []ruleset.LiveRule{iptables}, Differences: []ruleset.Difference{{Kind: ruleset.KindMissing, Family: ruleset.IPv4, Table: "nat", Chain: "ISTIO_OUTPUT", Position: 3, Rule: "-j RETURN"}},
 		}, "", ""},
 		"two tables": {agentapi.Pod{Live: []ruleset.LiveRule{native("inet istio", "redirect to :1", true), native("inet istio-proxy-nat", "redirect to :1", false)}},
 			"it has rules of two programs: in nftables, table istio and in nftables, tables istio-proxy-*", ""},

@@ -259,7 +259,7 @@ func (m *move) double(p agentapi.Pod) (cause, rule string) {
 			}
 		}
 	}
-	added := slices.IndexFunc(p.Differences, func(d ruleset.Difference) bool { return d.Kind == ruleset.Unexpected })
+	added := slices.IndexFunc(p.Differences, func(d ruleset.Difference) bool { return d.Kind == ruleset.KindUnexpected })
 	switch {
 	case len(places) > 1:
 		return "it has rules of two programs: in " + strings.Join(places, " and in "), ""

@@ -158,8 +158,8 @@ func (is onNode) printState(w *visible.Printer) {
 
 func rulesOf(rs ruleset.Ruleset) (n int) {
 	for _, f := range ruleset.Families {
-		if p := rs.Program(f); p != nil {
-			n += p.Rules()
+		if p := rs.Family(f); p != nil {
+			n += p.NumRules()
 		}
 	}
 	return n

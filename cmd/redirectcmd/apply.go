@@ -87,8 +87,8 @@ func (c *common) sayApplied(t *target, r apply.Result) {
 		did = "already in force"
 	}
 	for _, f := range ruleset.Families {
-		if p := t.Plan.Ruleset.Program(f); p != nil {
-			out.Printf("%s: %d %s rules, with %s\n", did, p.Rules(), f, r.Backend)
+		if p := t.Plan.Ruleset.Family(f); p != nil {
+			out.Printf("%s: %d %s rules, with %s\n", did, p.NumRules(), f, r.Backend)
 		}
 	}
 	for _, f := range r.Skipped {

@@ -128,7 +128,7 @@ func runRoutes(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	c.warn(t)
 	var wanted []string
 	for _, f := range ruleset.Families {
-		if p := t.Plan.Ruleset.Program(f); p != nil {
+		if p := t.Plan.Ruleset.Family(f); p != nil {
 			wanted = append(wanted, p.IPCommands()...)
 		}
 	}

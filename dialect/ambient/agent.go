@@ -40,7 +40,7 @@ func AgentLayout() ruleset.Layout {
 func AgentRuleset(r redirect.Redirect) ruleset.Ruleset {
 	var rs ruleset.Ruleset
 	for _, f := range ruleset.Families {
-		p := &ruleset.Program{Family: f, Owner: r.Names.Owner()}
+		p := &ruleset.FamilyRuleset{Family: f, Owner: r.Names.Owner()}
 		if r.Family(f) == redirect.FamilyCapture {
 			p.Chains, p.Routing = agentRules{r, f}.chains(), &p.Owner.Routing
 		}
@@ -62,15 +62,15 @@ const port53 = 53
 func (a agentRules) chains() []ruleset.Chain {
 	var all []ruleset.Chain
 	if a.DNS.Enabled() {
-		zone := ruleset.Target{Action: ruleset.Zone, Zone: a.Names.ProxyZone}
+		zone := ruleset.Target{Action: ruleset.ActionZone, Zone: a.Names.ProxyZone}
 		all = append(all, agentChains(ruleset.Raw,
-			[]ruleset.Rule{{Proto: ruleset.UDP, SrcPorts: ruleset.Ports(ruleset.Port(port53)), Mark: a.proxy(true), MarkFirst: true, Target: zone}},
-			[]ruleset.Rule{{Proto: ruleset.UDP, DstPorts: ruleset.Ports(ruleset.Port(port53)), Mark: a.proxy(false), MarkFirst: true, Target: zone}},
+			[]ruleset.Rule{{Proto: ruleset.UDP, SrcPorts: ruleset.MatchPorts(ruleset.Port(port53)), Mark: a.proxy(true), MarkFirst: true, Target: zone}},
+			[]ruleset.Rule{{Proto: ruleset.UDP, DstPorts: ruleset.MatchPorts(ruleset.Port(port53)), Mark: a.proxy(false), MarkFirst: true, Target: zone}},
 		)...)
 	}
 	all = append(all, agentChains(ruleset.Mangle,
-		[]ruleset.Rule{{Mark: a.proxy(false), Target: ruleset.Target{Action: ruleset.SetConnMark, Mark: ReplyMark, Mask: MarkMask}}},
-		[]ruleset.Rule{{ConnMark: reply, Target: ruleset.Target{Action: ruleset.RestoreMark}}},
+		[]ruleset.Rule{{Mark: a.proxy(false), Target: ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: ReplyMark, Mask: MarkMask}}},
+		[]ruleset.Rule{{ConnMark: reply, Target: ruleset.Target{Action: ruleset.ActionRestoreMark}}},
 	)...)
 	return append(all, agentChains(ruleset.NAT, a.prerouting(), a.output())...)
 }
@@ -78,7 +78,7 @@ func (a agentRules) chains() []ruleset.Chain {
 // agentChains are the chains of one table, each with the jump that leads to it.
 func agentChains(t ruleset.Table, prerouting, output []ruleset.Rule) []ruleset.Chain {
 	to := func(chain string) []ruleset.Rule {
-		return []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.Jump, Chain: chain}}}
+		return []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: chain}}}
 	}
 	all := []ruleset.Chain{
 		{Table: t, Name: ruleset.Prerouting, Rules: to(agentPrerouting)}, {Table: t, Name: ruleset.Output, Rules: to(agentOutput)},
@@ -102,23 +102,23 @@ func (a agentRules) notLocalhost() ruleset.PrefixMatch {
 }
 
 func redirectTo(port uint16) ruleset.Target {
-	return ruleset.Target{Action: ruleset.Redirect, Port: port}
+	return ruleset.Target{Action: ruleset.ActionRedirect, Port: port}
 }
 
-var accepts = ruleset.Target{Action: ruleset.Accept}
+var accepts = ruleset.Target{Action: ruleset.ActionAccept}
 
 func (a agentRules) prerouting() (rules []ruleset.Rule) {
 	for _, name := range a.VirtualInterfaces {
 		in := ruleset.InterfaceMatch{Name: name}
 		rules = append(rules,
 			ruleset.Rule{In: in, Proto: ruleset.TCP, Target: redirectTo(OutboundPort)},
-			ruleset.Rule{In: in, Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.Return}})
+			ruleset.Rule{In: in, Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionReturn}})
 	}
 	if a.Inbound.Ports.Empty() {
 		return rules
 	}
 	for _, p := range a.Inbound.ExcludeSources.Family(a.family) {
-		rules = append(rules, ruleset.Rule{Src: ruleset.Prefix(p), Proto: ruleset.TCP, Target: accepts})
+		rules = append(rules, ruleset.Rule{Src: ruleset.MatchPrefix(p), Proto: ruleset.TCP, Target: accepts})
 	}
 	return append(rules, ruleset.Rule{
 		Dst: a.notLocalhost(), Proto: ruleset.TCP, DstPorts: tunnel, Mark: a.proxy(true), Target: redirectTo(InboundPort),
@@ -128,11 +128,11 @@ func (a agentRules) prerouting() (rules []ruleset.Rule) {
 func (a agentRules) output() (rules []ruleset.Rule) {
 	for _, e := range a.Outbound.Exclude {
 		for _, p := range e.CIDRs.Family(a.family) {
-			rules = append(rules, ruleset.Rule{Dst: ruleset.Prefix(p), Proto: ruleset.TCP, Target: accepts})
+			rules = append(rules, ruleset.Rule{Dst: ruleset.MatchPrefix(p), Proto: ruleset.TCP, Target: accepts})
 		}
 	}
 	if a.DNS.Enabled() {
-		ports, to := ruleset.Ports(ruleset.Port(port53)), redirectTo(DNSPort)
+		ports, to := ruleset.MatchPorts(ruleset.Port(port53)), redirectTo(DNSPort)
 		rules = append(rules,
 			ruleset.Rule{Out: ruleset.InterfaceMatch{Name: "lo", Not: true}, Proto: ruleset.UDP, DstPorts: ports, Mark: a.proxy(true), MarkFirst: true, Target: to},
 			ruleset.Rule{Dst: a.notLocalhost(), Proto: ruleset.TCP, DstPorts: ports, Mark: a.proxy(true), Target: to})

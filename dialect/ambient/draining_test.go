@@ -22,7 +22,7 @@ func TestDraining(t *testing.T) {
 		rs := r.MustRuleset()
 		left := rs.Draining()
 		for _, f := range ruleset.Families {
-			was, p := rs.Program(f), left.Program(f)
+			was, p := rs.Family(f), left.Family(f)
 			if was == nil {
 				assert.Nil(t, p, name)
 				continue
@@ -38,12 +38,12 @@ func TestDraining(t *testing.T) {
 				}
 				assert.NotEqual(t, ruleset.Raw, c.Table, name)
 				for _, rule := range c.Rules {
-					assert.NotContains(t, []ruleset.Action{ruleset.Redirect, ruleset.DNAT, ruleset.TProxy}, rule.Target.Action, name)
-					assert.False(t, rule.Target.Action == ruleset.Drop && rule.States == 0, "%s: it refuses", name)
+					assert.NotContains(t, []ruleset.Action{ruleset.ActionRedirect, ruleset.ActionDNAT, ruleset.ActionTProxy}, rule.Target.Action, name)
+					assert.False(t, rule.Target.Action == ruleset.ActionDrop && rule.States == 0, "%s: it refuses", name)
 				}
 			}
 			assert.Equal(t, 2, nat, "%s: table nat stays in use", name)
-			assert.True(t, p.Equal(left.Draining().Program(f)), "%s: to drain what drains changes nothing", name)
+			assert.True(t, p.Equal(left.Draining().Family(f)), "%s: to drain what drains changes nothing", name)
 		}
 	}
 	marks := ambient.Defaults().MustRuleset()

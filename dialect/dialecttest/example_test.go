@@ -24,7 +24,7 @@ func ExampleCase_Rules() {
 	}
 	fmt.Println(redirect)
 	for _, f := range ruleset.Families {
-		fmt.Println(f, rules.Program(f).Rules(), "rules")
+		fmt.Println(f, rules.Family(f).NumRules(), "rules")
 	}
 	// Output:
 	// REDIRECT in * -> :4143 except 4190,4191; out * -> :4140; proxy uid [2102] gid []; ipv4 capture ipv6 capture

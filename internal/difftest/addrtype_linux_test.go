@@ -17,7 +17,7 @@ import (
 func TestAddrType(t *testing.T) {
 	var rs ruleset.Ruleset
 	for _, f := range ruleset.Families {
-		p := &ruleset.Program{Family: f, Owner: ruleset.Owner{Prefix: "MESH_"}}
+		p := &ruleset.FamilyRuleset{Family: f, Owner: ruleset.Ownership{Prefix: "MESH_"}}
 		for _, c := range []struct {
 			name  string
 			rules []string

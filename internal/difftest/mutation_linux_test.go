@@ -92,8 +92,8 @@ type mutant struct {
 func mutants(rs ruleset.Ruleset) []mutant {
 	var list []mutant
 	for _, f := range ruleset.Families {
-		p := rs.Program(f)
-		less := func(lost string, change func(*ruleset.Program)) {
+		p := rs.Family(f)
+		less := func(lost string, change func(*ruleset.FamilyRuleset)) {
 			changed := *p
 			changed.Chains = slices.Clone(p.Chains)
 			change(&changed)
@@ -106,7 +106,7 @@ func mutants(rs ruleset.Ruleset) []mutant {
 				continue
 			}
 			for j := range c.Rules {
-				less(fmt.Sprintf("%s/%s:%d %s", c.Table, c.Name, j+1, c.Rules[j].Text(f)), func(p *ruleset.Program) {
+				less(fmt.Sprintf("%s/%s:%d %s", c.Table, c.Name, j+1, c.Rules[j].Text(f)), func(p *ruleset.FamilyRuleset) {
 					if len(c.Rules) == 1 && !strings.HasPrefix(c.Name, p.Owner.Prefix) {
 						p.Chains = slices.Delete(p.Chains, i, i+1) // a chain of the kernel's that has nothing of ours
 						return
@@ -116,7 +116,7 @@ func mutants(rs ruleset.Ruleset) []mutant {
 			}
 		}
 		if p.Routing != nil {
-			less(policyRoute, func(p *ruleset.Program) { p.Routing = nil })
+			less(policyRoute, func(p *ruleset.FamilyRuleset) { p.Routing = nil })
 		}
 	}
 	return list

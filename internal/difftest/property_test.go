@@ -29,7 +29,7 @@ func TestTextsAreRead(t *testing.T) {
 		require.Equal(t, want.MustRuleset(), want.Clone().MustRuleset())
 		rs := want.MustRuleset()
 		for _, f := range ruleset.Families {
-			p := rs.Program(f)
+			p := rs.Family(f)
 			if p == nil {
 				continue
 			}
@@ -64,8 +64,8 @@ func TestRecordsLoseNothing(t *testing.T) {
 		require.Equal(t, apply.NFT(want.Rules), apply.NFT(got.Rules))
 		require.Equal(t, want.Rules.Owner(), got.Rules.Owner())
 		for _, f := range ruleset.Families {
-			if p := want.Rules.Program(f); p != nil {
-				require.Equal(t, p.IPCommands(), got.Rules.Program(f).IPCommands())
+			if p := want.Rules.Family(f); p != nil {
+				require.Equal(t, p.IPCommands(), got.Rules.Family(f).IPCommands())
 			}
 		}
 		want.Rules, got.Rules, want.Version = ruleset.Ruleset{}, ruleset.Ruleset{}, attachment.Format

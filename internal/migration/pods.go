@@ -239,7 +239,7 @@ func unknown(e Evidence, format string, args ...any) Group {
 // count counts rules as iptables would have them, with 15 ports in each: a rule of nftables may have any number.
 func count(rs ruleset.Ruleset) (n int) {
 	for _, f := range ruleset.Families {
-		p := rs.Program(f)
+		p := rs.Family(f)
 		if p == nil {
 			continue
 		}

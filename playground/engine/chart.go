@@ -38,7 +38,7 @@ type Row struct {
 func charts(rs ruleset.Ruleset) []Chart {
 	all := []Chart{}
 	for _, f := range ruleset.Families {
-		p := rs.Program(f)
+		p := rs.Family(f)
 		if p == nil || len(p.Chains) == 0 {
 			continue
 		}
@@ -67,31 +67,31 @@ func box(f ruleset.Family, c ruleset.Chain) Box {
 func (r *Row) target(table ruleset.Table, t ruleset.Target) {
 	port := strconv.Itoa(int(t.Port))
 	switch t.Action {
-	case ruleset.Jump:
+	case ruleset.ActionJump:
 		r.Does, r.To = "go to "+t.Chain, table.String()+"/"+t.Chain
-	case ruleset.Redirect:
+	case ruleset.ActionRedirect:
 		r.Does, r.End = "to the proxy, port "+port, "proxy:"+port
-	case ruleset.TProxy:
+	case ruleset.ActionTProxy:
 		r.Does, r.End = "to the transparent proxy, port "+port, "proxy:"+port
-	case ruleset.DNAT:
+	case ruleset.ActionDNAT:
 		r.Does, r.End = "to "+t.To.String(), "to:"+t.To.String()
-	case ruleset.Drop:
+	case ruleset.ActionDrop:
 		r.Does, r.End = "drop", "drop"
-	case ruleset.Return:
+	case ruleset.ActionReturn:
 		r.Does = "back to the caller"
-	case ruleset.Accept:
+	case ruleset.ActionAccept:
 		r.Does, r.End = "pass", "pass"
-	case ruleset.SetMark:
+	case ruleset.ActionSetMark:
 		r.Does = fmt.Sprintf("set mark %#x", t.Mark)
-	case ruleset.SaveMark:
+	case ruleset.ActionSaveMark:
 		r.Does = "save the mark to the connection"
-	case ruleset.RestoreMark:
+	case ruleset.ActionRestoreMark:
 		r.Does = "restore the mark from the connection"
-	case ruleset.Zone:
+	case ruleset.ActionZone:
 		r.Does = fmt.Sprintf("conntrack zone %d", t.Zone)
-	case ruleset.SetConnMark:
+	case ruleset.ActionSetConnMark:
 		r.Does = fmt.Sprintf("set the connection's mark to %#x/%#x", t.Mark, t.Mask)
-	case ruleset.Log:
+	case ruleset.ActionLog:
 		r.Does = "log"
 	}
 }

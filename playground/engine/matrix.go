@@ -29,7 +29,7 @@ func (a *asked) matrix() []Cell {
 	cells := []Cell{}
 	for _, f := range ruleset.Families {
 		has := slices.ContainsFunc(a.Subject.Addrs, func(x netip.Addr) bool { return ruleset.FamilyOf(x) == f })
-		if f == ruleset.IPv4 && len(a.Subject.Addrs) == 0 || has || a.Plan.Ruleset.Program(f) != nil {
+		if f == ruleset.IPv4 && len(a.Subject.Addrs) == 0 || has || a.Plan.Ruleset.Family(f) != nil {
 			cells = append(cells, a.matrixOf(f)...)
 		}
 	}

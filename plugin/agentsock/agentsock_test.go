@@ -171,7 +171,7 @@ func TestRequests(t *testing.T) {
 	}
 	got, err := c.Attach(t.Context(), in, file)
 	require.NoError(t, err)
-	assert.Equal(t, out.Rules.Program(ruleset.IPv4).String(), got.Rules.Program(ruleset.IPv4).String())
+	assert.Equal(t, out.Rules.Family(ruleset.IPv4).String(), got.Rules.Family(ruleset.IPv4).String())
 	got.Rules = out.Rules
 	assert.Equal(t, out, got)
 	_, err = file.Stat()

@@ -113,7 +113,7 @@ func (r *Record) Applied(backend ruleset.Backend, rules ruleset.Ruleset, skipped
 func (r *Record) Lost(diffs []ruleset.Difference) (lost, others []ruleset.Difference) {
 	for _, d := range diffs {
 		if d.Table == ruleset.RoutingTable &&
-			(d.Kind == ruleset.Unexpected || d.Chain == ruleset.AddressChain || slices.Contains(r.Unusable, d.Rule)) {
+			(d.Kind == ruleset.KindUnexpected || d.Chain == ruleset.AddressChain || slices.Contains(r.Unusable, d.Rule)) {
 			others = append(others, d)
 		} else {
 			lost = append(lost, d)
@@ -126,7 +126,7 @@ func (r *Record) Lost(diffs []ruleset.Difference) (lost, others []ruleset.Differ
 func (r *Record) InForce() ruleset.Ruleset {
 	var rs ruleset.Ruleset
 	for _, f := range ruleset.Families {
-		if p := r.Rules.Program(f); p != nil && !slices.Contains(r.Skipped, f) {
+		if p := r.Rules.Family(f); p != nil && !slices.Contains(r.Skipped, f) {
 			rs.Set(p)
 		}
 	}
@@ -142,7 +142,7 @@ func (r *Record) valid() error {
 		return r.rulesErr
 	}
 	for _, f := range ruleset.Families {
-		switch p := r.Rules.Program(f); {
+		switch p := r.Rules.Family(f); {
 		case p == nil:
 		case p.Family != f:
 			return fmt.Errorf("its %s rules are %s", f, p.Family)

@@ -223,7 +223,7 @@ func (n *NetNS) Check(_ context.Context, rs ruleset.Ruleset) ([]ruleset.Differen
 	}
 	var diffs []ruleset.Difference
 	for _, f := range ruleset.Families {
-		want, live := rs.Program(f), n.Live.Program(f)
+		want, live := rs.Family(f), n.Live.Family(f)
 		if want == nil {
 			continue
 		}

@@ -17,7 +17,7 @@ type Backend interface {
 	Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error)
 	// Remove removes the owner's rules and routing, whichever backend made them,
 	// and so restores the namespace as it was before the first Apply.
-	Remove(ctx context.Context, owner ruleset.Owner) error
+	Remove(ctx context.Context, owner ruleset.Ownership) error
 }
 
 // Options are for [Choose], [Available] and [Live]. The zero value is enough.

@@ -31,7 +31,7 @@ func Live(context.Context, Namespace, Options, ...ruleset.Ruleset) (ruleset.Live
 }
 
 // IptablesTraces returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
-func IptablesTraces(context.Context, Namespace, ruleset.Owner) (string, error) {
+func IptablesTraces(context.Context, Namespace, ruleset.Ownership) (string, error) {
 	return "", errPlatform
 }
 

@@ -101,7 +101,7 @@ func (s *nftSession) layOut(tables []*nft.Table) error {
 }
 
 // removeBeside removes all of the owner's rules but those in the named tables.
-func (s *nftSession) removeBeside(owner ruleset.Owner, names []string, result *Result) error {
+func (s *nftSession) removeBeside(owner ruleset.Ownership, names []string, result *Result) error {
 	owner.OtherTables = slices.DeleteFunc(slices.Clone(owner.OtherTables), func(t string) bool { return slices.Contains(names, t) })
 	live, err := s.readLive(owner)
 	if err != nil || !live.present() {

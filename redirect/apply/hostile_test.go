@@ -200,7 +200,7 @@ func assertInForce(t testing.TB, ns *netnsexec.NetNS, name ruleset.Backend, rs r
 	live, err := liveChains(ns)
 	require.NoError(t, err)
 	for _, f := range ruleset.Families {
-		for _, c := range rs.Program(f).Chains {
+		for _, c := range rs.Family(f).Chains {
 			family, table, chain := uint8(unix.NFPROTO_IPV4), c.Table.String(), c.Name
 			if f == ruleset.IPv6 {
 				family = unix.NFPROTO_IPV6

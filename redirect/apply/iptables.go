@@ -45,7 +45,7 @@ func (b *iptablesBackend) Name() ruleset.Backend { return b.tools.variant }
 // change is one family on its way from what is live to what is wanted.
 type change struct {
 	family ruleset.Family
-	want   *ruleset.Program
+	want   *ruleset.FamilyRuleset
 	tools  tools
 	// live are the chains that were found; nil when the variant had no tables here.
 	live  ruleset.LiveChains
@@ -129,9 +129,9 @@ func (s *session) applyAll(ctx context.Context, rs ruleset.Ruleset) (Result, err
 
 // plan lists what is to be changed: each family by our variant, and by the other where that has tables, so that one pod
 // never has rules in both. A family without a program is to have none of the owner's rules.
-func (s *session) plan(rs ruleset.Ruleset, owner ruleset.Owner) (ours, stale []*change, skipped []ruleset.Family) {
+func (s *session) plan(rs ruleset.Ruleset, owner ruleset.Ownership) (ours, stale []*change, skipped []ruleset.Family) {
 	for _, f := range ruleset.Families {
-		want := rs.Program(f)
+		want := rs.Family(f)
 		if !s.host.has(f) {
 			if want != nil {
 				skipped = append(skipped, f)
@@ -139,7 +139,7 @@ func (s *session) plan(rs ruleset.Ruleset, owner ruleset.Owner) (ours, stale []*
 			continue
 		}
 		if want == nil {
-			want = &ruleset.Program{Family: f, Owner: owner}
+			want = &ruleset.FamilyRuleset{Family: f, Owner: owner}
 		}
 		if len(want.Chains) > 0 || s.host.uses(s.tools.variant, f) {
 			ours = append(ours, &change{family: f, want: want, tools: s.tools})
@@ -147,7 +147,7 @@ func (s *session) plan(rs ruleset.Ruleset, owner ruleset.Owner) (ours, stale []*
 		other := otherVariant(s.tools.variant)
 		if s.host.uses(other, f) {
 			if t, err := s.opts.tools(other); err == nil {
-				stale = append(stale, &change{family: f, want: want.Empty(), tools: t})
+				stale = append(stale, &change{family: f, want: want.Cleared(), tools: t})
 			}
 		}
 	}
@@ -215,7 +215,7 @@ func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (found 
 			return err
 		}
 		for _, name := range s.host.native(rs.Owner()) {
-			found = append(found, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + name})
+			found = append(found, ruleset.Difference{Kind: ruleset.KindUnexpected, Family: ruleset.IPv4, Table: "inet " + name})
 		}
 		diffs, err := s.plumbing.diff(rs.Owner(), rs, s.host.families())
 		found = append(found, diffs...)
@@ -241,7 +241,7 @@ func (s *session) differences(ctx context.Context, changes []*change) ([]ruleset
 }
 
 // Remove takes out all rules and routing of the owner; see [Backend].
-func (b *iptablesBackend) Remove(ctx context.Context, owner ruleset.Owner) error {
+func (b *iptablesBackend) Remove(ctx context.Context, owner ruleset.Ownership) error {
 	return b.session(ctx, func(s *session) error {
 		changes, stale, _ := s.plan(owner.EmptyRuleset(), owner)
 		if err := s.change(ctx, append(changes, stale...)); err != nil {

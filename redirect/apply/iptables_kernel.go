@@ -108,11 +108,11 @@ const maxReads = 3
 
 // saved reads what is live for a change.
 func (s *session) saved(ctx context.Context, c *change) (ruleset.LiveChains, error) {
-	return s.list(ctx, c.tools.variant, c.family, []ruleset.Owner{c.want.Owner}, c.tools.save[c.family])
+	return s.list(ctx, c.tools.variant, c.family, []ruleset.Ownership{c.want.Owner}, c.tools.save[c.family])
 }
 
 // list reads what is live by a program that saves, and makes sure that the chains of the owners and the built-in ones are the kernel's.
-func (s *session) list(ctx context.Context, variant ruleset.Backend, f ruleset.Family, owners []ruleset.Owner, save string, args ...string) (ruleset.LiveChains, error) {
+func (s *session) list(ctx context.Context, variant ruleset.Backend, f ruleset.Family, owners []ruleset.Ownership, save string, args ...string) (ruleset.LiveChains, error) {
 	for reads := 1; ; reads++ {
 		var rules chainRules
 		if variant == ruleset.BackendIptablesNFT {
@@ -156,7 +156,7 @@ func (r chainRules) names() (names []string) {
 var errText = errors.New("what the program prints is not what the kernel has, so the rules cannot be told")
 
 // agree compares the chains that matter: the owner's, and the built-in ones.
-func (r chainRules) agree(owner ruleset.Owner, live ruleset.LiveChains) error {
+func (r chainRules) agree(owner ruleset.Ownership, live ruleset.LiveChains) error {
 	matters := func(name string) bool { return owner.OwnsChain(name) || chains.IsBuiltin(name) }
 	seen := chainRules{}
 	for _, c := range live {
@@ -225,7 +225,7 @@ func (s *session) verifyText(ctx context.Context, c *change) error {
 	return nil
 }
 
-func (r chainRules) verify(want *ruleset.Program) error {
+func (r chainRules) verify(want *ruleset.FamilyRuleset) error {
 	family := nfProto(want.Family)
 	for _, w := range want.Chains {
 		n, there := r[chainName{family, w.Table, w.Name}]

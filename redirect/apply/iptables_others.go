@@ -17,7 +17,7 @@ import (
 // capture, it removes those that another backend left.
 
 // native are the names of the owner's tables of native nftables that are there.
-func (h host) native(owner ruleset.Owner) []string {
+func (h host) native(owner ruleset.Ownership) []string {
 	return slices.DeleteFunc(inetTables(owner), func(name string) bool {
 		return !slices.Contains(h.nft, nftTable{unix.NFPROTO_INET, name})
 	})
@@ -25,7 +25,7 @@ func (h host) native(owner ruleset.Owner) []string {
 
 // withLegacy calls fn with the changes that remove the owner's rules from tables of
 // the legacy variant, if there are any. Routing is left to the nftables backend.
-func (n native) withLegacy(ctx context.Context, owner ruleset.Owner, fn func(*session, []*change) error) error {
+func (n native) withLegacy(ctx context.Context, owner ruleset.Ownership, fn func(*session, []*change) error) error {
 	var legacy map[ruleset.Family][]string
 	err := n.ns.Do(func() (err error) {
 		legacy, err = legacyTables()
@@ -44,7 +44,7 @@ func (n native) withLegacy(ctx context.Context, owner ruleset.Owner, fn func(*se
 	})
 }
 
-func (n native) removeLegacy(ctx context.Context, owner ruleset.Owner) (changed bool, err error) {
+func (n native) removeLegacy(ctx context.Context, owner ruleset.Ownership) (changed bool, err error) {
 	err = n.withLegacy(ctx, owner, func(s *session, changes []*change) error {
 		err := s.change(ctx, changes)
 		changed = s.commits.Load() > 0
@@ -90,7 +90,7 @@ func (n native) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Differ
 	return diffs, err
 }
 
-func (n native) Remove(ctx context.Context, owner ruleset.Owner) error {
+func (n native) Remove(ctx context.Context, owner ruleset.Ownership) error {
 	if err := n.nftablesBackend.Remove(ctx, owner); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (n native) Remove(ctx context.Context, owner ruleset.Owner) error {
 // IptablesTraces describes the rules that iptables may hold for the owner in the namespace, such as "iptables-nft,
 // chain ISTIO_OUTPUT", or returns "". It starts no process, so it also works where iptables is not installed. Any rule
 // of the legacy variant counts, because the kernel does not list its chains.
-func IptablesTraces(ctx context.Context, ns Namespace, owner ruleset.Owner) (string, error) {
+func IptablesTraces(ctx context.Context, ns Namespace, owner ruleset.Ownership) (string, error) {
 	var legacy map[ruleset.Family][]string
 	err := ns.Do(func() (err error) {
 		legacy, err = legacyTables()

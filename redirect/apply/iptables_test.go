@@ -426,7 +426,7 @@ func TestHalfOfAFamily(t *testing.T) {
 		before := state(t, ns)
 		rs := dual().MustRuleset()
 		nat := rs.IPv4.Chain(ruleset.NAT, "ISTIO_OUTPUT")
-		nat.Rules = append(nat.Rules, ruleset.Rule{Target: ruleset.Target{Action: ruleset.Jump, Chain: "NOWHERE"}})
+		nat.Rules = append(nat.Rules, ruleset.Rule{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "NOWHERE"}})
 		_, err := choose(t, ns, v).Apply(t.Context(), rs)
 		require.Error(t, err)
 		assert.Contains(t, err.Error(), "apply ipv4 rules: "+string(v)+"-restore")

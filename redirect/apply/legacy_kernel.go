@@ -111,7 +111,7 @@ func (s *session) legacyAgrees(f ruleset.Family, live ruleset.LiveChains) error 
 }
 
 // verifyNew makes sure that a program has come into a namespace that had no tables of the legacy variant.
-func (s *session) verifyNew(want *ruleset.Program) error {
+func (s *session) verifyNew(want *ruleset.FamilyRuleset) error {
 	var tables map[ruleset.Family][]string
 	err := s.ns.Do(func() (err error) {
 		tables, err = registeredTables()

@@ -11,7 +11,7 @@ import (
 
 // Live lists all rules in a namespace with their counters: those of both iptables variants, then
 // those of nftables. The wanted rulesets say which rules are ours and why they are there; to ask
-// for an owner's rules without reasons, pass [ruleset.Owner.EmptyRuleset].
+// for an owner's rules without reasons, pass [ruleset.Ownership.EmptyRuleset].
 //
 // It is for people to look at and starts several iptables processes. It changes nothing, and asks
 // only for tables that exist. Rules that could be read are returned beside the error about those
@@ -56,7 +56,7 @@ func liveIPTables(ctx context.Context, ns Namespace, o Options, variant ruleset.
 	if !ok {
 		return nil, fmt.Errorf("%w: %s: no %s-save of this variant in %s", ErrNoBackend, variant, programs[f], o.where())
 	}
-	owners := []ruleset.Owner{{}} // at least the built-in chains
+	owners := []ruleset.Ownership{{}} // at least the built-in chains
 	for _, rs := range wanted {
 		owners = append(owners, rs.Owner())
 	}

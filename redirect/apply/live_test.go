@@ -33,7 +33,7 @@ func TestWitness(t *testing.T) {
 			_, err = b.Apply(t.Context(), rs)
 			require.NoError(t, err, name)
 			for _, f := range ruleset.Families {
-				p := rs.Program(f)
+				p := rs.Family(f)
 				if p == nil {
 					continue
 				}
@@ -105,11 +105,11 @@ func TestLiveIPTables(t *testing.T) {
 				ours++
 				table, err := ruleset.ParseTable(r.Table)
 				require.NoError(t, err)
-				want := rs.Program(f).Chain(table, r.Chain).Rules[r.Position-1]
+				want := rs.Family(f).Chain(table, r.Chain).Rules[r.Position-1]
 				assert.Equal(t, want.Text(f), r.Text)
 				assert.Equal(t, want.Comment, r.Reason)
 			}
-			assert.Equal(t, rs.Program(f).Rules(), ours)
+			assert.Equal(t, rs.Family(f).NumRules(), ours)
 		}
 		nat := ofTable(live, ruleset.IPv4, "nat")
 		foreign, redirects := 0, 0
@@ -179,7 +179,7 @@ func TestLiveForgedComments(t *testing.T) {
 					assert.Fail(t, "a rule that nobody made", "%s: %+v", name, r)
 				}
 			}
-			assert.Equal(t, rs.IPv4.Rules()+rs.IPv6.Rules(), ours, name)
+			assert.Equal(t, rs.IPv4.NumRules()+rs.IPv6.NumRules(), ours, name)
 			require.Len(t, forged, len(comments), name)
 			for i, r := range forged {
 				assert.Equal(t, &ruleset.Counters{Packets: uint64(100 + i), Bytes: uint64(1000 + i)}, r.Counters, "%s: %q", name, comments[i])
@@ -230,6 +230,6 @@ func TestLiveNFTables(t *testing.T) {
 		Backend: ruleset.BackendNftables, Family: ruleset.IPv6, Table: "ip6 other", Chain: "out", Position: 1,
 		Hook: &ruleset.Hook{Type: "filter", Point: "output", Policy: "accept"},
 		Text: `meta l4proto udp th dport 5353 counter comment "why"`, Counters: &ruleset.Counters{Packets: 3, Bytes: 300},
-		Rules: []ruleset.Rule{{Proto: ruleset.UDP, DstPorts: ruleset.Ports(ruleset.Port(5353)), Comment: "why"}},
+		Rules: []ruleset.Rule{{Proto: ruleset.UDP, DstPorts: ruleset.MatchPorts(ruleset.Port(5353)), Comment: "why"}},
 	}, live[len(live)-1])
 }

@@ -167,7 +167,7 @@ func (n *nftablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (diffs 
 }
 
 // Remove takes out all rules and routing of the owner; see [Backend].
-func (n *nftablesBackend) Remove(ctx context.Context, owner ruleset.Owner) error {
+func (n *nftablesBackend) Remove(ctx context.Context, owner ruleset.Ownership) error {
 	err := n.session(ctx, func(s *nftSession) error { return s.apply(ctx, owner.EmptyRuleset(), &Result{}) })
 	if err != nil {
 		return fmt.Errorf("remove nftables rules: %w", err)
@@ -181,7 +181,7 @@ func (s *nftSession) present(rs ruleset.Ruleset) (wanted ruleset.Ruleset, skippe
 		if len(rs.IPv6.Chains) > 0 {
 			skipped = append(skipped, ruleset.IPv6)
 		}
-		rs.IPv6 = rs.IPv6.Empty()
+		rs.IPv6 = rs.IPv6.Cleared()
 	}
 	return rs, skipped
 }

@@ -52,7 +52,7 @@ func diffLive(rs ruleset.Ruleset, want *nft.Table, live *nftLive) []ruleset.Diff
 			diffs = append(diffs, unexpectedRule(&rules[j], j+1))
 		}
 		if at < 0 && len(c.Rules) == 0 {
-			diffs = append(diffs, ruleset.Difference{Kind: ruleset.Missing, Family: ruleset.IPv4, Table: c.Table.String(), Chain: c.Chain})
+			diffs = append(diffs, ruleset.Difference{Kind: ruleset.KindMissing, Family: ruleset.IPv4, Table: c.Table.String(), Chain: c.Chain})
 		}
 	}
 	return append(diffs, strays(want, live, byChain)...)
@@ -74,7 +74,7 @@ func strays(want *nft.Table, live *nftLive, byChain map[string][]liveRule) (diff
 		}
 	}
 	for _, t := range live.others {
-		diffs = append(diffs, ruleset.Difference{Kind: ruleset.Unexpected, Family: ruleset.IPv4, Table: "inet " + t.name})
+		diffs = append(diffs, ruleset.Difference{Kind: ruleset.KindUnexpected, Family: ruleset.IPv4, Table: "inet " + t.name})
 	}
 	for i := range live.leftovers {
 		diffs = append(diffs, unexpected(&live.leftovers[i], 0, "chain of iptables-nft"))
@@ -109,9 +109,9 @@ func appendMissing(diffs []ruleset.Difference, rs ruleset.Ruleset, c *nft.Chain,
 				continue
 			}
 			told[s] = true
-			rule := &rs.Program(s.Family).Chain(c.Table, c.Chain).Rules[s.Position-1]
+			rule := &rs.Family(s.Family).Chain(c.Table, c.Chain).Rules[s.Position-1]
 			diffs = append(diffs, ruleset.Difference{
-				Kind: ruleset.Missing, Family: s.Family, Table: c.Table.String(), Chain: c.Chain,
+				Kind: ruleset.KindMissing, Family: s.Family, Table: c.Table.String(), Chain: c.Chain,
 				Position: s.Position, Rule: rule.Text(s.Family),
 			})
 		}
@@ -128,7 +128,7 @@ func unexpected(c *liveChain, position int, text string) ruleset.Difference {
 	if c.family == unix.NFPROTO_IPV6 {
 		f = ruleset.IPv6
 	}
-	return ruleset.Difference{Kind: ruleset.Unexpected, Family: f, Table: table, Chain: chain, Position: position, Rule: text}
+	return ruleset.Difference{Kind: ruleset.KindUnexpected, Family: f, Table: table, Chain: chain, Position: position, Rule: text}
 }
 
 // splitChain takes a chain's name in our table apart.

@@ -265,11 +265,11 @@ func (e exprs) iface(key uint32, m ruleset.InterfaceMatch) {
 
 // addrType asks the routing tables what kind of address the packet has.
 func (e exprs) addrType(which uint32, t ruleset.AddrType) {
-	if t == ruleset.AnyType {
+	if t == ruleset.AddrTypeAny {
 		return
 	}
 	e.numbers("fib", nftaFibDreg, unix.NFT_REG_1, nftaFibResult, fibAddrType, nftaFibFlags, which)
-	e.cmp(eqOr(t == ruleset.NotLocal), nfnetlink.NE32(unix.RTN_LOCAL)...)
+	e.cmp(eqOr(t == ruleset.AddrTypeNotLocal), nfnetlink.NE32(unix.RTN_LOCAL)...)
 }
 
 // stateBits: NF_CT_STATE_BIT in linux/netfilter/nf_conntrack_common.h.
@@ -298,7 +298,7 @@ func (e exprs) owner(o ruleset.OwnerMatch) {
 		return
 	}
 	key := uint32(unix.NFT_META_SKUID)
-	if o.Kind == ruleset.GID {
+	if o.Kind == ruleset.OwnerGID {
 		key = unix.NFT_META_SKGID
 	}
 	e.meta(key)
@@ -340,15 +340,15 @@ func (e exprs) setMark(mark uint32) {
 func (e exprs) target(r *nft.Rule) {
 	t := r.Target
 	switch t.Action {
-	case ruleset.NoAction, ruleset.Accept, ruleset.Drop, ruleset.Return, ruleset.Jump:
+	case ruleset.ActionNone, ruleset.ActionAccept, ruleset.ActionDrop, ruleset.ActionReturn, ruleset.ActionJump:
 		e.verdict(verdicts[t.Action], t.Chain)
-	case ruleset.Redirect:
+	case ruleset.ActionRedirect:
 		e.immediate(unix.NFT_REG_1, nfnetlink.BE16(t.Port))
 		e.numbers("redir", unix.NFTA_REDIR_REG_PROTO_MIN, unix.NFT_REG_1,
 			unix.NFTA_REDIR_REG_PROTO_MAX, unix.NFT_REG_1, unix.NFTA_REDIR_FLAGS, natPorts)
-	case ruleset.DNAT:
+	case ruleset.ActionDNAT:
 		e.dnat(r.Family, t.To)
-	case ruleset.TProxy:
+	case ruleset.ActionTProxy:
 		e.immediate(unix.NFT_REG_1, nfnetlink.BE16(t.Port))
 		family := uint32(unix.NFPROTO_UNSPEC)
 		if r.Family != 0 {
@@ -357,24 +357,24 @@ func (e exprs) target(r *nft.Rule) {
 		e.numbers("tproxy", nftaTProxyFamily, family, nftaTProxyPort, unix.NFT_REG_1)
 		e.setMark(t.Mark)
 		e.verdict(nfAccept, "")
-	case ruleset.SetMark:
+	case ruleset.ActionSetMark:
 		e.setMark(t.Mark)
-	case ruleset.SaveMark:
+	case ruleset.ActionSaveMark:
 		e.meta(unix.NFT_META_MARK)
 		e.setCT(unix.NFT_CT_MARK)
-	case ruleset.RestoreMark:
+	case ruleset.ActionRestoreMark:
 		e.ct(unix.NFT_CT_MARK)
 		e.setMeta(unix.NFT_META_MARK)
-	case ruleset.SetConnMark:
+	case ruleset.ActionSetConnMark:
 		e.setConnMark(t.Mark, t.Mask)
-	case ruleset.Log:
+	case ruleset.ActionLog:
 		e.expr("log", func() {
 			if t.Prefix != "" {
 				e.w.Text(unix.NFTA_LOG_PREFIX, t.Prefix)
 			}
 			e.w.U32(unix.NFTA_LOG_LEVEL, uint32(t.Level))
 		})
-	case ruleset.Zone:
+	case ruleset.ActionZone:
 		e.immediate(unix.NFT_REG_1, binary.NativeEndian.AppendUint16(nil, t.Zone))
 		e.setCT(unix.NFT_CT_ZONE)
 	}
@@ -387,8 +387,8 @@ const (
 )
 
 var verdicts = map[ruleset.Action]int32{
-	ruleset.NoAction: unix.NFT_CONTINUE, ruleset.Accept: nfAccept, ruleset.Drop: nfDrop,
-	ruleset.Return: unix.NFT_RETURN, ruleset.Jump: unix.NFT_JUMP,
+	ruleset.ActionNone: unix.NFT_CONTINUE, ruleset.ActionAccept: nfAccept, ruleset.ActionDrop: nfDrop,
+	ruleset.ActionReturn: unix.NFT_RETURN, ruleset.ActionJump: unix.NFT_JUMP,
 }
 
 // setConnMark keeps the bits outside the mask, as iptables' --set-xmark does.

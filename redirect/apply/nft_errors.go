@@ -85,20 +85,20 @@ func classify(err error) error {
 // nf_tables, or "": what the kernel did not find is then the target of a jump.
 func featureOf(r *nft.Rule) (feature, need string) {
 	switch r.Target.Action {
-	case ruleset.Redirect:
+	case ruleset.ActionRedirect:
 		return "redirect statement", "Linux 5.2 and CONFIG_NFT_REDIR"
-	case ruleset.DNAT:
+	case ruleset.ActionDNAT:
 		return "dnat statement", "Linux 5.2 and CONFIG_NFT_NAT"
-	case ruleset.TProxy:
+	case ruleset.ActionTProxy:
 		return "tproxy statement", "Linux 4.19 and CONFIG_NFT_TPROXY"
-	case ruleset.Zone:
+	case ruleset.ActionZone:
 		return "ct zone statement", "Linux 4.11, CONFIG_NFT_CT and CONFIG_NF_CONNTRACK_ZONES"
-	case ruleset.SaveMark, ruleset.RestoreMark, ruleset.SetConnMark:
+	case ruleset.ActionSaveMark, ruleset.ActionRestoreMark, ruleset.ActionSetConnMark:
 		return "ct mark statement", "CONFIG_NFT_CT and CONFIG_NF_CONNTRACK_MARK"
-	case ruleset.Log:
+	case ruleset.ActionLog:
 		return "log statement", "CONFIG_NFT_LOG"
 	}
-	if r.SrcType != ruleset.AnyType || r.DstType != ruleset.AnyType {
+	if r.SrcType != ruleset.AddrTypeAny || r.DstType != ruleset.AddrTypeAny {
 		return "fib expression", "Linux 4.10, CONFIG_NFT_FIB_INET, CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6"
 	}
 	if r.States != 0 || !r.ConnMark.IsZero() {

@@ -74,7 +74,7 @@ type setElement struct {
 }
 
 // readLive lists what the owner has, by three requests if that is nothing.
-func (c *nlConn) readLive(owner ruleset.Owner) (*nftLive, error) {
+func (c *nlConn) readLive(owner ruleset.Ownership) (*nftLive, error) {
 	l := &nftLive{name: nft.TableName(owner)}
 	var err error
 	if l.generation, err = c.generation(); err != nil {

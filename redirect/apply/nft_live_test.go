@@ -204,13 +204,13 @@ func TestNFTFailureChangesNothing(t *testing.T) {
 	r.Mode = redirect.ModeTProxy
 	bad := r.MustRuleset()
 	c := bad.IPv6.Chain(ruleset.NAT, "MESH_OUTPUT")
-	c.Rules = append(c.Rules, ruleset.Rule{Target: ruleset.Target{Action: ruleset.Jump, Chain: "NOWHERE"}, Comment: "no such chain"})
+	c.Rules = append(c.Rules, ruleset.Rule{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "NOWHERE"}, Comment: "no such chain"})
 	_, err = b.Apply(t.Context(), bad)
 	require.ErrorContains(t, err, "apply nftables rules: add rule to chain nat/MESH_OUTPUT: meta nfproto ipv6 jump nat/NOWHERE: no such file or directory")
 	assert.Equal(t, before, nft(t, ns, "", "list", "ruleset"))
 	assert.Equal(t, rules, ip(t, ns, "rule"))
 
-	_, err = b.Apply(t.Context(), ruleset.Ruleset{IPv4: &ruleset.Program{Family: ruleset.IPv4}})
+	_, err = b.Apply(t.Context(), ruleset.Ruleset{IPv4: &ruleset.FamilyRuleset{Family: ruleset.IPv4}})
 	require.ErrorContains(t, err, "no prefix")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

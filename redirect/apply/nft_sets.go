@@ -50,9 +50,9 @@ func (c *liveChain) declaration() *ruleset.Hook {
 	if c.family != unix.NFPROTO_NETDEV && c.family != unix.NFPROTO_ARP && int(c.hook) < len(chains.Builtins) {
 		point = strings.ToLower(chains.Builtins[c.hook])
 	}
-	policy := ruleset.Accept
+	policy := ruleset.ActionAccept
 	if c.drops {
-		policy = ruleset.Drop
+		policy = ruleset.ActionDrop
 	}
 	return &ruleset.Hook{Type: c.typ, Point: point, Priority: c.priority, Policy: policy.String()}
 }

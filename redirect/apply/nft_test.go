@@ -132,37 +132,37 @@ func everything() ruleset.Ruleset {
 			to, from = netip.MustParsePrefix("fd00::7/128"), netip.MustParsePrefix("fd00::8/128")
 		}
 		tcp := func(t ruleset.Target) ruleset.Rule { return ruleset.Rule{Proto: ruleset.TCP, Target: t} }
-		ret := ruleset.Target{Action: ruleset.Return}
-		rs.Set(&ruleset.Program{Family: f, Owner: ruleset.Owner{Prefix: "ALL_THERE_IS_"}, Chains: []ruleset.Chain{
-			{Table: ruleset.Raw, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.Zone, Zone: 7}}}},
+		ret := ruleset.Target{Action: ruleset.ActionReturn}
+		rs.Set(&ruleset.FamilyRuleset{Family: f, Owner: ruleset.Ownership{Prefix: "ALL_THERE_IS_"}, Chains: []ruleset.Chain{
+			{Table: ruleset.Raw, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.ActionZone, Zone: 7}}}},
 			{Table: ruleset.Mangle, Name: ruleset.Prerouting, Rules: []ruleset.Rule{
-				{States: ruleset.StateNew | ruleset.StateUntracked, Target: ruleset.Target{Action: ruleset.SaveMark}},
-				{Target: ruleset.Target{Action: ruleset.SetConnMark, Mark: 5, Mask: ruleset.FullMask}},
-				{Target: ruleset.Target{Action: ruleset.SetConnMark, Mark: 5, Mask: 0xff}},
-				{Target: ruleset.Target{Action: ruleset.Log, Prefix: `say "hi" \ `, Level: 2}},
-				{Mark: ruleset.MarkMatch{Value: 1, Mask: 0xff}, Target: ruleset.Target{Action: ruleset.RestoreMark}},
-				{ConnMark: ruleset.MarkMatch{Value: 0x100, Mask: 0xff00, Not: true}, Target: ruleset.Target{Action: ruleset.SetMark, Mark: 9}},
-				{Proto: ruleset.UDP, Target: ruleset.Target{Action: ruleset.TProxy, Port: 15006, Mark: 3}},
+				{States: ruleset.StateNew | ruleset.StateUntracked, Target: ruleset.Target{Action: ruleset.ActionSaveMark}},
+				{Target: ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: 5, Mask: ruleset.FullMask}},
+				{Target: ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: 5, Mask: 0xff}},
+				{Target: ruleset.Target{Action: ruleset.ActionLog, Prefix: `say "hi" \ `, Level: 2}},
+				{Mark: ruleset.MarkMatch{Value: 1, Mask: 0xff}, Target: ruleset.Target{Action: ruleset.ActionRestoreMark}},
+				{ConnMark: ruleset.MarkMatch{Value: 0x100, Mask: 0xff00, Not: true}, Target: ruleset.Target{Action: ruleset.ActionSetMark, Mark: 9}},
+				{Proto: ruleset.UDP, Target: ruleset.Target{Action: ruleset.ActionTProxy, Port: 15006, Mark: 3}},
 			}},
 			{Table: ruleset.NAT, Name: ruleset.Output, Rules: []ruleset.Rule{
-				{Owner: []ruleset.OwnerMatch{{Kind: ruleset.UID, First: 5, Last: 9}}, Target: ret},
-				{Owner: []ruleset.OwnerMatch{{Kind: ruleset.GID, First: 5, Last: 9, Not: true}}, Target: ret},
-				{Src: ruleset.Prefix(from), Dst: ruleset.Prefix(to), Target: ret},
+				{Owner: []ruleset.OwnerMatch{{Kind: ruleset.OwnerUID, First: 5, Last: 9}}, Target: ret},
+				{Owner: []ruleset.OwnerMatch{{Kind: ruleset.OwnerGID, First: 5, Last: 9, Not: true}}, Target: ret},
+				{Src: ruleset.MatchPrefix(from), Dst: ruleset.MatchPrefix(to), Target: ret},
 				{Src: ruleset.PrefixMatch{Prefix: netip.PrefixFrom(from.Addr(), 21).Masked(), Not: true}, Target: ret},
-				{Proto: ruleset.TCP, SrcPorts: ruleset.Ports(ruleset.Port(1)), DstPorts: ruleset.Ports(ruleset.Port(2)), Target: ret},
+				{Proto: ruleset.TCP, SrcPorts: ruleset.MatchPorts(ruleset.Port(1)), DstPorts: ruleset.MatchPorts(ruleset.Port(2)), Target: ret},
 				{Proto: ruleset.TCP, SrcPorts: ruleset.PortMatch{Ranges: []ruleset.PortRange{{First: 1, Last: 9}}, Not: true}, Target: ret},
-				{Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.PortRange{First: 1, Last: 9}), Target: ruleset.Target{}},
-				{SrcType: ruleset.Local, DstType: ruleset.NotLocal, Target: ret},
+				{Proto: ruleset.TCP, DstPorts: ruleset.MatchPorts(ruleset.PortRange{First: 1, Last: 9}), Target: ruleset.Target{}},
+				{SrcType: ruleset.AddrTypeLocal, DstType: ruleset.AddrTypeNotLocal, Target: ret},
 				{Proto: 47, Target: ret},
 				{Out: ruleset.InterfaceMatch{Name: "eth0", Not: true}, Target: ret},
 				{Out: ruleset.InterfaceMatch{Name: "eth*"}, Target: ret},
 				{Out: ruleset.InterfaceMatch{Name: "eth+"}, Target: ret},
 				{Out: ruleset.InterfaceMatch{Name: "abcdefghijklmn+", Not: true}, Target: ret},
-				tcp(ruleset.Target{Action: ruleset.DNAT, To: netip.AddrPortFrom(to.Addr(), 99)}),
-				tcp(ruleset.Target{Action: ruleset.DNAT, To: netip.AddrPortFrom(to.Addr(), 0)}),
+				tcp(ruleset.Target{Action: ruleset.ActionDNAT, To: netip.AddrPortFrom(to.Addr(), 99)}),
+				tcp(ruleset.Target{Action: ruleset.ActionDNAT, To: netip.AddrPortFrom(to.Addr(), 0)}),
 				{Dst: ruleset.PrefixMatch{Prefix: netip.PrefixFrom(to.Addr(), 0).Masked(), Not: true}, Target: ret},
 			}},
-			{Table: ruleset.Filter, Name: ruleset.Input, Rules: []ruleset.Rule{{Comment: strings.Repeat(`"é`, 80), Target: ruleset.Target{Action: ruleset.Drop}}}},
+			{Table: ruleset.Filter, Name: ruleset.Input, Rules: []ruleset.Rule{{Comment: strings.Repeat(`"é`, 80), Target: ruleset.Target{Action: ruleset.ActionDrop}}}},
 		}})
 	}
 	return rs

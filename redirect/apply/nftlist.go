@@ -80,7 +80,7 @@ func dropTables(ctx context.Context, ns Namespace, choose func(*nftSession) ([]n
 }
 
 // inetTables are the names of the tables of family inet in which the owner's rules may be: ours first.
-func inetTables(owner ruleset.Owner) []string {
+func inetTables(owner ruleset.Ownership) []string {
 	if owner.Prefix == "" {
 		return nil
 	}

@@ -75,7 +75,7 @@ func TestIPv6SwitchedOff(t *testing.T) {
 					require.Len(t, diffs, len(result.Unusable))
 					for _, d := range diffs {
 						assert.Equal(t, "routing", d.Table)
-						assert.Equal(t, ruleset.Missing, d.Kind)
+						assert.Equal(t, ruleset.KindMissing, d.Kind)
 					}
 					result = mustApply(t, b, rs)
 					assert.True(t, result.Changed)

@@ -50,7 +50,7 @@ func fixturesOf(f ruleset.Family, addrs []netip.Addr, routing *ruleset.Routing) 
 
 // String returns the fixture in iproute2's words.
 func (x fixture) String() string {
-	p := ruleset.Program{Family: x.family, Routing: &x.routing}
+	p := ruleset.FamilyRuleset{Family: x.family, Routing: &x.routing}
 	switch x.kind {
 	case localRoute:
 		return p.IPCommands()[1]
@@ -101,7 +101,7 @@ func (p *plumbing) close() {
 // because IPv6 is off are recorded as unusable.
 func (p *plumbing) make(ctx context.Context, rs ruleset.Ruleset, families []ruleset.Family) (changed bool, err error) {
 	for _, f := range families {
-		program := rs.Program(f)
+		program := rs.Family(f)
 		if program == nil {
 			continue
 		}
@@ -158,7 +158,7 @@ func (p *plumbing) undo() error {
 }
 
 // drop removes fixtures of the owner's that the ruleset does not need.
-func (p *plumbing) drop(owner ruleset.Owner, rs ruleset.Ruleset, families []ruleset.Family) (changed bool, err error) {
+func (p *plumbing) drop(owner ruleset.Ownership, rs ruleset.Ruleset, families []ruleset.Family) (changed bool, err error) {
 	err = p.each(owner, rs, families, func(x fixture, wanted bool) error {
 		if wanted {
 			return nil
@@ -171,7 +171,7 @@ func (p *plumbing) drop(owner ruleset.Owner, rs ruleset.Ruleset, families []rule
 }
 
 // diff returns the owner's fixtures that are missing or should not be there.
-func (p *plumbing) diff(owner ruleset.Owner, rs ruleset.Ruleset, families []ruleset.Family) (diffs []ruleset.Difference, err error) {
+func (p *plumbing) diff(owner ruleset.Ownership, rs ruleset.Ruleset, families []ruleset.Family) (diffs []ruleset.Difference, err error) {
 	err = p.each(owner, rs, families, func(x fixture, wanted bool) error {
 		there, err := p.has(x)
 		if err != nil || there == wanted {
@@ -183,9 +183,9 @@ func (p *plumbing) diff(owner ruleset.Owner, rs ruleset.Ruleset, families []rule
 				return err
 			}
 		}
-		kind := ruleset.Missing
+		kind := ruleset.KindMissing
 		if there {
-			kind = ruleset.Unexpected
+			kind = ruleset.KindUnexpected
 		}
 		diffs = append(diffs, ruleset.Difference{
 			Kind: kind, Family: x.family, Table: ruleset.RoutingTable, Chain: string(x.kind), Position: 1, Rule: x.String(),
@@ -196,10 +196,10 @@ func (p *plumbing) diff(owner ruleset.Owner, rs ruleset.Ruleset, families []rule
 }
 
 // each calls fn for every fixture that a program of the owner's may have, the last made first.
-func (p *plumbing) each(owner ruleset.Owner, rs ruleset.Ruleset, families []ruleset.Family, fn func(x fixture, wanted bool) error) error {
+func (p *plumbing) each(owner ruleset.Ownership, rs ruleset.Ruleset, families []ruleset.Family, fn func(x fixture, wanted bool) error) error {
 	for _, f := range families {
 		var wanted []fixture
-		if program := rs.Program(f); program != nil {
+		if program := rs.Family(f); program != nil {
 			wanted = fixturesOf(f, program.LoopbackAddrs, program.Routing)
 		}
 		for _, x := range slices.Backward(fixturesOf(f, owner.LoopbackAddrs, &owner.Routing)) {

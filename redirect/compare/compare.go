@@ -29,9 +29,9 @@ type Kind string
 
 // The kinds of difference.
 const (
-	Missing Kind = "missing" // only A captures it
-	Extra   Kind = "extra"   // only B captures it
-	Changed Kind = "changed" // both capture it, in different ways
+	KindMissing Kind = "missing" // only A captures it
+	KindExtra   Kind = "extra"   // only B captures it
+	KindChanged Kind = "changed" // both capture it, in different ways
 )
 
 // Difference is one packet whose fate differs.
@@ -45,11 +45,11 @@ type Difference struct {
 func (d Difference) Kind() Kind {
 	switch {
 	case d.B.Verdict == trace.Pass:
-		return Missing
+		return KindMissing
 	case d.A.Verdict == trace.Pass:
-		return Extra
+		return KindExtra
 	}
-	return Changed
+	return KindChanged
 }
 
 // String returns for example

@@ -102,12 +102,12 @@ func TestDifferent(t *testing.T) {
 			require.NotEmpty(t, all)
 			assert.Contains(t, fmt.Sprint(all), tt.first)
 			for _, d := range report.Differences {
-				want := compare.Changed
+				want := compare.KindChanged
 				switch {
 				case d.A.Verdict == trace.Pass:
-					want = compare.Extra
+					want = compare.KindExtra
 				case d.B.Verdict == trace.Pass:
-					want = compare.Missing
+					want = compare.KindMissing
 				}
 				assert.Equal(t, want, d.Kind(), d)
 			}
@@ -133,7 +133,7 @@ func TestAddrType(t *testing.T) {
 	require.NotEmpty(t, without)
 	for _, d := range without {
 		assert.Equal(t, pod[0], d.Packet.Dst.Addr())
-		assert.Equal(t, compare.Missing, d.Kind())
+		assert.Equal(t, compare.KindMissing, d.Kind())
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 func without(rs ruleset.Ruleset, lost func(ruleset.Rule) bool) ruleset.Ruleset {
 	var out ruleset.Ruleset
 	for _, f := range ruleset.Families {
-		p := *rs.Program(f)
+		p := *rs.Family(f)
 		p.Chains = slices.Clone(p.Chains)
 		for i, c := range p.Chains {
 			p.Chains[i].Rules = slices.DeleteFunc(slices.Clone(c.Rules), lost)
@@ -55,10 +55,10 @@ func TestConnectionDifferences(t *testing.T) {
 		lost     func(ruleset.Rule) bool
 		again    bool
 	}{
-		"mark is not put on the connection":                 {node, action(ruleset.SetConnMark), false},
-		"nor where nothing inbound is captured":             {bypass, action(ruleset.SetConnMark), false},
-		"mark is not restored":                              {node, action(ruleset.RestoreMark), false},
-		"tproxy: mark is not saved":                         {tproxy, action(ruleset.SaveMark), false},
+		"mark is not put on the connection":                 {node, action(ruleset.ActionSetConnMark), false},
+		"nor where nothing inbound is captured":             {bypass, action(ruleset.ActionSetConnMark), false},
+		"mark is not restored":                              {node, action(ruleset.ActionRestoreMark), false},
+		"tproxy: mark is not saved":                         {tproxy, action(ruleset.ActionSaveMark), false},
 		"answer to the application is not in its zone":      {sidecar, func(r ruleset.Rule) bool { return r.Comment == "proxy's answer to the application" }, false},
 		"proxy's own question is in the application's zone": {sidecar, func(r ruleset.Rule) bool { return r.Comment == "proxy's question" }, true},
 	} {
@@ -108,7 +108,7 @@ func TestRulesThatDropInvalid(t *testing.T) {
 		for _, c := range []struct {
 			a, b ruleset.Ruleset
 			kind compare.Kind
-		}{{drops, passes, compare.Missing}, {passes, drops, compare.Extra}} {
+		}{{drops, passes, compare.KindMissing}, {passes, drops, compare.KindExtra}} {
 			report := run(t, c.a, c.b)
 			require.NotEmpty(t, report.Differences, mode)
 			for _, d := range report.Differences {

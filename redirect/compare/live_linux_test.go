@@ -98,7 +98,7 @@ func TestSavedNative(t *testing.T) {
 				other, err := live.Ruleset(rs)
 				require.NoError(t, err, from)
 				for _, f := range ruleset.Families {
-					assert.Equal(t, a.Program(f).String(), other.Program(f).String(), from)
+					assert.Equal(t, a.Family(f).String(), other.Family(f).String(), from)
 				}
 			}
 			report, err := compare.Compare(t.Context(), rs, a, compare.Options{PodAddrs: dialecttest.Addrs()})

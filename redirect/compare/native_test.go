@@ -62,10 +62,10 @@ func again(t *testing.T, rs ruleset.Ruleset, text string) {
 	t.Helper()
 	read, err := parse(text, rs)
 	require.NoError(t, err, text)
-	for _, p := range []*ruleset.Program{read.IPv4, read.IPv6} {
+	for _, p := range []*ruleset.FamilyRuleset{read.IPv4, read.IPv6} {
 		p.Owner = rs.Owner()
 	}
-	if rs.IPv6 == nil && read.IPv6.Rules() == 0 {
+	if rs.IPv6 == nil && read.IPv6.NumRules() == 0 {
 		read.IPv6 = nil
 	}
 	assert.Equal(t, text, list(read))

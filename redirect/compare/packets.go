@@ -33,7 +33,7 @@ func packets(podAddrs []netip.Addr, programs ...ruleset.Ruleset) []trace.Packet 
 func gridOf(f ruleset.Family, podAddrs []netip.Addr, programs []ruleset.Ruleset) *grid {
 	g := newGrid(f, podAddrs)
 	for _, rs := range programs {
-		if p := rs.Program(f); p != nil {
+		if p := rs.Family(f); p != nil {
 			g.program(p)
 		}
 	}
@@ -123,7 +123,7 @@ func last(p netip.Prefix) netip.Addr {
 	return a
 }
 
-func (g *grid) program(p *ruleset.Program) {
+func (g *grid) program(p *ruleset.FamilyRuleset) {
 	for _, a := range p.LoopbackAddrs {
 		g.lo = append(g.lo, a)
 		g.both(netip.PrefixFrom(a, a.BitLen()))
@@ -160,7 +160,7 @@ func (g *grid) rule(t ruleset.Table, r *ruleset.Rule) {
 			continue
 		}
 		to := &g.uids
-		if o.Kind == ruleset.GID {
+		if o.Kind == ruleset.OwnerGID {
 			to = &g.gids
 		}
 		*to = append(*to, o.First)

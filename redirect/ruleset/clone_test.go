@@ -91,7 +91,7 @@ func TestZeroMatches(t *testing.T) {
 	t.Parallel()
 	assert.True(t, ruleset.OwnerMatch{}.Matches(0, 0))
 	assert.True(t, ruleset.OwnerMatch{Not: true}.Matches(1337, 1337))
-	r := ruleset.Rule{Owner: []ruleset.OwnerMatch{{}, ruleset.OwnerIs(ruleset.UID, 0)}, Target: ruleset.Target{Action: ruleset.Return}}
+	r := ruleset.Rule{Owner: []ruleset.OwnerMatch{{}, ruleset.OwnerIs(ruleset.OwnerUID, 0)}, Target: ruleset.Target{Action: ruleset.ActionReturn}}
 	assert.Equal(t, "-m owner --uid-owner 0 -j RETURN", r.Text(ruleset.IPv4))
 	other := r
 	other.Owner = r.Owner[1:]

@@ -13,8 +13,8 @@ type Kind string
 
 // The kinds of difference. A rule at the wrong place is missing at one and unexpected at the other.
 const (
-	Missing    Kind = "missing"
-	Unexpected Kind = "unexpected"
+	KindMissing    Kind = "missing"
+	KindUnexpected Kind = "unexpected"
 )
 
 // RoutingTable is the Table of a Difference in what rules need besides: policy routing
@@ -52,7 +52,7 @@ func (d Difference) String() string {
 // Diff compares the live rules of the program's owner with the program, by rule and in order. Rules
 // of others do not count, wherever they stand. It returns nil when the live rules are as wanted.
 // Policy routing is not part of iptables-save, so it is not compared here.
-func (p *Program) Diff(live LiveChains) []Difference {
+func (p *FamilyRuleset) Diff(live LiveChains) []Difference {
 	var diffs []Difference
 	predecessor := p.Owner.predecessor(live)
 	for _, table := range Tables {
@@ -65,7 +65,7 @@ func (p *Program) Diff(live LiveChains) []Difference {
 }
 
 // strays finds rules of the owner's in chains that the program does not have.
-func (p *Program) strays(live LiveChains, predecessor bool) (diffs []Difference) {
+func (p *FamilyRuleset) strays(live LiveChains, predecessor bool) (diffs []Difference) {
 	led := p.Owner.othersLeadTo(live)
 	for i := range live {
 		c := &live[i]
@@ -74,17 +74,17 @@ func (p *Program) strays(live LiveChains, predecessor bool) (diffs []Difference)
 			continue
 		}
 		if len(c.Rules) == 0 && p.Owner.OwnsChain(c.Name) && !led[[2]string{c.Table, c.Name}] {
-			diffs = append(diffs, Difference{Kind: Unexpected, Family: p.Family, Table: c.Table, Chain: c.Name})
+			diffs = append(diffs, Difference{Kind: KindUnexpected, Family: p.Family, Table: c.Table, Chain: c.Name})
 		}
 		for _, r := range p.Owner.rules(c, predecessor) {
-			diffs = append(diffs, Difference{Unexpected, p.Family, c.Table, c.Name, r.Position, r.Text})
+			diffs = append(diffs, Difference{KindUnexpected, p.Family, c.Table, c.Name, r.Position, r.Text})
 		}
 	}
 	return diffs
 }
 
 // diffChain is the shortest edit script, from the longest common subsequence; for long chains see package lcs.
-func (p *Program) diffChain(table Table, want Chain, live []*LiveRule) []Difference {
+func (p *FamilyRuleset) diffChain(table Table, want Chain, live []*LiveRule) []Difference {
 	var diffs []Difference
 	lcs.Lists{
 		N: len(want.Rules), M: len(live), SecondFirst: true,
@@ -97,9 +97,9 @@ func (p *Program) diffChain(table Table, want Chain, live []*LiveRule) []Differe
 			return live[j].Rules[0].Text(p.Family)
 		},
 	}.Differences(func(i int) {
-		diffs = append(diffs, Difference{Missing, p.Family, table.String(), want.Name, i + 1, want.Rules[i].Text(p.Family)})
+		diffs = append(diffs, Difference{KindMissing, p.Family, table.String(), want.Name, i + 1, want.Rules[i].Text(p.Family)})
 	}, func(j int) {
-		diffs = append(diffs, Difference{Unexpected, p.Family, table.String(), want.Name, live[j].Position, live[j].Text})
+		diffs = append(diffs, Difference{KindUnexpected, p.Family, table.String(), want.Name, live[j].Position, live[j].Text})
 	})
 	return diffs
 }

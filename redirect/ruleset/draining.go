@@ -6,14 +6,14 @@ package ruleset
 func (rs Ruleset) Draining() Ruleset {
 	var left Ruleset
 	for _, f := range Families {
-		if p := rs.Program(f); p != nil {
+		if p := rs.Family(f); p != nil {
 			left.Set(p.draining())
 		}
 	}
 	return left
 }
 
-func (p *Program) draining() *Program {
+func (p *FamilyRuleset) draining() *FamilyRuleset {
 	d := *p
 	d.Chains = nil
 	for _, c := range p.Chains {
@@ -22,8 +22,8 @@ func (p *Program) draining() *Program {
 		}
 		rules := make([]Rule, len(c.Rules))
 		for i, r := range c.Rules {
-			if r.Target.Action == TProxy || r.Target.Action == Drop && r.States == 0 {
-				r.Target = Target{Action: Return}
+			if r.Target.Action == ActionTProxy || r.Target.Action == ActionDrop && r.States == 0 {
+				r.Target = Target{Action: ActionReturn}
 			}
 			rules[i] = r
 		}
@@ -31,9 +31,9 @@ func (p *Program) draining() *Program {
 	}
 	to := p.Owner.Prefix + Output
 	d.Chains = append(d.Chains,
-		Chain{Table: NAT, Name: Output, Rules: []Rule{{Target: Target{Action: Jump, Chain: to}}}},
+		Chain{Table: NAT, Name: Output, Rules: []Rule{{Target: Target{Action: ActionJump, Chain: to}}}},
 		Chain{Table: NAT, Name: to, Rules: []Rule{{
-			States: StateEstablished, Target: Target{Action: Return}, Comment: "the pod has left; connections through the proxy go on until they end",
+			States: StateEstablished, Target: Target{Action: ActionReturn}, Comment: "the pod has left; connections through the proxy go on until they end",
 		}}})
 	return &d
 }

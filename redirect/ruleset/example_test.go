@@ -9,7 +9,7 @@ import (
 
 // What is live is compared with what is wanted rule by rule; what others have
 // put there does not count.
-func ExampleProgram_Diff() {
+func ExampleFamilyRuleset_Diff() {
 	want := redirect.Default().MustRuleset().IPv4
 
 	// What iptables-save printed: somebody has been at work.
@@ -30,14 +30,14 @@ COMMIT
 
 // Transition is the text for iptables-restore --noflush that turns what is live
 // into what is wanted, and nothing else.
-func ExampleProgram_Transition() {
-	p := &ruleset.Program{
+func ExampleFamilyRuleset_Transition() {
+	p := &ruleset.FamilyRuleset{
 		Family: ruleset.IPv4,
-		Owner:  ruleset.Owner{Prefix: "MESH_"},
+		Owner:  ruleset.Ownership{Prefix: "MESH_"},
 		Chains: []ruleset.Chain{
-			{Table: ruleset.NAT, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.Jump, Chain: "MESH_OUTPUT"}}}},
+			{Table: ruleset.NAT, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "MESH_OUTPUT"}}}},
 			{Table: ruleset.NAT, Name: "MESH_OUTPUT", Rules: []ruleset.Rule{
-				{Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(443)), Target: ruleset.Target{Action: ruleset.Redirect, Port: 15001}},
+				{Proto: ruleset.TCP, DstPorts: ruleset.MatchPorts(ruleset.Port(443)), Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: 15001}},
 			}},
 		},
 	}

@@ -25,14 +25,14 @@ func allocated(fn func()) uint64 {
 }
 
 // long is a program of as many rules as a pod can ask for, of which no two join.
-func long(f ruleset.Family, n int) *ruleset.Program {
-	p := &ruleset.Program{Family: f, Owner: ruleset.Owner{Prefix: "MESH_"}}
+func long(f ruleset.Family, n int) *ruleset.FamilyRuleset {
+	p := &ruleset.FamilyRuleset{Family: f, Owner: ruleset.Ownership{Prefix: "MESH_"}}
 	c := ruleset.Chain{Table: ruleset.NAT, Name: "MESH_OUTPUT"}
 	for i := range n {
 		id := uint32(i) //nolint:gosec // small
 		c.Rules = append(c.Rules, ruleset.Rule{
-			Proto: ruleset.TCP, DstPorts: ruleset.Ports(ruleset.Port(uint16(i)), ruleset.Port(uint16(i+2))), //nolint:gosec // small
-			Owner: []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.UID, id)}, Target: ruleset.Target{Action: ruleset.Return},
+			Proto: ruleset.TCP, DstPorts: ruleset.MatchPorts(ruleset.Port(uint16(i)), ruleset.Port(uint16(i+2))), //nolint:gosec // small
+			Owner: []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.OwnerUID, id)}, Target: ruleset.Target{Action: ruleset.ActionReturn},
 		})
 	}
 	p.Chains = []ruleset.Chain{c}
@@ -45,7 +45,7 @@ func TestLongProgramsMerge(t *testing.T) {
 	const n = 5000
 	rs := ruleset.Ruleset{IPv4: long(ruleset.IPv4, n), IPv6: long(ruleset.IPv6, n)}
 	rs.IPv6.Chains[0].Rules = slices.Insert(rs.IPv6.Chains[0].Rules, 100, ruleset.Rule{
-		Dst: ruleset.Prefix(netip.MustParsePrefix("fd00::/8")), Target: ruleset.Target{Action: ruleset.Return},
+		Dst: ruleset.MatchPrefix(netip.MustParsePrefix("fd00::/8")), Target: ruleset.Target{Action: ruleset.ActionReturn},
 	})
 	var table *nft.Table
 	bytes := allocated(func() { table = nft.Lower(rs) })
@@ -72,7 +72,7 @@ func TestLongChainsDiffer(t *testing.T) {
 	var diffs []ruleset.Difference
 	bytes := allocated(func() { diffs = p.Diff(saved) })
 	require.Len(t, diffs, 2)
-	assert.Equal(t, ruleset.Missing, diffs[0].Kind)
+	assert.Equal(t, ruleset.KindMissing, diffs[0].Kind)
 	assert.Equal(t, 11, diffs[0].Position)
 	assert.Equal(t, "ipv4 nat/MESH_OUTPUT:4000 unexpected: -j ACCEPT", diffs[1].String())
 	assert.Less(t, bytes, uint64(32<<20))
@@ -92,7 +92,7 @@ func TestManyChains(t *testing.T) {
 	b.WriteString("COMMIT\n")
 	saved, err := ruleset.Parse(ruleset.IPv4, b.String())
 	require.NoError(t, err)
-	p := &ruleset.Program{Family: ruleset.IPv4, Owner: ruleset.Owner{Prefix: "MESH_"}}
+	p := &ruleset.FamilyRuleset{Family: ruleset.IPv4, Owner: ruleset.Ownership{Prefix: "MESH_"}}
 	assert.Len(t, p.Diff(saved), n/2, "those that nobody else leads to")
 	assert.Equal(t, n/2, strings.Count(p.Transition(saved), "-X MESH_"))
 }

@@ -26,7 +26,7 @@ func (f *Family) UnmarshalText(b []byte) error {
 
 type jsonProgram struct {
 	Family        Family       `json:"family"`
-	Owner         Owner        `json:"owner"`
+	Owner         Ownership    `json:"owner"`
 	Chains        []jsonChain  `json:"chains"`
 	Routing       *Routing     `json:"routing,omitempty"`
 	LoopbackAddrs []netip.Addr `json:"loopbackAddrs,omitempty"`
@@ -44,7 +44,7 @@ type jsonRule struct {
 }
 
 // MarshalJSON writes the program's chains in order, each rule as its canonical text with its comment beside it.
-func (p *Program) MarshalJSON() ([]byte, error) {
+func (p *FamilyRuleset) MarshalJSON() ([]byte, error) {
 	out := jsonProgram{Family: p.Family, Owner: p.Owner, Routing: p.Routing, LoopbackAddrs: p.LoopbackAddrs, Chains: []jsonChain{}}
 	for _, c := range p.Chains {
 		jc := jsonChain{Table: c.Table.String(), Name: c.Name, Rules: []jsonRule{}}
@@ -57,8 +57,8 @@ func (p *Program) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON reads what MarshalJSON wrote. A rule outside the model, or a chain whose
-// name no mesh's chain can have (see [Owner.OwnsChain]), is an error, which is [ErrForeign].
-func (p *Program) UnmarshalJSON(b []byte) error {
+// name no mesh's chain can have (see [Ownership.OwnsChain]), is an error, which is [ErrForeign].
+func (p *FamilyRuleset) UnmarshalJSON(b []byte) error {
 	var in jsonProgram
 	if err := json.Unmarshal(b, &in); err != nil {
 		return fmt.Errorf("program from JSON: %w", err)
@@ -66,7 +66,7 @@ func (p *Program) UnmarshalJSON(b []byte) error {
 	if !slices.Contains(Families[:], in.Family) {
 		return fmt.Errorf("program from JSON: its family is not one of ipv4, ipv6: %w", ErrForeign)
 	}
-	*p = Program{Family: in.Family, Owner: in.Owner, Routing: in.Routing, LoopbackAddrs: in.LoopbackAddrs}
+	*p = FamilyRuleset{Family: in.Family, Owner: in.Owner, Routing: in.Routing, LoopbackAddrs: in.LoopbackAddrs}
 	for _, jc := range in.Chains {
 		table, err := ParseTable(jc.Table)
 		if err != nil {

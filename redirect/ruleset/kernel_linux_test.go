@@ -91,7 +91,7 @@ func (k kernel) rules() []string {
 
 // become puts the program in the place of whatever of its owner's is there,
 // and holds the kernel to it.
-func (k kernel) become(p *ruleset.Program) {
+func (k kernel) become(p *ruleset.FamilyRuleset) {
 	k.t.Helper()
 	k.restore(p.Transition(k.saved()))
 	live := k.saved()
@@ -133,7 +133,7 @@ func programs() map[string]redirect.Redirect {
 func TestTextIsWhatTheKernelSaves(t *testing.T) {
 	eachKernel(t, func(k kernel) {
 		for name, r := range programs() {
-			p := r.MustRuleset().Program(k.family)
+			p := r.MustRuleset().Family(k.family)
 			k.restore(p.Commented())
 			live := k.rules()
 			for _, c := range p.Chains {
@@ -142,7 +142,7 @@ func TestTextIsWhatTheKernelSaves(t *testing.T) {
 				}
 			}
 			assert.Empty(k.t, p.Diff(k.saved()), "%s", name)
-			k.restore(p.Empty().Transition(k.saved()))
+			k.restore(p.Cleared().Transition(k.saved()))
 			assert.Empty(k.t, k.rules(), "%s: what is left of it", name)
 		}
 	})
@@ -155,10 +155,10 @@ func TestFromEachToEach(t *testing.T) {
 		k.restore(k.in(foreign))
 		before := k.rules()
 		for _, r := range tour(slices.Collect(maps.Values(programs()))) {
-			k.become(r.MustRuleset().Program(k.family))
+			k.become(r.MustRuleset().Family(k.family))
 			assert.Subset(k.t, k.rules(), before)
 		}
-		k.restore(redirect.Default().MustRuleset().Program(k.family).Empty().Transition(k.saved()))
+		k.restore(redirect.Default().MustRuleset().Family(k.family).Cleared().Transition(k.saved()))
 		assert.Equal(k.t, before, k.rules())
 	})
 }
@@ -185,10 +185,10 @@ func TestPredecessorIsReplaced(t *testing.T) {
 		before := k.rules()
 		k.restore(predecessorNAT)
 		k.restore(predecessorRest)
-		p := redirect.Default().MustRuleset().Program(k.family)
+		p := redirect.Default().MustRuleset().Family(k.family)
 		assert.NotEmpty(k.t, p.Diff(k.saved()))
 		k.become(p)
-		k.restore(p.Empty().Transition(k.saved()))
+		k.restore(p.Cleared().Transition(k.saved()))
 		assert.Equal(k.t, before, k.rules())
 	})
 }
@@ -197,7 +197,7 @@ func TestPredecessorIsReplaced(t *testing.T) {
 // it was, which is what makes a transition safe.
 func TestTableIsAllOrNothing(t *testing.T) {
 	eachKernel(t, func(k kernel) {
-		p := redirect.Default().MustRuleset().Program(k.family)
+		p := redirect.Default().MustRuleset().Family(k.family)
 		k.become(p)
 		before := k.rules()
 		_, err := k.run("*nat\n:MESH_OUTPUT - [0:0]\n-D OUTPUT -j MESH_OUTPUT\n-A MESH_OUTPUT -j MESH_NOWHERE\nCOMMIT\n", "restore", "--noflush")

@@ -71,7 +71,7 @@ type Counters struct {
 
 // Captures reports whether the rule sends packets to a proxy.
 func (r *LiveRule) Captures() bool {
-	return r.Action == Redirect.String() || r.Action == DNAT.String() || r.Action == TProxy.String()
+	return r.Action == ActionRedirect.String() || r.Action == ActionDNAT.String() || r.Action == ActionTProxy.String()
 }
 
 // jsonLiveRule has the rules of the model as iptables' text, without jumps: not every name of a chain can be told from other words.
@@ -86,7 +86,7 @@ type plainLiveRule LiveRule
 func (r LiveRule) MarshalJSON() ([]byte, error) {
 	out := jsonLiveRule{plainLiveRule: plainLiveRule(r)}
 	for _, rule := range r.Rules {
-		if rule.Target.Action == Jump {
+		if rule.Target.Action == ActionJump {
 			rule.Target = Target{}
 		}
 		out.Rules = append(out.Rules, rule.Text(cmp.Or(r.Family, IPv4)))
@@ -110,8 +110,8 @@ func (r *LiveRule) UnmarshalJSON(b []byte) error {
 			r.Rules, r.Foreign = nil, foreignReason(err)
 			break
 		}
-		if r.Action == Jump.String() && rule.Target == (Target{}) {
-			rule.Target = Target{Action: Jump, Chain: r.JumpTo}
+		if r.Action == ActionJump.String() && rule.Target == (Target{}) {
+			rule.Target = Target{Action: ActionJump, Chain: r.JumpTo}
 		}
 		r.Rules = append(r.Rules, rule)
 	}
@@ -287,8 +287,8 @@ func (l Live) chains() (all []*LiveChain) {
 func (l Live) Ruleset(beside Ruleset) (Ruleset, error) {
 	var rs Ruleset
 	for _, f := range Families {
-		p := &Program{Family: f}
-		if o := beside.Program(f); o != nil {
+		p := &FamilyRuleset{Family: f}
+		if o := beside.Family(f); o != nil {
 			p.Routing, p.LoopbackAddrs = o.Routing, o.LoopbackAddrs
 		}
 		rs.Set(p)
@@ -327,23 +327,23 @@ func (l Live) fromIptables(rs Ruleset) (foreign Live) {
 			}
 			chain.Rules = append(chain.Rules, r.Rules...)
 		}
-		p := rs.Program(c.Family)
+		p := rs.Family(c.Family)
 		if p == nil {
 			return append(foreign, c.Rules...)
 		}
 		p.Chains = append(p.Chains, chain)
 	}
 	for _, f := range Families {
-		rs.Program(f).addEmpty()
+		rs.Family(f).addEmpty()
 	}
 	return foreign
 }
 
 // addEmpty adds the chains without rules to which rules jump.
-func (p *Program) addEmpty() {
+func (p *FamilyRuleset) addEmpty() {
 	for _, c := range p.Chains {
 		for _, r := range c.Rules {
-			if t := r.Target; t.Action == Jump && p.Chain(c.Table, t.Chain) == nil {
+			if t := r.Target; t.Action == ActionJump && p.Chain(c.Table, t.Chain) == nil {
 				p.Chains = append(p.Chains, Chain{Table: c.Table, Name: t.Chain})
 			}
 		}
@@ -372,7 +372,7 @@ func (l LiveChains) Live(b Backend, wanted ...Ruleset) (all Live) {
 			}
 			all = append(all, r)
 		}
-		if c.Policy != "" && c.Policy != Accept.String() {
+		if c.Policy != "" && c.Policy != ActionAccept.String() {
 			all = append(all, LiveRule{
 				Backend: b, Family: c.Family, Table: c.Table, Chain: c.Name, Hook: c.Hook, Position: len(c.Rules) + 1,
 				Text: "policy " + c.Policy, Action: c.Policy, Foreign: "policies other than accept are not known",
@@ -385,7 +385,7 @@ func (l LiveChains) Live(b Backend, wanted ...Ruleset) (all Live) {
 			}
 			for _, r := range rs.Owner().rules(c, predecessors[w]) {
 				at := &all[first+r.Position-1]
-				at.Ours, at.Reason = true, rs.Program(c.Family).reason(table, r)
+				at.Ours, at.Reason = true, rs.Family(c.Family).reason(table, r)
 			}
 		}
 	}
@@ -393,7 +393,7 @@ func (l LiveChains) Live(b Backend, wanted ...Ruleset) (all Live) {
 }
 
 // reason is the comment of the same rule in the program.
-func (p *Program) reason(table Table, live *LiveRule) string {
+func (p *FamilyRuleset) reason(table Table, live *LiveRule) string {
 	if p == nil {
 		return ""
 	}

@@ -13,14 +13,14 @@ import (
 
 // TestLiveRuleJSON: what an agent sends is what it has found, whatever names a pod has given to chains.
 func TestLiveRuleJSON(t *testing.T) {
-	jump := func(chain string) ruleset.Target { return ruleset.Target{Action: ruleset.Jump, Chain: chain} }
+	jump := func(chain string) ruleset.Target { return ruleset.Target{Action: ruleset.ActionJump, Chain: chain} }
 	for name, r := range map[string]ruleset.LiveRule{
-		"of both families": {Family: 0, Rules: []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.TProxy, Port: 15006, Mark: 1}}}, Action: "tproxy"},
+		"of both families": {Family: 0, Rules: []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionTProxy, Port: 15006, Mark: 1}}}, Action: "tproxy"},
 		"a set": {Family: ruleset.IPv6, Action: "return", Rules: []ruleset.Rule{
-			{Dst: ruleset.Prefix(netip.MustParsePrefix("fd00::/8")), Target: ruleset.Target{Action: ruleset.Return}},
-			{Dst: ruleset.PrefixMatch{Prefix: netip.MustParsePrefix("::1/128"), Not: true}, Target: ruleset.Target{Action: ruleset.Return}},
+			{Dst: ruleset.MatchPrefix(netip.MustParsePrefix("fd00::/8")), Target: ruleset.Target{Action: ruleset.ActionReturn}},
+			{Dst: ruleset.PrefixMatch{Prefix: netip.MustParsePrefix("::1/128"), Not: true}, Target: ruleset.Target{Action: ruleset.ActionReturn}},
 		}},
-		"statements":      {Rules: []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.SetMark, Mark: 5}}, {Target: jump("nat/X")}}, Action: "jump", JumpTo: "nat/X"},
+		"statements":      {Rules: []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.ActionSetMark, Mark: 5}}, {Target: jump("nat/X")}}, Action: "jump", JumpTo: "nat/X"},
 		"a target's name": {Rules: []ruleset.Rule{{Target: jump("ACCEPT")}}, Action: "jump", JumpTo: "ACCEPT"},
 		"spaces":          {Rules: []ruleset.Rule{{Target: jump("x -j ACCEPT\n")}}, Action: "jump", JumpTo: "x -j ACCEPT\n"},
 		"counts only":     {Rules: []ruleset.Rule{{Proto: ruleset.UDP}}, Counters: &ruleset.Counters{Packets: 1}, Hook: &ruleset.Hook{Type: "nat", Priority: -100}},
@@ -101,7 +101,7 @@ COMMIT
 	assert.Equal(t, []string{"redirect", "jumpX", "jumpX", "", "jumpGONE"}, actions)
 	assert.True(t, live[0].Captures())
 	assert.False(t, live[2].Captures())
-	assert.Equal(t, []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.Jump, Chain: "X"}}}, live[2].Rules)
+	assert.Equal(t, []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "X"}}}, live[2].Rules)
 	assert.Equal(t, "there is no such chain", live[4].Foreign)
 	assert.Equal(t, &ruleset.Counters{Packets: 3, Bytes: 4}, live[4].Counters)
 }

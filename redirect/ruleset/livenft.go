@@ -23,7 +23,7 @@ func (l Live) fromNFT(rs Ruleset) Live {
 		all = all[n:]
 	}
 	for _, f := range Families {
-		slices.SortStableFunc(rs.Program(f).Chains, func(a, b Chain) int {
+		slices.SortStableFunc(rs.Family(f).Chains, func(a, b Chain) int {
 			return cmp.Or(cmp.Compare(a.Table, b.Table), x.at[chainName{a.Table, a.Name}]-x.at[chainName{b.Table, b.Name}])
 		})
 	}
@@ -77,7 +77,7 @@ func (x *nftLowerer) table() {
 		switch {
 		case why == "" && hook.Policy != "accept":
 			why = "it drops by its policy"
-		case why == "" && slices.ContainsFunc(Families[:], func(f Family) bool { return x.rs.Program(f).Chain(into, chain) != nil }):
+		case why == "" && slices.ContainsFunc(Families[:], func(f Family) bool { return x.rs.Family(f).Chain(into, chain) != nil }):
 			why = "it is not the only one at its hook"
 		}
 		if why != "" {
@@ -155,7 +155,7 @@ func (x *nftLowerer) add(base *LiveChain, into Table, as string, seen map[chainN
 				for _, rule := range r.Rules {
 					rule.Target.Chain = name(rule.Target.Chain)
 					// Without a listener nftables goes on, so a program drops in the next rule what iptables' target would drop.
-					if n := len(made[f]); n > 0 && made[f][n-1].Target.Action == TProxy && rule.Target.Action == Drop {
+					if n := len(made[f]); n > 0 && made[f][n-1].Target.Action == ActionTProxy && rule.Target.Action == ActionDrop {
 						same := rule
 						if same.Target = made[f][n-1].Target; same.Equal(made[f][n-1]) {
 							continue
@@ -166,7 +166,7 @@ func (x *nftLowerer) add(base *LiveChain, into Table, as string, seen map[chainN
 			}
 		}
 		for _, f := range nftFamilies[x.family] {
-			p := x.rs.Program(f)
+			p := x.rs.Family(f)
 			if p.Chain(into, as) != nil { // another nftables table's
 				x.refuseChain(c, "chain "+c.Name, "another table has a chain of the name")
 				continue
@@ -188,7 +188,7 @@ func (x *nftLowerer) marks(name string, seen map[string]bool) bool {
 	c, _ := x.chain(name)
 	return slices.ContainsFunc(c.Rules, func(r LiveRule) bool {
 		return r.JumpTo != "" && x.marks(r.JumpTo, seen) || slices.ContainsFunc(r.Rules, func(r Rule) bool {
-			return r.Target.Action == SetMark || r.Target.Action == RestoreMark
+			return r.Target.Action == ActionSetMark || r.Target.Action == ActionRestoreMark
 		})
 	})
 }

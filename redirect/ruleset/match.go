@@ -119,9 +119,9 @@ type PrefixMatch struct {
 	Not    bool
 }
 
-// Prefix matches addresses in p; a prefix of length 0 matches any address, so
+// MatchPrefix matches addresses in p; a prefix of length 0 matches any address, so
 // it yields the zero value (as iptables-save prints nothing for it).
-func Prefix(p netip.Prefix) PrefixMatch {
+func MatchPrefix(p netip.Prefix) PrefixMatch {
 	if p.Bits() == 0 {
 		return PrefixMatch{}
 	}
@@ -174,9 +174,9 @@ type PortMatch struct {
 	Not    bool
 }
 
-// Ports matches packets to any of the ranges. The single range of all ports
+// MatchPorts matches packets to any of the ranges. The single range of all ports
 // yields the zero value, as iptables-save prints nothing for it.
-func Ports(r ...PortRange) PortMatch {
+func MatchPorts(r ...PortRange) PortMatch {
 	if len(r) == 1 && r[0] == (PortRange{0, 65535}) {
 		return PortMatch{}
 	}
@@ -212,20 +212,20 @@ var stateNames = [...]string{"INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRAC
 func (s States) String() string { return string(appendStates(nil, s)) }
 
 // AddrType matches the type that the routing tables give to an address, of
-// which only local is modelled. The zero value, [AnyType], matches all.
+// which only local is modelled. The zero value, [AddrTypeAny], matches all.
 type AddrType uint8
 
 // The address types.
 const (
-	AnyType AddrType = iota
-	// Local is an address of this host: one of its interfaces', or a loopback address.
-	Local
-	// NotLocal is every other address.
-	NotLocal
+	AddrTypeAny AddrType = iota
+	// AddrTypeLocal is an address of this host: one of its interfaces', or a loopback address.
+	AddrTypeLocal
+	// AddrTypeNotLocal is every other address.
+	AddrTypeNotLocal
 )
 
 // Matches reports whether an address is matched that is local or not.
-func (t AddrType) Matches(local bool) bool { return t == AnyType || (t == Local) == local }
+func (t AddrType) Matches(local bool) bool { return t == AddrTypeAny || (t == AddrTypeLocal) == local }
 
 // FullMask is the mask that compares or sets all bits of a mark.
 const FullMask uint32 = 0xffffffff
@@ -244,21 +244,21 @@ func (m MarkMatch) Matches(v uint32) bool {
 	return m.IsZero() || (v&m.Mask == m.Value) != m.Not
 }
 
-// OwnerKind selects the ID of a socket's owner that is matched. The zero value, [AnyOwner], selects none.
+// OwnerKind selects the ID of a socket's owner that is matched. The zero value, [OwnerAny], selects none.
 type OwnerKind uint8
 
 // The kinds of owner.
 const (
-	// AnyOwner matches every packet, also one that no socket sent.
-	AnyOwner OwnerKind = iota
-	// UID is the user of the process that made the socket.
-	UID
-	// GID is its group.
-	GID
+	// OwnerAny matches every packet, also one that no socket sent.
+	OwnerAny OwnerKind = iota
+	// OwnerUID is the user of the process that made the socket.
+	OwnerUID
+	// OwnerGID is its group.
+	OwnerGID
 )
 
 func (k OwnerKind) flag() string {
-	if k == UID {
+	if k == OwnerUID {
 		return "--uid-owner "
 	}
 	return "--gid-owner "
@@ -277,7 +277,7 @@ type OwnerMatch struct {
 func OwnerIs(k OwnerKind, id uint32) OwnerMatch { return OwnerMatch{Kind: k, First: id, Last: id} }
 
 // IsZero reports whether m matches any packet.
-func (m OwnerMatch) IsZero() bool { return m.Kind == AnyOwner }
+func (m OwnerMatch) IsZero() bool { return m.Kind == OwnerAny }
 
 // Matches reports whether a socket with the ids is matched.
 func (m OwnerMatch) Matches(uid, gid uint32) bool {
@@ -285,7 +285,7 @@ func (m OwnerMatch) Matches(uid, gid uint32) bool {
 		return true
 	}
 	id := uid
-	if m.Kind == GID {
+	if m.Kind == OwnerGID {
 		id = gid
 	}
 	return (m.First <= id && id <= m.Last) != m.Not

@@ -7,14 +7,14 @@ func (rs Ruleset) AllMissing(diffs []Difference) bool {
 	for _, d := range diffs {
 		switch {
 		case d.Table == RoutingTable:
-		case d.Kind != Missing:
+		case d.Kind != KindMissing:
 			return false
 		default:
 			missing[d.Family]++
 		}
 	}
 	for family, n := range missing {
-		p := rs.Program(family)
+		p := rs.Family(family)
 		if p == nil {
 			return false
 		}

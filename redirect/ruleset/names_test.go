@@ -19,7 +19,7 @@ var insert = regexp.MustCompile(`-I (\S+) \d+ `)
 
 // requireOwn holds a text for iptables-restore to what a program may be given: chains of
 // the owner's and built-in ones only, and rules that are understood to the last word.
-func requireOwn(t testing.TB, owner ruleset.Owner, f ruleset.Family, text string) {
+func requireOwn(t testing.TB, owner ruleset.Ownership, f ruleset.Family, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
 		m := ownLine.FindStringSubmatch(strings.TrimSuffix(line, "\n"))
@@ -31,7 +31,7 @@ func requireOwn(t testing.TB, owner ruleset.Owner, f ruleset.Family, text string
 				require.NotContains(t, m[i], "\t")
 				r, err := ruleset.ParseRule(f, m[i])
 				require.NoError(t, err, "%q", line)
-				if m[ownLine.SubexpIndex("of")] != "" && r.Target.Action != ruleset.Log {
+				if m[ownLine.SubexpIndex("of")] != "" && r.Target.Action != ruleset.ActionLog {
 					require.Regexp(t, `^[A-Za-z0-9_.:,/!+ -]*$`, m[i])
 				}
 			default:
@@ -57,11 +57,11 @@ func TestHostileNames(t *testing.T) {
 		require.NoError(t, err, "%q", name)
 		assert.Empty(t, p.Diff(saved), "%q", name)
 		assert.Empty(t, p.Transition(saved), "%q", name)
-		gone := p.Empty().Transition(saved)
+		gone := p.Cleared().Transition(saved)
 		requireOwn(t, p.Owner, ruleset.IPv4, gone)
 		alone, err := ruleset.Parse(ruleset.IPv4, p.String())
 		require.NoError(t, err)
-		assert.Equal(t, p.Empty().Transition(alone), gone, "%q", name)
+		assert.Equal(t, p.Cleared().Transition(alone), gone, "%q", name)
 		assert.False(t, p.Owner.OwnsChain(name), "%q", name)
 		back, lost := p.Owner.Rollback(saved, nil)
 		requireOwn(t, p.Owner, ruleset.IPv4, back)
@@ -78,7 +78,7 @@ func TestQuotedLineFeeds(t *testing.T) {
 	saved := parse(t, ruleset.IPv4, text)
 	assert.Empty(t, p.Diff(saved))
 	// The jump is not ours, so the chain is emptied and stays: the kernel would refuse more.
-	assert.Equal(t, "*nat\n:MESH_OUTPUT - [0:0]\n-D OUTPUT -j MESH_OUTPUT\nCOMMIT\n", p.Empty().Transition(saved))
+	assert.Equal(t, "*nat\n:MESH_OUTPUT - [0:0]\n-D OUTPUT -j MESH_OUTPUT\nCOMMIT\n", p.Cleared().Transition(saved))
 	_, err := ruleset.Parse(ruleset.IPv4, "*nat\n-A OUTPUT -m comment --comment \"a\nCOMMIT\n")
 	require.ErrorContains(t, err, "line 2")
 }

@@ -12,15 +12,15 @@ import (
 // TestOtherChains: what another program of the mesh left is replaced, at its place among the rules of others, and those are
 // not taken for an init container's.
 func TestOtherChains(t *testing.T) {
-	owner := ruleset.Owner{Prefix: "ISTIO_", Marks: []uint32{0x111}, OtherChains: []string{"ISTIO_PRERT"}}
+	owner := ruleset.Ownership{Prefix: "ISTIO_", Marks: []uint32{0x111}, OtherChains: []string{"ISTIO_PRERT"}}
 	jump := func(chain string) []ruleset.Rule {
-		return []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.Jump, Chain: chain}}}
+		return []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: chain}}}
 	}
-	want := &ruleset.Program{Family: ruleset.IPv4, Owner: owner, Chains: []ruleset.Chain{
+	want := &ruleset.FamilyRuleset{Family: ruleset.IPv4, Owner: owner, Chains: []ruleset.Chain{
 		{Table: ruleset.NAT, Name: ruleset.Prerouting, Rules: jump("ISTIO_PREROUTING")},
 		{Table: ruleset.NAT, Name: ruleset.Output, Rules: jump("ISTIO_OUTPUT")},
-		{Table: ruleset.NAT, Name: "ISTIO_PREROUTING", Rules: []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.Redirect, Port: 1}}}},
-		{Table: ruleset.NAT, Name: "ISTIO_OUTPUT", Rules: []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.Redirect, Port: 2}}}},
+		{Table: ruleset.NAT, Name: "ISTIO_PREROUTING", Rules: []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: 1}}}},
+		{Table: ruleset.NAT, Name: "ISTIO_OUTPUT", Rules: []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: 2}}}},
 	}}
 	const left = `*nat
 :PREROUTING ACCEPT [0:0]
@@ -58,7 +58,7 @@ COMMIT
 
 // TestMarkFirst: the order of the matches is a matter of the text only.
 func TestMarkFirst(t *testing.T) {
-	r := ruleset.Rule{Proto: ruleset.UDP, DstPorts: ruleset.Ports(ruleset.Port(53)), Mark: ruleset.MarkMatch{Value: 1, Mask: 3}, Target: ruleset.Target{Action: ruleset.Return}}
+	r := ruleset.Rule{Proto: ruleset.UDP, DstPorts: ruleset.MatchPorts(ruleset.Port(53)), Mark: ruleset.MarkMatch{Value: 1, Mask: 3}, Target: ruleset.Target{Action: ruleset.ActionReturn}}
 	first := r
 	first.MarkFirst = true
 	assert.Equal(t, "-p udp -m udp --dport 53 -m mark --mark 0x1/0x3 -j RETURN", r.Text(ruleset.IPv4))

@@ -8,8 +8,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
-// Owner identifies the chains and rules of a mesh. The zero value owns nothing.
-type Owner struct {
+// Ownership identifies the chains and rules of a mesh. The zero value owns nothing.
+type Ownership struct {
 	// Prefix begins the names of the mesh's chains ("ISTIO_"), at most 16 bytes. Chains
 	// with the prefix are the mesh's, and rules in built-in chains that jump to one.
 	Prefix string `json:"prefix"`
@@ -30,32 +30,32 @@ type Owner struct {
 }
 
 // EmptyRuleset returns a ruleset without rules: to apply it removes the owner's rules and leaves those of others alone.
-func (o Owner) EmptyRuleset() Ruleset {
+func (o Ownership) EmptyRuleset() Ruleset {
 	var rs Ruleset
 	for _, f := range Families {
-		rs.Set(&Program{Family: f, Owner: o})
+		rs.Set(&FamilyRuleset{Family: f, Owner: o})
 	}
 	return rs
 }
 
 // OwnsChain reports whether the chain is the mesh's. A name of more than 28 bytes, or with other
 // characters than letters, digits, "_", "." and "-", never is: no program of ours can have made it.
-func (o Owner) OwnsChain(name string) bool {
+func (o Ownership) OwnsChain(name string) bool {
 	return o.Prefix != "" && strings.HasPrefix(name, o.Prefix) && chains.Safe(name)
 }
 
-func (o Owner) jumps(r *LiveRule) bool {
-	return r.plain && r.Rules[0].Target.Action == Jump && o.OwnsChain(r.JumpTo)
+func (o Ownership) jumps(r *LiveRule) bool {
+	return r.plain && r.Rules[0].Target.Action == ActionJump && o.OwnsChain(r.JumpTo)
 }
 
 // entryOnly reports whether a rule is the one that we write into a built-in chain: an unconditional jump.
-func (o Owner) entryOnly(r *LiveRule) bool {
-	return o.jumps(r) && r.is(Rule{Target: Target{Action: Jump, Chain: o.Prefix + r.Chain}})
+func (o Ownership) entryOnly(r *LiveRule) bool {
+	return o.jumps(r) && r.is(Rule{Target: Target{Action: ActionJump, Chain: o.Prefix + r.Chain}})
 }
 
 // predecessor reports whether the mesh's init container wrote the rules. It also puts
 // rules without a jump into the built-in chains, which neither we do nor the program of OtherChains.
-func (o Owner) predecessor(live LiveChains) bool {
+func (o Ownership) predecessor(live LiveChains) bool {
 	return slices.ContainsFunc(live, func(c LiveChain) bool {
 		return chains.IsBuiltin(c.Name) && slices.ContainsFunc(c.Rules, func(r LiveRule) bool {
 			return o.jumps(&r) && !o.entryOnly(&r) && !slices.Contains(o.OtherChains, r.JumpTo)
@@ -64,7 +64,7 @@ func (o Owner) predecessor(live LiveChains) bool {
 }
 
 // rules returns the owner's rules in a chain: all of one of its own, and the mesh's in a built-in one.
-func (o Owner) rules(c *LiveChain, predecessor bool) (own []*LiveRule) {
+func (o Ownership) rules(c *LiveChain, predecessor bool) (own []*LiveRule) {
 	if c == nil || !chains.IsBuiltin(c.Name) && !o.OwnsChain(c.Name) {
 		return nil
 	}
@@ -85,20 +85,20 @@ func (o Owner) rules(c *LiveChain, predecessor bool) (own []*LiveRule) {
 
 // direct recognizes the rules that an init container puts into built-in chains: conntrack zones,
 // marks, the drop of INVALID packets, DNS capture, and interfaces that bypass the jump after them.
-func (o Owner) direct(r *Rule, beforeJump bool) bool {
+func (o Ownership) direct(r *Rule, beforeJump bool) bool {
 	byMark := func(m MarkMatch) bool { return !m.IsZero() && slices.Contains(o.Marks, m.Value) }
 	switch {
-	case r.Target.Action == Zone:
+	case r.Target.Action == ActionZone:
 		return slices.Contains(o.Zones, r.Target.Zone)
 	case byMark(r.Mark), byMark(r.ConnMark):
 		return true
-	case r.Target.Action == SetMark:
+	case r.Target.Action == ActionSetMark:
 		return slices.Contains(o.Marks, r.Target.Mark)
-	case r.Equal(Rule{States: StateInvalid, Target: Target{Action: Drop}}):
+	case r.Equal(Rule{States: StateInvalid, Target: Target{Action: ActionDrop}}):
 		return true
-	case r.Proto == UDP && equalPorts(r.DstPorts, Ports(Port(53))):
-		return r.Target.Action == Redirect || r.Target.Action == Return && len(r.Owner) > 0
-	case beforeJump && r.Target.Action == Return:
+	case r.Proto == UDP && equalPorts(r.DstPorts, MatchPorts(Port(53))):
+		return r.Target.Action == ActionRedirect || r.Target.Action == ActionReturn && len(r.Owner) > 0
+	case beforeJump && r.Target.Action == ActionReturn:
 		return r.Equal(Rule{In: r.In, Out: r.Out, Target: r.Target}) && r.In.IsZero() != r.Out.IsZero()
 	}
 	return false

@@ -17,7 +17,7 @@ func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 // unknown. Check with errors.Is(err, ruleset.ErrForeign). Parse keeps such rules as text.
 var ErrForeign = errors.New("outside the model of a mesh's rules")
 
-// Parse parses the output of iptables-save or ip6tables-save, or the text of a [Program], and returns all its chains. The error gives the
+// Parse parses the output of iptables-save or ip6tables-save, or the text of a [FamilyRuleset], and returns all its chains. The error gives the
 // number of a line that is not such output. A rule outside the model is not an error (see [LiveRule]). Reported are the chains' names that
 // the kernel reports, which are needed for names with a line feed. In names, "?" replaces whatever would separate words.
 func Parse(f Family, text string, reported ...string) (LiveChains, error) {
@@ -216,7 +216,7 @@ func foreignTarget(words []string) (t Target) {
 	case named > 1: // of a CONNMARK the options tell
 		return Target{}
 	case named == 0 && at+2 == len(words) && chains.Safe(name):
-		return Target{Action: Jump, Chain: name}
+		return Target{Action: ActionJump, Chain: name}
 	}
 	return t
 }
@@ -286,9 +286,9 @@ func (p *ruleParser) option() error {
 	case "--ctstate":
 		return p.states()
 	case "--uid-owner":
-		return p.owner(UID, not)
+		return p.owner(OwnerUID, not)
 	case "--gid-owner":
-		return p.owner(GID, not)
+		return p.owner(OwnerGID, not)
 	case "-j":
 		return p.target()
 	}
@@ -331,7 +331,7 @@ func (p *ruleParser) prefix(m *PrefixMatch, not bool) error {
 	if FamilyOf(prefix.Addr()) != p.family || prefix.Addr().Zone() != "" {
 		return fmt.Errorf("address %q is not %s: %w", w, p.family, ErrForeign)
 	}
-	if *m = Prefix(prefix); not {
+	if *m = MatchPrefix(prefix); not {
 		*m = PrefixMatch{Prefix: prefix.Masked(), Not: true}
 	}
 	return nil
@@ -387,17 +387,17 @@ func (p *ruleParser) ports(m *PortMatch, not bool) error {
 		m.Ranges = append(m.Ranges, PortRange{uint16(first), uint16(last)})
 	}
 	if m.Not = not; !not {
-		*m = Ports(m.Ranges...)
+		*m = MatchPorts(m.Ranges...)
 	}
 	return nil
 }
 
 func (p *ruleParser) addrType(t *AddrType, not bool) error {
-	if w := p.next(); w != "LOCAL" || *t != AnyType {
+	if w := p.next(); w != "LOCAL" || *t != AddrTypeAny {
 		return fmt.Errorf("address type %q: %w", w, ErrForeign)
 	}
-	if *t = Local; not {
-		*t = NotLocal
+	if *t = AddrTypeLocal; not {
+		*t = AddrTypeNotLocal
 	}
 	return nil
 }

@@ -189,7 +189,7 @@ func TestProgramJSONRefuses(t *testing.T) {
 		`{"family":"ipv4","chains":[{"table":"nat","name":"X","rules":[{"rule":"-g Y"}]}]}`,
 		`[]`,
 	} {
-		var p ruleset.Program
+		var p ruleset.FamilyRuleset
 		assert.Error(t, json.Unmarshal([]byte(in), &p), in)
 	}
 }
@@ -238,8 +238,8 @@ func FuzzParse(f *testing.F) {
 			require.Nil(t, saved)
 			return
 		}
-		owner := ruleset.Owner{Prefix: "MESH_", Marks: []uint32{1}, Zones: []uint16{1}}
-		program := &ruleset.Program{Family: family, Owner: owner}
+		owner := ruleset.Ownership{Prefix: "MESH_", Marks: []uint32{1}, Zones: []uint16{1}}
+		program := &ruleset.FamilyRuleset{Family: family, Owner: owner}
 		for _, c := range saved {
 			for _, r := range c.Rules {
 				if !r.Plain() {

@@ -11,15 +11,15 @@ import (
 // Ruleset is the whole program of a pod. The zero value is the empty program, in force where
 // nothing is redirected. A nil Program means that the family is left alone.
 type Ruleset struct {
-	IPv4 *Program `json:"ipv4,omitempty"`
-	IPv6 *Program `json:"ipv6,omitempty"`
+	IPv4 *FamilyRuleset `json:"ipv4,omitempty"`
+	IPv6 *FamilyRuleset `json:"ipv6,omitempty"`
 }
 
 // Clone returns a copy that shares nothing with rs.
 func (rs Ruleset) Clone() Ruleset { return Ruleset{IPv4: rs.IPv4.Clone(), IPv6: rs.IPv6.Clone()} }
 
-// Program returns the family's program, or nil.
-func (rs Ruleset) Program(f Family) *Program {
+// Family returns the family's program, or nil.
+func (rs Ruleset) Family(f Family) *FamilyRuleset {
 	switch f {
 	case IPv4:
 		return rs.IPv4
@@ -30,17 +30,17 @@ func (rs Ruleset) Program(f Family) *Program {
 }
 
 // Owner is the owner of the ruleset's programs; zero if there is none.
-func (rs Ruleset) Owner() Owner {
+func (rs Ruleset) Owner() Ownership {
 	for _, f := range Families {
-		if p := rs.Program(f); p != nil {
+		if p := rs.Family(f); p != nil {
 			return p.Owner
 		}
 	}
-	return Owner{}
+	return Ownership{}
 }
 
 // Set replaces the family's program.
-func (rs *Ruleset) Set(p *Program) {
+func (rs *Ruleset) Set(p *FamilyRuleset) {
 	switch p.Family {
 	case IPv4:
 		rs.IPv4 = p
@@ -58,18 +58,18 @@ func (rs Ruleset) Equal(o Ruleset) bool {
 func (rs Ruleset) String() string {
 	var b strings.Builder
 	for _, f := range Families {
-		if p := rs.Program(f); p != nil {
+		if p := rs.Family(f); p != nil {
 			b.WriteString("# " + f.String() + "\n" + p.String())
 		}
 	}
 	return b.String()
 }
 
-// Program is the firewall rules and policy routing of one family.
-type Program struct {
+// FamilyRuleset is the firewall rules and policy routing of one family.
+type FamilyRuleset struct {
 	Family Family
 	// Owner tells our chains and rules from those of others.
-	Owner Owner
+	Owner Ownership
 	// Chains, by table in the order of [Tables]; in a table, built-in chains
 	// first. Rules in built-in chains are appended to what is there.
 	Chains []Chain
@@ -80,7 +80,7 @@ type Program struct {
 }
 
 // Clone returns a copy that shares nothing with p; nil for nil.
-func (p *Program) Clone() *Program {
+func (p *FamilyRuleset) Clone() *FamilyRuleset {
 	if p == nil {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (r *Routing) Matches(mark uint32) bool {
 }
 
 // Equal reports whether both programs do the same, comments aside. Two nil programs are equal.
-func (p *Program) Equal(o *Program) bool {
+func (p *FamilyRuleset) Equal(o *FamilyRuleset) bool {
 	if p == nil || o == nil {
 		return p == o
 	}
@@ -146,7 +146,7 @@ func (p *Program) Equal(o *Program) bool {
 }
 
 // Chain returns the chain, or nil when the program has none of the name.
-func (p *Program) Chain(t Table, name string) *Chain {
+func (p *FamilyRuleset) Chain(t Table, name string) *Chain {
 	for i := range p.Chains {
 		if p.Chains[i].Table == t && p.Chains[i].Name == name {
 			return &p.Chains[i]
@@ -155,8 +155,8 @@ func (p *Program) Chain(t Table, name string) *Chain {
 	return nil
 }
 
-// Rules counts the program's rules.
-func (p *Program) Rules() int {
+// NumRules counts the program's rules.
+func (p *FamilyRuleset) NumRules() int {
 	n := 0
 	for i := range p.Chains {
 		n += len(p.Chains[i].Rules)
@@ -165,7 +165,7 @@ func (p *Program) Rules() int {
 }
 
 // table returns the chains of a table.
-func (p *Program) table(t Table) []Chain {
+func (p *FamilyRuleset) table(t Table) []Chain {
 	if p == nil {
 		return nil
 	}
@@ -182,17 +182,17 @@ func (p *Program) table(t Table) []Chain {
 
 // String returns the canonical text: what iptables-restore --noflush (or ip6tables-restore) takes to put the program
 // into a namespace that has none of it. It ends in a newline; a program without rules is the empty string.
-func (p *Program) String() string { return p.text(false) }
+func (p *FamilyRuleset) String() string { return p.text(false) }
 
 // Commented is String with each rule's comment on a line above it and the policy routing at the end
 // as comments in iproute2's words; it means the same to iptables-restore.
-func (p *Program) Commented() string { return p.text(true) }
+func (p *FamilyRuleset) Commented() string { return p.text(true) }
 
-func (p *Program) text(comments bool) string {
+func (p *FamilyRuleset) text(comments bool) string {
 	if p == nil {
 		return ""
 	}
-	b := make([]byte, 0, 128+64*p.Rules())
+	b := make([]byte, 0, 128+64*p.NumRules())
 	for _, t := range Tables {
 		in := p.table(t)
 		if len(in) == 0 {
@@ -231,7 +231,7 @@ func (c *Chain) append(b []byte, f Family, comments bool) []byte {
 
 // IPCommands returns what the program needs besides rules, as iproute2 commands: the
 // addresses of lo, then the policy rule and the route of Routing.
-func (p *Program) IPCommands() []string {
+func (p *FamilyRuleset) IPCommands() []string {
 	ip, every := "ip ", "0.0.0.0/0"
 	if p.Family == IPv6 {
 		ip, every = "ip -6 ", "::/0"

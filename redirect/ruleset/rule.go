@@ -54,44 +54,44 @@ type Action uint8
 // The actions. A final one ends the packet's walk through the table's chains; after any
 // other the packet goes on with the next rule.
 const (
-	// NoAction only counts packets.
-	NoAction Action = iota
-	// Accept lets the packet pass this table's chains. Final.
-	Accept
-	// Drop discards the packet. Final.
-	Drop
-	// Return goes back to the calling chain; in a built-in chain, accepts.
-	Return
-	// Jump walks the chain Target.Chain, then comes back.
-	Jump
-	// Redirect rewrites the destination to the host's own address and Target.Port. NAT table only. Final.
-	Redirect
-	// DNAT rewrites the destination to Target.To, whose port 0 keeps the packet's. NAT table only. Final.
-	DNAT
-	// TProxy gives the packet to the local socket on Target.Port without
+	// ActionNone only counts packets.
+	ActionNone Action = iota
+	// ActionAccept lets the packet pass this table's chains. Final.
+	ActionAccept
+	// ActionDrop discards the packet. Final.
+	ActionDrop
+	// ActionReturn goes back to the calling chain; in a built-in chain, accepts.
+	ActionReturn
+	// ActionJump walks the chain Target.Chain, then comes back.
+	ActionJump
+	// ActionRedirect rewrites the destination to the host's own address and Target.Port. NAT table only. Final.
+	ActionRedirect
+	// ActionDNAT rewrites the destination to Target.To, whose port 0 keeps the packet's. NAT table only. Final.
+	ActionDNAT
+	// ActionTProxy gives the packet to the local socket on Target.Port without
 	// rewriting it, and sets the packet's mark. Mangle PREROUTING only. Final.
-	TProxy
-	// SetMark sets the packet's mark to Target.Mark in all bits.
-	SetMark
-	// SaveMark copies the packet's mark to the connection.
-	SaveMark
-	// RestoreMark copies the connection's mark to the packet.
-	RestoreMark
-	// Zone puts the packet's connection in the conntrack zone Target.Zone,
+	ActionTProxy
+	// ActionSetMark sets the packet's mark to Target.Mark in all bits.
+	ActionSetMark
+	// ActionSaveMark copies the packet's mark to the connection.
+	ActionSaveMark
+	// ActionRestoreMark copies the connection's mark to the packet.
+	ActionRestoreMark
+	// ActionZone puts the packet's connection in the conntrack zone Target.Zone,
 	// unless an earlier rule chose one. Raw table only.
-	Zone
-	// SetConnMark sets the bits of Target.Mask in the connection's mark to those of Target.Mark.
-	SetConnMark
-	// Log has the kernel log the packet with Target.Prefix, at Target.Level.
-	Log
+	ActionZone
+	// ActionSetConnMark sets the bits of Target.Mask in the connection's mark to those of Target.Mark.
+	ActionSetConnMark
+	// ActionLog has the kernel log the packet with Target.Prefix, at Target.Level.
+	ActionLog
 )
 
 var actionNames = [...]string{
-	NoAction: "", Accept: "accept", Drop: "drop", Return: "return", Jump: "jump", Redirect: "redirect", DNAT: "dnat", TProxy: "tproxy",
-	SetMark: "set-mark", SaveMark: "save-mark", RestoreMark: "restore-mark", Zone: "zone", SetConnMark: "set-conn-mark", Log: "log",
+	ActionNone: "", ActionAccept: "accept", ActionDrop: "drop", ActionReturn: "return", ActionJump: "jump", ActionRedirect: "redirect", ActionDNAT: "dnat", ActionTProxy: "tproxy",
+	ActionSetMark: "set-mark", ActionSaveMark: "save-mark", ActionRestoreMark: "restore-mark", ActionZone: "zone", ActionSetConnMark: "set-conn-mark", ActionLog: "log",
 }
 
-// String returns for example "redirect". [NoAction] is the empty string.
+// String returns for example "redirect". [ActionNone] is the empty string.
 func (a Action) String() string {
 	if int(a) < len(actionNames) {
 		return actionNames[a]
@@ -132,7 +132,7 @@ func (r *Rule) append(b []byte, f Family) []byte {
 		b = appendMark(b, "-m mark ", r.Mark)
 	}
 	b = r.appendPorts(b)
-	if r.SrcType != AnyType || r.DstType != AnyType {
+	if r.SrcType != AddrTypeAny || r.DstType != AddrTypeAny {
 		b = append(b, "-m addrtype "...)
 		b = appendAddrType(b, "--src-type", r.SrcType)
 		b = appendAddrType(b, "--dst-type", r.DstType)
@@ -186,10 +186,10 @@ func appendInterface(b []byte, flag string, m InterfaceMatch) []byte {
 }
 
 func appendAddrType(b []byte, flag string, t AddrType) []byte {
-	if t == AnyType {
+	if t == AddrTypeAny {
 		return b
 	}
-	return append(append(appendNot(b, t == NotLocal), flag...), " LOCAL "...)
+	return append(append(appendNot(b, t == AddrTypeNotLocal), flag...), " LOCAL "...)
 }
 
 func appendMark(b []byte, module string, m MarkMatch) []byte {

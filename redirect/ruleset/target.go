@@ -30,26 +30,26 @@ type option struct {
 
 // forms are those of each action but jumps.
 var forms = [...]form{
-	Accept:   {"ACCEPT", Target{Action: Accept}, nil},
-	Drop:     {"DROP", Target{Action: Drop}, nil},
-	Return:   {"RETURN", Target{Action: Return}, nil},
-	Redirect: {"REDIRECT", Target{Action: Redirect}, []option{portOption("--to-ports")}},
-	DNAT:     {"DNAT", Target{Action: DNAT}, []option{{flag: "--to-destination", put: putTo, get: getTo}}},
-	TProxy: {"TPROXY", Target{Action: TProxy}, []option{
+	ActionAccept:   {"ACCEPT", Target{Action: ActionAccept}, nil},
+	ActionDrop:     {"DROP", Target{Action: ActionDrop}, nil},
+	ActionReturn:   {"RETURN", Target{Action: ActionReturn}, nil},
+	ActionRedirect: {"REDIRECT", Target{Action: ActionRedirect}, []option{portOption("--to-ports")}},
+	ActionDNAT:     {"DNAT", Target{Action: ActionDNAT}, []option{{flag: "--to-destination", put: putTo, get: getTo}}},
+	ActionTProxy: {"TPROXY", Target{Action: ActionTProxy}, []option{
 		portOption("--on-port"), {flag: "--on-ip", put: putEvery, get: getEvery}, markOption("--tproxy-mark"),
 	}},
-	SetMark:     {"MARK", Target{Action: SetMark}, []option{markOption("--set-xmark")}},
-	SaveMark:    {"CONNMARK", Target{Action: SaveMark}, []option{{flag: "--save-mark"}, maskOption("--nfmask"), maskOption("--ctmask")}},
-	RestoreMark: {"CONNMARK", Target{Action: RestoreMark}, []option{{flag: "--restore-mark"}, maskOption("--nfmask"), maskOption("--ctmask")}},
-	SetConnMark: {"CONNMARK", Target{Action: SetConnMark}, []option{{flag: "--set-xmark",
+	ActionSetMark:     {"MARK", Target{Action: ActionSetMark}, []option{markOption("--set-xmark")}},
+	ActionSaveMark:    {"CONNMARK", Target{Action: ActionSaveMark}, []option{{flag: "--save-mark"}, maskOption("--nfmask"), maskOption("--ctmask")}},
+	ActionRestoreMark: {"CONNMARK", Target{Action: ActionRestoreMark}, []option{{flag: "--restore-mark"}, maskOption("--nfmask"), maskOption("--ctmask")}},
+	ActionSetConnMark: {"CONNMARK", Target{Action: ActionSetConnMark}, []option{{flag: "--set-xmark",
 		put: func(b []byte, t Target, _ Family) []byte { return appendHex(append(appendHex(b, t.Mark), '/'), t.Mask) },
 		get: func(t Target, v string) (_ Target, err error) { t.Mark, t.Mask, err = parseMark(v); return t, err },
 	}}},
-	Zone: {"CT", Target{Action: Zone}, []option{{flag: "--zone",
+	ActionZone: {"CT", Target{Action: ActionZone}, []option{{flag: "--zone",
 		put: func(b []byte, t Target, _ Family) []byte { return strconv.AppendUint(b, uint64(t.Zone), 10) },
 		get: func(t Target, v string) (_ Target, err error) { t.Zone, err = parseUint16(v); return t, err },
 	}}},
-	Log: {"LOG", Target{Action: Log, Level: defaultLogLevel}, []option{
+	ActionLog: {"LOG", Target{Action: ActionLog, Level: defaultLogLevel}, []option{
 		{
 			flag: "--log-prefix", get: getPrefix, optional: true,
 			put:  func(b []byte, t Target, _ Family) []byte { return appendWord(b, t.Prefix) },
@@ -161,7 +161,7 @@ func parseUint16(s string) (uint16, error) {
 
 func appendTarget(b []byte, t Target, f Family) []byte {
 	switch {
-	case t.Action == Jump:
+	case t.Action == ActionJump:
 		return append(append(b, "-j "...), t.Chain...)
 	case int(t.Action) >= len(forms) || forms[t.Action].name == "":
 		return b
@@ -204,7 +204,7 @@ func (p *ruleParser) target() error {
 	case len(p.words) > 0: // a jump has none, which tells it from a target that is not modelled
 		return fmt.Errorf("option %q of target %s: %w", p.words[0], name, ErrForeign)
 	}
-	p.rule.Target = Target{Action: Jump, Chain: name}
+	p.rule.Target = Target{Action: ActionJump, Chain: name}
 	return nil
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Present reports whether anything of the owner's is in the saved rules.
-func (o Owner) Present(live LiveChains) bool {
+func (o Ownership) Present(live LiveChains) bool {
 	return slices.ContainsFunc(live, func(c LiveChain) bool { return o.OwnsChain(c.Name) || len(o.rules(&c, false)) > 0 })
 }
 
@@ -19,7 +19,7 @@ func (o Owner) Present(live LiveChains) bool {
 // so that no packet meets a table half written. Rules and chains of others are not named. Tables
 // that gain rules come before tables that lose some: a change of interception mode moves the
 // capture from one table to another, and must not leave a moment without it.
-func (p *Program) Transition(live LiveChains) string {
+func (p *FamilyRuleset) Transition(live LiveChains) string {
 	predecessor := p.Owner.predecessor(live)
 	var grow, shrink []byte
 	for _, table := range Tables {
@@ -33,8 +33,10 @@ func (p *Program) Transition(live LiveChains) string {
 	return string(append(grow, shrink...))
 }
 
-// Empty returns the program of the same family and owner that has no rules. [Program.Transition] to it removes whatever the owner has.
-func (p *Program) Empty() *Program { return &Program{Family: p.Family, Owner: p.Owner} }
+// Cleared returns the program of the same family and owner that has no rules. [FamilyRuleset.Transition] to it removes whatever the owner has.
+func (p *FamilyRuleset) Cleared() *FamilyRuleset {
+	return &FamilyRuleset{Family: p.Family, Owner: p.Owner}
+}
 
 // Rollback returns the input for iptables-restore --noflush that undoes a change which failed half way: it turns the
 // owner's rules in now into those in before. It is "" if they are the same. Nil is a namespace without rules. Rules of
@@ -42,7 +44,7 @@ func (p *Program) Empty() *Program { return &Program{Family: p.Family, Owner: p.
 //
 // The text holds only words that the parser understood (see [Parse]). Rules in the owner's
 // chains that it did not understand are lost; they are returned for people to read.
-func (o Owner) Rollback(before, now LiveChains) (text string, lost []string) {
+func (o Ownership) Rollback(before, now LiveChains) (text string, lost []string) {
 	var b []byte
 	predecessor := o.predecessor(before) || o.predecessor(now)
 	for _, table := range Tables {
@@ -55,7 +57,7 @@ func (o Owner) Rollback(before, now LiveChains) (text string, lost []string) {
 
 // edit is the change of one table under way.
 type edit struct {
-	owner       Owner
+	owner       Ownership
 	live        LiveChains
 	predecessor bool
 
@@ -190,7 +192,7 @@ func appendRule(b []byte, command, chain, rule string) []byte {
 
 // othersLeadTo returns the owner's chains, by table and name, to which a rule in a chain of others
 // jumps. A plain jump from a built-in chain is the owner's own.
-func (o Owner) othersLeadTo(live LiveChains) map[[2]string]bool {
+func (o Ownership) othersLeadTo(live LiveChains) map[[2]string]bool {
 	var led map[[2]string]bool
 	for _, c := range live {
 		if o.OwnsChain(c.Name) {

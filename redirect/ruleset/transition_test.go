@@ -13,13 +13,13 @@ import (
 )
 
 // small is a program that can be read at a glance.
-func small(rules ...string) *ruleset.Program {
-	p := &ruleset.Program{Family: ruleset.IPv4, Owner: redirect.Default().Names.Owner()}
+func small(rules ...string) *ruleset.FamilyRuleset {
+	p := &ruleset.FamilyRuleset{Family: ruleset.IPv4, Owner: redirect.Default().Names.Owner()}
 	if len(rules) == 0 {
 		return p
 	}
 	p.Chains = []ruleset.Chain{
-		{Table: ruleset.NAT, Name: "OUTPUT", Rules: []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.Jump, Chain: "MESH_OUTPUT"}}}},
+		{Table: ruleset.NAT, Name: "OUTPUT", Rules: []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "MESH_OUTPUT"}}}},
 		{Table: ruleset.NAT, Name: "MESH_OUTPUT"},
 	}
 	for _, text := range rules {
@@ -101,7 +101,7 @@ func TestTransition(t *testing.T) {
 	two := small("-d 10.0.0.0/8 -j RETURN", "-p tcp -j REDIRECT --to-ports 15001")
 	for _, c := range []struct {
 		name string
-		want *ruleset.Program
+		want *ruleset.FamilyRuleset
 		live string // "" means none
 		text string
 	}{
@@ -170,7 +170,7 @@ func TestPresent(t *testing.T) {
 	assert.False(t, owner.Present(parse(t, ruleset.IPv4, predecessorRest)), "without a jump, marks and zones are anybody's")
 	assert.True(t, owner.Present(parse(t, ruleset.IPv4, predecessorNAT)))
 	assert.True(t, owner.Present(parse(t, ruleset.IPv4, "*nat\n:MESH_X - [0:0]\nCOMMIT\n")), "an empty chain")
-	assert.False(t, ruleset.Owner{}.Present(parse(t, ruleset.IPv4, predecessorNAT)), "the zero Owner owns nothing")
+	assert.False(t, ruleset.Ownership{}.Present(parse(t, ruleset.IPv4, predecessorNAT)), "the zero Owner owns nothing")
 }
 
 func TestDiff(t *testing.T) {
@@ -218,7 +218,7 @@ func TestDiffSeesWhatAPredecessorLeft(t *testing.T) {
 	p := redirect.Default().MustRuleset().IPv4
 	var got []string
 	for _, d := range p.Diff(parse(t, ruleset.IPv4, predecessorNAT+predecessorRest)) {
-		if d.Kind == ruleset.Unexpected && chains.IsBuiltin(d.Chain) {
+		if d.Kind == ruleset.KindUnexpected && chains.IsBuiltin(d.Chain) {
 			got = append(got, d.Table+"/"+d.Chain)
 		}
 	}

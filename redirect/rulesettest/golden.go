@@ -52,7 +52,7 @@ func Text(rs ruleset.Ruleset) string {
 	var b strings.Builder
 	for _, f := range ruleset.Families {
 		b.WriteString("# " + f.String() + "\n")
-		if p := rs.Program(f); p != nil {
+		if p := rs.Family(f); p != nil {
 			b.WriteString(p.Commented())
 		} else {
 			b.WriteString("# no rules\n")

@@ -47,7 +47,7 @@ func TestTable(t *testing.T) {
 		out tcp -> 10.244.1.5:80 mark 1337     => pass
 		in  tcp -> 10.244.1.5:80 state invalid => drop
 	`)
-	rulesettest.New(t, ruleset.Ruleset{IPv4: &ruleset.Program{Family: ruleset.IPv4, Chains: []ruleset.Chain{{
+	rulesettest.New(t, ruleset.Ruleset{IPv4: &ruleset.FamilyRuleset{Family: ruleset.IPv4, Chains: []ruleset.Chain{{
 		Table: ruleset.NAT, Name: ruleset.Output, Rules: []ruleset.Rule{mustRule(t, "-p udp -j DNAT --to-destination 127.0.0.1:8600")},
 	}}}}).Table("out udp -> 10.0.0.1:53 => redirect 127.0.0.1:8600")
 }
@@ -95,7 +95,7 @@ func TestFailureShowsTheWay(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
-	foreign := ruleset.Ruleset{IPv4: &ruleset.Program{Family: ruleset.IPv4, Chains: []ruleset.Chain{{
+	foreign := ruleset.Ruleset{IPv4: &ruleset.FamilyRuleset{Family: ruleset.IPv4, Chains: []ruleset.Chain{{
 		Table: ruleset.NAT, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.Target{Action: 99}}},
 	}}}}
 	for want, table := range map[string]string{

@@ -71,9 +71,9 @@ func (t *Tracker) connect(c Connection, behind []uint16) (Conversation, error) {
 		return Conversation{}, err
 	}
 	family := ruleset.FamilyOf(first.Dst.Addr())
-	s := session{table: &t.table, program: t.rules.Program(family), first: first, listeners: c.Listeners}
+	s := session{table: &t.table, program: t.rules.Family(family), first: first, listeners: c.Listeners}
 	if s.program == nil {
-		s.program = &ruleset.Program{Family: family}
+		s.program = &ruleset.FamilyRuleset{Family: family}
 	}
 	if err := s.hold(); err != nil {
 		return Conversation{}, err
@@ -123,7 +123,7 @@ func (c Connection) clean() (Packet, error) {
 		p.PodAddrs = append(slices.Clone(p.PodAddrs), own)
 	}
 	if !p.Src.Addr().IsValid() {
-		w := walker{program: &ruleset.Program{Family: family}, packet: p, dst: p.Dst}
+		w := walker{program: &ruleset.FamilyRuleset{Family: family}, packet: p, dst: p.Dst}
 		p.Src = netip.AddrPortFrom(w.likelySource(), p.Src.Port())
 	}
 	p.Src = netip.AddrPortFrom(p.Src.Addr(), cmp.Or(p.Src.Port(), ephemeral))

@@ -123,7 +123,7 @@ func TestConnections(t *testing.T) {
 func without(rs ruleset.Ruleset, lost func(ruleset.Table, ruleset.Rule) bool) ruleset.Ruleset {
 	var out ruleset.Ruleset
 	for _, f := range ruleset.Families {
-		p := *rs.Program(f)
+		p := *rs.Family(f)
 		p.Chains = slices.Clone(p.Chains)
 		for i, c := range p.Chains {
 			p.Chains[i].Rules = slices.DeleteFunc(slices.Clone(c.Rules), func(r ruleset.Rule) bool { return lost(c.Table, r) })
@@ -149,11 +149,11 @@ func TestLostRules(t *testing.T) {
 		verdict  trace.ConnectionVerdict
 		reason   string
 	}{
-		{"by mark: connection is not marked", byMark(), action(ruleset.SetConnMark), "in tcp from 10.0.0.9 -> 10.244.1.5:8080", trace.AnswerLost, "leaves by eth0"},
-		{"by mark: mark is not restored", byMark(), action(ruleset.RestoreMark), "in tcp from 10.0.0.9 -> 10.244.1.5:8080", trace.AnswerLost, "leaves by eth0"},
-		{"by mark: the tunnel", byMark(), action(ruleset.RestoreMark), "out tcp mark 0x539 from 198.51.100.10 -> 10.244.1.5:8080", trace.AnswerLost, "leaves by eth0"},
-		{"tproxy: mark is not saved", tproxy(), action(ruleset.SaveMark), "in tcp from 10.0.0.9 -> 10.244.1.5:8080", trace.AnswerLost, "leaves by eth0"},
-		{"tproxy: mark is not restored", tproxy(), action(ruleset.RestoreMark), "in tcp from 10.0.0.9 -> 10.244.1.5:8080", trace.AnswerLost, "leaves by eth0"},
+		{"by mark: connection is not marked", byMark(), action(ruleset.ActionSetConnMark), "in tcp from 10.0.0.9 -> 10.244.1.5:8080", trace.AnswerLost, "leaves by eth0"},
+		{"by mark: mark is not restored", byMark(), action(ruleset.ActionRestoreMark), "in tcp from 10.0.0.9 -> 10.244.1.5:8080", trace.AnswerLost, "leaves by eth0"},
+		{"by mark: the tunnel", byMark(), action(ruleset.ActionRestoreMark), "out tcp mark 0x539 from 198.51.100.10 -> 10.244.1.5:8080", trace.AnswerLost, "leaves by eth0"},
+		{"tproxy: mark is not saved", tproxy(), action(ruleset.ActionSaveMark), "in tcp from 10.0.0.9 -> 10.244.1.5:8080", trace.AnswerLost, "leaves by eth0"},
+		{"tproxy: mark is not restored", tproxy(), action(ruleset.ActionRestoreMark), "in tcp from 10.0.0.9 -> 10.244.1.5:8080", trace.AnswerLost, "leaves by eth0"},
 		{"dns: question without zone", withDNS(redirect.Default()), comment("application's question"), "out udp uid 1000 -> 10.96.0.10:53", trace.WrongPeer, "arrives from 127.0.0.1:15053"},
 		{"dns: answer without zone", withDNS(redirect.Default()), comment("proxy's answer to the application"), "out udp uid 1000 -> 10.96.0.10:53", trace.WrongPeer, "arrives from 127.0.0.1:15053"},
 		{"redirect: the proxy is captured", redirect.Default(), comment("proxy to the outside"), "out tcp uid 1000 -> 10.96.5.5:80", trace.Loop, "port 15001"},

@@ -17,7 +17,7 @@ import (
 // is a box, and each rule a node in it, with what it matches, why, and an edge to where it sends packets. If r is not
 // nil, the rules that its packet met are highlighted and the edges that it took are thick. The text ends in a newline.
 func Mermaid(rs ruleset.Ruleset, f ruleset.Family, r *Result) string {
-	d := drawing{family: f, program: rs.Program(f), ends: map[string]string{}}
+	d := drawing{family: f, program: rs.Family(f), ends: map[string]string{}}
 	d.line("flowchart TD")
 	if d.program == nil || len(d.program.Chains) == 0 {
 		d.line("  none([%s])", quote(f.String()+" has no rules: everything passes"))
@@ -39,7 +39,7 @@ func Mermaid(rs ruleset.Ruleset, f ruleset.Family, r *Result) string {
 
 type drawing struct {
 	family  ruleset.Family
-	program *ruleset.Program
+	program *ruleset.FamilyRuleset
 	steps   []Step
 	text    strings.Builder
 	ends    map[string]string // terminals in use, with their labels
@@ -97,17 +97,17 @@ func (d *drawing) chain(c *ruleset.Chain) {
 // inPlace describes a target after which the packet goes on with the next rule.
 func inPlace(t ruleset.Target) string {
 	switch t.Action {
-	case ruleset.SetMark:
+	case ruleset.ActionSetMark:
 		return fmt.Sprintf("set mark %#x", t.Mark)
-	case ruleset.SaveMark:
+	case ruleset.ActionSaveMark:
 		return "save the mark to the connection"
-	case ruleset.RestoreMark:
+	case ruleset.ActionRestoreMark:
 		return "restore the mark from the connection"
-	case ruleset.Zone:
+	case ruleset.ActionZone:
 		return fmt.Sprintf("conntrack zone %d", t.Zone)
-	case ruleset.SetConnMark:
+	case ruleset.ActionSetConnMark:
 		return fmt.Sprintf("set the connection's mark to %#x/%#x", t.Mark, t.Mask)
-	case ruleset.Log:
+	case ruleset.ActionLog:
 		return "log"
 	}
 	return ""
@@ -150,25 +150,25 @@ func (d *drawing) target(c *ruleset.Chain, t ruleset.Target) string {
 	}
 	port := strconv.Itoa(int(t.Port))
 	switch t.Action {
-	case ruleset.Jump:
+	case ruleset.ActionJump:
 		if to := d.program.Chain(c.Table, t.Chain); to == nil || len(to.Rules) == 0 {
 			return ""
 		}
 		return id(c.Table, t.Chain, 1)
-	case ruleset.Redirect:
+	case ruleset.ActionRedirect:
 		return end("redirect_"+port, "redirected to port "+port)
-	case ruleset.TProxy:
+	case ruleset.ActionTProxy:
 		return end("tproxy_"+port, "to the transparent listener on port "+port)
-	case ruleset.DNAT:
+	case ruleset.ActionDNAT:
 		return end(id(c.Table, "to "+t.To.String(), 0), "redirected to "+t.To.String())
-	case ruleset.Drop:
+	case ruleset.ActionDrop:
 		return end("drop", "dropped")
-	case ruleset.Return:
+	case ruleset.ActionReturn:
 		if !d.returnsOut(c, 0) {
 			return end("back_"+id(c.Table, c.Name, 0), "back to the caller")
 		}
 		fallthrough
-	case ruleset.Accept:
+	case ruleset.ActionAccept:
 		return end("pass_"+c.Table.String(), "leaves "+c.Table.String()+" as it is")
 	}
 	return ""
@@ -188,7 +188,7 @@ func (d *drawing) returnsOut(c *ruleset.Chain, depth int) bool {
 			continue
 		}
 		for n, r := range caller.Rules {
-			if r.Target.Action == ruleset.Jump && r.Target.Chain == c.Name && (n+1 < len(caller.Rules) || !d.returnsOut(caller, depth+1)) {
+			if r.Target.Action == ruleset.ActionJump && r.Target.Chain == c.Name && (n+1 < len(caller.Rules) || !d.returnsOut(caller, depth+1)) {
 				return false
 			}
 		}

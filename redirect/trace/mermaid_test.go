@@ -91,9 +91,9 @@ func TestMermaid(t *testing.T) {
 
 // Comments are free text, and may hold what would end a label.
 func TestMermaidEscapes(t *testing.T) {
-	rs := ruleset.Ruleset{IPv4: &ruleset.Program{Family: ruleset.IPv4, Chains: []ruleset.Chain{{
+	rs := ruleset.Ruleset{IPv4: &ruleset.FamilyRuleset{Family: ruleset.IPv4, Chains: []ruleset.Chain{{
 		Table: ruleset.NAT, Name: ruleset.Output,
-		Rules: []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.Redirect, Port: 1}, Comment: "a \"b\" [c] <script> #quot; `d`\nend"}},
+		Rules: []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: 1}, Comment: "a \"b\" [c] <script> #quot; `d`\nend"}},
 	}}}}
 	got := trace.Mermaid(rs, ruleset.IPv4, nil)
 	checkMermaid(t, got)

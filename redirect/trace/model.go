@@ -19,7 +19,7 @@ func unmodelled(r *ruleset.Rule, f ruleset.Family, t ruleset.Table, hook string)
 	for _, o := range r.Owner {
 		switch {
 		case o.IsZero():
-		case o.Kind != ruleset.UID && o.Kind != ruleset.GID:
+		case o.Kind != ruleset.OwnerUID && o.Kind != ruleset.OwnerGID:
 			return "it names a kind of owner that is not modelled"
 		case hook != ruleset.Output && hook != ruleset.Postrouting:
 			return "owners are known in OUTPUT and POSTROUTING only"
@@ -27,26 +27,26 @@ func unmodelled(r *ruleset.Rule, f ruleset.Family, t ruleset.Table, hook string)
 	}
 	nats := t == ruleset.NAT && (hook == ruleset.Output || hook == ruleset.Prerouting)
 	switch r.Target.Action {
-	case ruleset.NoAction, ruleset.Accept, ruleset.Return, ruleset.Jump,
-		ruleset.SetMark, ruleset.SaveMark, ruleset.RestoreMark, ruleset.SetConnMark, ruleset.Log:
-	case ruleset.Drop:
+	case ruleset.ActionNone, ruleset.ActionAccept, ruleset.ActionReturn, ruleset.ActionJump,
+		ruleset.ActionSetMark, ruleset.ActionSaveMark, ruleset.ActionRestoreMark, ruleset.ActionSetConnMark, ruleset.ActionLog:
+	case ruleset.ActionDrop:
 		if t == ruleset.NAT {
 			return "the nat table does not drop"
 		}
-	case ruleset.Redirect:
+	case ruleset.ActionRedirect:
 		if !nats || !ports || r.Target.Port == 0 {
 			return "REDIRECT needs the nat table's PREROUTING or OUTPUT, protocol tcp or udp, and a port"
 		}
-	case ruleset.DNAT:
+	case ruleset.ActionDNAT:
 		to := r.Target.To
 		if !nats || !to.Addr().IsValid() || ruleset.FamilyOf(to.Addr()) != f || to.Port() != 0 && !ports {
 			return "DNAT needs the nat table's PREROUTING or OUTPUT, an address of the family, and for a port protocol tcp or udp"
 		}
-	case ruleset.TProxy:
+	case ruleset.ActionTProxy:
 		if t != ruleset.Mangle || hook != ruleset.Prerouting || !ports {
 			return "TPROXY needs the mangle table's PREROUTING and protocol tcp or udp"
 		}
-	case ruleset.Zone:
+	case ruleset.ActionZone:
 		if t != ruleset.Raw {
 			return "CT needs the raw table"
 		}

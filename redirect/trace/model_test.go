@@ -15,9 +15,9 @@ import (
 // What the tracer does not know is an error that names the rule, and only for
 // packets that come as far as the rule.
 func TestUnmodelled(t *testing.T) {
-	v6 := ruleset.Prefix(netip.MustParsePrefix("fd00::/8"))
+	v6 := ruleset.MatchPrefix(netip.MustParsePrefix("fd00::/8"))
 	jump := func(chain string) ruleset.Rule {
-		return ruleset.Rule{Target: ruleset.Target{Action: ruleset.Jump, Chain: chain}}
+		return ruleset.Rule{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: chain}}
 	}
 	tests := []struct {
 		name   string
@@ -27,28 +27,28 @@ func TestUnmodelled(t *testing.T) {
 		reason string
 	}{
 		{"other family's address", ruleset.Mangle, ruleset.Output, ruleset.Rule{Dst: v6}, "not ipv4"},
-		{"ports without protocol", ruleset.Mangle, ruleset.Output, ruleset.Rule{DstPorts: ruleset.Ports(ruleset.Port(1))}, "ports need"},
-		{"ports of another protocol", ruleset.Mangle, ruleset.Output, ruleset.Rule{Proto: 132, SrcPorts: ruleset.Ports(ruleset.Port(1))}, "ports need"},
+		{"ports without protocol", ruleset.Mangle, ruleset.Output, ruleset.Rule{DstPorts: ruleset.MatchPorts(ruleset.Port(1))}, "ports need"},
+		{"ports of another protocol", ruleset.Mangle, ruleset.Output, ruleset.Rule{Proto: 132, SrcPorts: ruleset.MatchPorts(ruleset.Port(1))}, "ports need"},
 		{"state", ruleset.Mangle, ruleset.Output, ruleset.Rule{States: 1 << 6}, "state"},
 		{"kind of owner", ruleset.Mangle, ruleset.Output, ruleset.Rule{Owner: []ruleset.OwnerMatch{{Kind: 9}}}, "owner"},
-		{"owner of what comes in", ruleset.Mangle, ruleset.Prerouting, ruleset.Rule{Owner: []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.UID, 1)}}, "OUTPUT"},
+		{"owner of what comes in", ruleset.Mangle, ruleset.Prerouting, ruleset.Rule{Owner: []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.OwnerUID, 1)}}, "OUTPUT"},
 		{"target", ruleset.Mangle, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: 99}}, "target"},
-		{"drop in nat", ruleset.NAT, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.Drop}}, "does not drop"},
-		{"redirect in mangle", ruleset.Mangle, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.Redirect, Port: 1}}, "REDIRECT"},
-		{"redirect of no protocol", ruleset.NAT, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.Redirect, Port: 1}}, "REDIRECT"},
-		{"redirect in POSTROUTING", ruleset.NAT, ruleset.Postrouting, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.Redirect, Port: 1}}, "REDIRECT"},
-		{"DNAT to the other family", ruleset.NAT, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.DNAT, To: netip.MustParseAddrPort("[::1]:1")}}, "DNAT"},
-		{"DNAT to a port of no protocol", ruleset.NAT, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.DNAT, To: netip.MustParseAddrPort("127.0.0.1:1")}}, "DNAT"},
-		{"TPROXY in OUTPUT", ruleset.Mangle, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.TProxy, Port: 1, Mark: 1}}, "TPROXY"},
-		{"zone in mangle", ruleset.Mangle, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.Zone, Zone: 1}}, "CT"},
+		{"drop in nat", ruleset.NAT, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.ActionDrop}}, "does not drop"},
+		{"redirect in mangle", ruleset.Mangle, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: 1}}, "REDIRECT"},
+		{"redirect of no protocol", ruleset.NAT, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: 1}}, "REDIRECT"},
+		{"redirect in POSTROUTING", ruleset.NAT, ruleset.Postrouting, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: 1}}, "REDIRECT"},
+		{"DNAT to the other family", ruleset.NAT, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionDNAT, To: netip.MustParseAddrPort("[::1]:1")}}, "DNAT"},
+		{"DNAT to a port of no protocol", ruleset.NAT, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.ActionDNAT, To: netip.MustParseAddrPort("127.0.0.1:1")}}, "DNAT"},
+		{"TPROXY in OUTPUT", ruleset.Mangle, ruleset.Output, ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionTProxy, Port: 1, Mark: 1}}, "TPROXY"},
+		{"zone in mangle", ruleset.Mangle, ruleset.Output, ruleset.Rule{Target: ruleset.Target{Action: ruleset.ActionZone, Zone: 1}}, "CT"},
 		{"missing chain", ruleset.Mangle, ruleset.Output, jump("NONE"), "does not exist"},
 		{"loop", ruleset.Mangle, ruleset.Output, jump(ruleset.Output), "loop"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			rs := ruleset.Ruleset{IPv4: &ruleset.Program{Family: ruleset.IPv4, Chains: []ruleset.Chain{{
+			rs := ruleset.Ruleset{IPv4: &ruleset.FamilyRuleset{Family: ruleset.IPv4, Chains: []ruleset.Chain{{
 				Table: tt.table, Name: tt.chain,
-				Rules: []ruleset.Rule{{Proto: ruleset.UDP, Target: ruleset.Target{Action: ruleset.Accept}}, tt.rule},
+				Rules: []ruleset.Rule{{Proto: ruleset.UDP, Target: ruleset.Target{Action: ruleset.ActionAccept}}, tt.rule},
 			}}}}
 			direction := "out"
 			if tt.chain == ruleset.Prerouting {
@@ -109,7 +109,7 @@ func TestImpossiblePackets(t *testing.T) {
 		_, err := trace.Trace(ruleset.Ruleset{}, p)
 		assert.ErrorContains(t, err, want)
 	}
-	r, err := trace.Trace(ruleset.Ruleset{IPv6: &ruleset.Program{Family: ruleset.IPv6}},
+	r, err := trace.Trace(ruleset.Ruleset{IPv6: &ruleset.FamilyRuleset{Family: ruleset.IPv6}},
 		trace.Packet{Direction: trace.Out, Proto: ruleset.TCP, Dst: netip.MustParseAddrPort("[::ffff:10.0.0.1]:80")})
 	require.NoError(t, err)
 	assert.Equal(t, "ipv4 has no rules: passes", r.Reason, "a mapped address is IPv4 on the wire")

@@ -39,7 +39,7 @@ func genRule(t *rapid.T) ruleset.Rule {
 	}
 	r.Proto = rapid.SampledFrom([]ruleset.Proto{0, ruleset.TCP, ruleset.TCP, ruleset.UDP, 1}).Draw(t, "proto")
 	if sometimes("dports") {
-		r.DstPorts = ruleset.Ports(ruleset.PortRange{First: port.Draw(t, "first"), Last: port.Draw(t, "last")})
+		r.DstPorts = ruleset.MatchPorts(ruleset.PortRange{First: port.Draw(t, "first"), Last: port.Draw(t, "last")})
 	}
 	if sometimes("states") {
 		r.States = ruleset.States(rapid.IntRange(0, 63).Draw(t, "state bits"))
@@ -62,8 +62,8 @@ func genRule(t *rapid.T) ruleset.Rule {
 	return r
 }
 
-func genProgram(t *rapid.T, f ruleset.Family) *ruleset.Program {
-	p := &ruleset.Program{Family: f}
+func genProgram(t *rapid.T, f ruleset.Family) *ruleset.FamilyRuleset {
+	p := &ruleset.FamilyRuleset{Family: f}
 	names := []string{ruleset.Prerouting, ruleset.Input, ruleset.Forward, ruleset.Output, ruleset.Postrouting, "A", "B"}
 	for _, table := range ruleset.Tables {
 		for _, name := range names {
@@ -113,7 +113,7 @@ func checkResult(t fataler, rs ruleset.Ruleset, p trace.Packet, r trace.Result) 
 	require.NotEmpty(t, r.Reason)
 	for i, s := range r.Steps {
 		require.Equal(t, r.Path[i], s.String())
-		c := rs.Program(ruleset.FamilyOf(p.Dst.Addr())).Chain(s.Table, s.Chain)
+		c := rs.Family(ruleset.FamilyOf(p.Dst.Addr())).Chain(s.Table, s.Chain)
 		require.NotNil(t, c)
 		require.True(t, c.Rules[s.Position-1].Equal(s.Rule))
 	}

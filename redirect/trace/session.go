@@ -11,7 +11,7 @@ import (
 // session is one connection while it is traced.
 type session struct {
 	table     *table
-	program   *ruleset.Program
+	program   *ruleset.FamilyRuleset
 	first     Packet
 	listeners []Listener
 	listener  *Listener // who answers in the pod

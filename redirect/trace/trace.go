@@ -31,7 +31,7 @@ func Trace(rs ruleset.Ruleset, p Packet) (Result, error) {
 		return Result{}, err
 	}
 	family := ruleset.FamilyOf(p.Dst.Addr())
-	program := rs.Program(family)
+	program := rs.Family(family)
 	if program == nil {
 		return Result{
 			Verdict: Pass, Path: []string{}, Mark: p.Mark, family: family,
@@ -49,7 +49,7 @@ func Trace(rs ruleset.Ruleset, p Packet) (Result, error) {
 	return w.result(), nil
 }
 
-func newWalker(program *ruleset.Program, p Packet) *walker {
+func newWalker(program *ruleset.FamilyRuleset, p Packet) *walker {
 	return &walker{program: program, packet: p, src: p.Src, dst: p.Dst, dstKnown: true, mark: p.Mark}
 }
 
@@ -63,7 +63,7 @@ func (w *walker) walk() error {
 
 // walker is a packet on its way, and what was found so far.
 type walker struct {
-	program *ruleset.Program
+	program *ruleset.FamilyRuleset
 	packet  Packet
 
 	src, dst netip.AddrPort

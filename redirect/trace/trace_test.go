@@ -17,7 +17,7 @@ import (
 // prints it. "route MARK" adds policy routing.
 func program(tb testing.TB, f ruleset.Family, text string) ruleset.Ruleset {
 	tb.Helper()
-	p := &ruleset.Program{Family: f}
+	p := &ruleset.FamilyRuleset{Family: f}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if line == "" {

@@ -107,7 +107,7 @@ func (w *walker) chain(t ruleset.Table, name string, depth int) (flow, error) {
 		}
 		w.steps = append(w.steps, Step{w.hook, t, name, i + 1, *r})
 		end := w.act(r)
-		if r.Target.Action == ruleset.Jump {
+		if r.Target.Action == ruleset.ActionJump {
 			if w.program.Chain(t, r.Target.Chain) == nil {
 				return next, fail("its chain " + r.Target.Chain + " does not exist")
 			}
@@ -164,7 +164,7 @@ func (w *walker) matches(r *ruleset.Rule) (ok bool, reason string) {
 		return false, ""
 	case !w.dstKnown && !r.Dst.IsZero():
 		return false, "it asks for the destination, which is now an address of the interface"
-	case !knownType && r.SrcType != ruleset.AnyType, !srcKnown && !r.Src.IsZero():
+	case !knownType && r.SrcType != ruleset.AddrTypeAny, !srcKnown && !r.Src.IsZero():
 		return false, "it asks for the source, which the packet does not tell"
 	}
 	return true, ""
@@ -185,21 +185,21 @@ func (w *walker) state() ruleset.States {
 // act does what the rule's target does, except for jumps.
 func (w *walker) act(r *ruleset.Rule) flow {
 	switch t := r.Target; t.Action {
-	case ruleset.Accept:
+	case ruleset.ActionAccept:
 		w.pass()
 		return accept
-	case ruleset.Return:
+	case ruleset.ActionReturn:
 		w.pass()
 		return back
-	case ruleset.Drop:
+	case ruleset.ActionDrop:
 		w.dropped = w.why() + ": dropped"
 		return accept
-	case ruleset.Redirect:
+	case ruleset.ActionRedirect:
 		w.nat = &decision{netip.AddrPortFrom(netip.Addr{}, t.Port), w.why()}
 		w.redirect(t.Port)
 		w.conn.sendTo(w.dst, w.dstKnown)
 		return accept
-	case ruleset.DNAT:
+	case ruleset.ActionDNAT:
 		to := netip.AddrPortFrom(t.To.Addr(), t.To.Port())
 		if to.Port() == 0 {
 			to = netip.AddrPortFrom(to.Addr(), w.dst.Port())
@@ -208,7 +208,7 @@ func (w *walker) act(r *ruleset.Rule) flow {
 		w.dst, w.dstKnown = to, true
 		w.conn.sendTo(w.dst, true)
 		return accept
-	case ruleset.TProxy:
+	case ruleset.ActionTProxy:
 		port := t.Port
 		if port == 0 {
 			port = w.dst.Port()
@@ -216,21 +216,21 @@ func (w *walker) act(r *ruleset.Rule) flow {
 		w.tproxy = &decision{netip.AddrPortFrom(netip.Addr{}, port), w.why()}
 		w.mark = t.Mark
 		return accept
-	case ruleset.SetMark:
+	case ruleset.ActionSetMark:
 		w.mark = t.Mark
-	case ruleset.SaveMark:
+	case ruleset.ActionSaveMark:
 		if w.tracked {
 			w.conn.mark = w.mark
 		}
-	case ruleset.RestoreMark:
+	case ruleset.ActionRestoreMark:
 		if w.tracked {
 			w.mark = w.conn.mark
 		}
-	case ruleset.SetConnMark:
+	case ruleset.ActionSetConnMark:
 		if w.tracked {
 			w.conn.mark = w.conn.mark&^t.Mask ^ t.Mark
 		}
-	case ruleset.Zone:
+	case ruleset.ActionZone:
 		// A packet that has a connection or a template keeps it.
 		if !w.tracked && !w.template && !w.invalid && w.connState != ruleset.StateUntracked {
 			w.template, w.zone = true, t.Zone

@@ -136,7 +136,7 @@ func wanted(r trace.Result) string {
 	case n == 1 || r.Verdict != trace.Redirect:
 		return r.Path[n-1]
 	default:
-		at := slices.IndexFunc(r.Steps, func(s trace.Step) bool { return s.Rule.Target.Action == ruleset.Redirect })
+		at := slices.IndexFunc(r.Steps, func(s trace.Step) bool { return s.Rule.Target.Action == ruleset.ActionRedirect })
 		if at < 1 {
 			return r.Path[n-1]
 		}

@@ -96,7 +96,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 func load(t *testing.T, ns *netnsexec.NetNS, rs ruleset.Ruleset) {
 	t.Helper()
 	for f, tool := range map[ruleset.Family]string{ruleset.IPv4: "iptables-nft-restore", ruleset.IPv6: "ip6tables-nft-restore"} {
-		if p := rs.Program(f); p != nil {
+		if p := rs.Family(f); p != nil {
 			cmd := exec.Command(tool, "--noflush")
 			cmd.Stdin = bytes.NewBufferString(p.String())
 			var said bytes.Buffer

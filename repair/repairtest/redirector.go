@@ -65,7 +65,7 @@ func (r *Redirector) Check(_ context.Context, pod *corev1.Pod) ([]ruleset.Differ
 		return nil, r.err
 	}
 	return []ruleset.Difference{{
-		Kind: ruleset.Missing, Family: ruleset.IPv4, Table: "nat", Chain: ruleset.Output, Position: 1, Rule: cmp.Or(r.Rule, "-j MESH_OUTPUT"),
+		Kind: ruleset.KindMissing, Family: ruleset.IPv4, Table: "nat", Chain: ruleset.Output, Position: 1, Rule: cmp.Or(r.Rule, "-j MESH_OUTPUT"),
 	}}, nil
 }
 

@@ -75,7 +75,7 @@ func Unselected(x explain.Explanation) string {
 func mermaid(rs ruleset.Ruleset, r *trace.Result) string {
 	var b strings.Builder
 	for _, f := range ruleset.Families {
-		if rs.Program(f) == nil {
+		if rs.Family(f) == nil {
 			continue
 		}
 		chart := trace.Mermaid(rs, f, r)

@@ -155,7 +155,7 @@ func (t *Trace) Print(s Streams, x explain.Explanation) error {
 		}{r, x.Configuration})
 	case "mermaid":
 		var rs ruleset.Ruleset
-		if program := x.Plan.Ruleset.Program(ruleset.FamilyOf(p.Dst.Addr())); program != nil {
+		if program := x.Plan.Ruleset.Family(ruleset.FamilyOf(p.Dst.Addr())); program != nil {
 			rs.Set(program)
 		}
 		Configuration(s.Err, "", x.Configuration)

@@ -26,7 +26,7 @@ func LayOut(rs ruleset.Ruleset, l ruleset.Layout) ([]*Table, error) {
 			c := &t.Chains[i]
 			c.Name = name(c.Chain)
 			for j := range c.Rules {
-				if to := &c.Rules[j].Target; to.Action == ruleset.Jump {
+				if to := &c.Rules[j].Target; to.Action == ruleset.ActionJump {
 					to.Chain = name(to.Chain[len(of.String()+"/"):])
 				}
 			}

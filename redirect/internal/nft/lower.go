@@ -95,7 +95,7 @@ func Lower(rs ruleset.Ruleset) *Table {
 func chainNames(rs ruleset.Ruleset, t ruleset.Table) []string {
 	var base, ours []string
 	for _, f := range ruleset.Families {
-		for _, c := range chainsOf(rs.Program(f), t) {
+		for _, c := range chainsOf(rs.Family(f), t) {
 			names := &ours
 			if chains.IsBuiltin(c.Name) {
 				names = &base
@@ -108,7 +108,7 @@ func chainNames(rs ruleset.Ruleset, t ruleset.Table) []string {
 	return append(base, ours...)
 }
 
-func chainsOf(p *ruleset.Program, t ruleset.Table) (chains []ruleset.Chain) {
+func chainsOf(p *ruleset.FamilyRuleset, t ruleset.Table) (chains []ruleset.Chain) {
 	if p != nil {
 		for _, c := range p.Chains {
 			if c.Table == t {
@@ -137,7 +137,7 @@ func hook(t ruleset.Table, chain string) (typ, hook string, priority int32) {
 var priorities = map[ruleset.Table]int32{ruleset.Raw: -300, ruleset.Mangle: -150, ruleset.NAT: 100}
 
 // lowerRules lowers one chain of one family and joins neighbouring rules.
-func lowerRules(p *ruleset.Program, t ruleset.Table, chain string) []Rule {
+func lowerRules(p *ruleset.FamilyRuleset, t ruleset.Table, chain string) []Rule {
 	var c *ruleset.Chain
 	if p != nil {
 		c = p.Chain(t, chain)
@@ -152,9 +152,9 @@ func lowerRules(p *ruleset.Program, t ruleset.Table, chain string) []Rule {
 			continue
 		}
 		switch r.Target.Action {
-		case ruleset.Jump:
+		case ruleset.ActionJump:
 			r.Target.Chain = t.String() + "/" + r.Target.Chain
-		case ruleset.Log:
+		case ruleset.ActionLog:
 			r.Target.Prefix = plain(r.Target.Prefix)
 		}
 		if n := len(rules); n > 0 && rules[n-1].join(&r) {
@@ -165,9 +165,9 @@ func lowerRules(p *ruleset.Program, t ruleset.Table, chain string) []Rule {
 	// iptables' TPROXY drops a packet if nothing listens. In nftables the packet
 	// goes on to the next rule, so that is one that drops it.
 	for i := len(rules) - 1; i >= 0; i-- {
-		if rules[i].Target.Action == ruleset.TProxy {
+		if rules[i].Target.Action == ruleset.ActionTProxy {
 			lost := rules[i]
-			lost.Target, lost.Comment = ruleset.Target{Action: ruleset.Drop}, "the proxy does not listen"
+			lost.Target, lost.Comment = ruleset.Target{Action: ruleset.ActionDrop}, "the proxy does not listen"
 			rules = slices.Insert(rules, i+1, lost)
 		}
 	}
@@ -232,7 +232,7 @@ func (r *Rule) join(o *Rule) bool {
 // final reports whether a packet leaves the chain by the action.
 func final(a ruleset.Action) bool {
 	switch a {
-	case ruleset.Accept, ruleset.Drop, ruleset.Return, ruleset.Redirect, ruleset.DNAT, ruleset.TProxy:
+	case ruleset.ActionAccept, ruleset.ActionDrop, ruleset.ActionReturn, ruleset.ActionRedirect, ruleset.ActionDNAT, ruleset.ActionTProxy:
 		return true
 	}
 	return false
@@ -295,13 +295,13 @@ func normalRanges(ranges []ruleset.PortRange) []ruleset.PortRange {
 
 // common reports whether an IPv4 and an IPv6 rule can be one rule for both.
 func (r *Rule) common(o *Rule) bool {
-	return len(r.Srcs)+len(r.Dsts)+len(o.Srcs)+len(o.Dsts) == 0 && r.Target.Action != ruleset.DNAT &&
+	return len(r.Srcs)+len(r.Dsts)+len(o.Srcs)+len(o.Dsts) == 0 && r.Target.Action != ruleset.ActionDNAT &&
 		r.Rule.Equal(o.Rule) && slices.Equal(r.SrcRanges, o.SrcRanges) && slices.Equal(r.DstRanges, o.DstRanges)
 }
 
 // key is the same for rules that are common, and "" for a rule of one family only.
 func (r *Rule) key() string {
-	if len(r.Srcs)+len(r.Dsts) > 0 || r.Target.Action == ruleset.DNAT {
+	if len(r.Srcs)+len(r.Dsts) > 0 || r.Target.Action == ruleset.ActionDNAT {
 		return ""
 	}
 	rule := r.Rule // whose ports are in the ranges
@@ -331,7 +331,7 @@ func mergeFamilies(a, b []Rule) []Rule {
 }
 
 // nameSets makes a set of each list with several elements. Equal lists share one.
-func (t *Table) nameSets(owner ruleset.Owner) {
+func (t *Table) nameSets(owner ruleset.Ownership) {
 	names := setNames{byContent: map[string]string{}, taken: map[string]bool{}, last: map[string]int{}}
 	for i := range t.Chains {
 		c := &t.Chains[i]
@@ -396,7 +396,7 @@ const defaultTable = "mesh"
 
 // TableName returns the name of the owner's nftables table: the prefix in lower case without its
 // final underscore, "istio" for "ISTIO_". A name that is a keyword of nft keeps the underscore.
-func TableName(o ruleset.Owner) string {
+func TableName(o ruleset.Ownership) string {
 	name := strings.ToLower(strings.TrimRight(o.Prefix, "_"))
 	switch {
 	case name == "":

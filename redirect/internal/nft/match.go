@@ -205,11 +205,11 @@ func (r *ruleParser) bound(kind ruleset.OwnerKind) error {
 
 func (r *ruleParser) addrType(to *ruleset.AddrType) error {
 	not, values, err := r.values()
-	if err != nil || !slices.Equal(values, []string{"local"}) || *to != ruleset.AnyType {
+	if err != nil || !slices.Equal(values, []string{"local"}) || *to != ruleset.AddrTypeAny {
 		return errors.Join(err, errUnknown)
 	}
-	if *to = ruleset.Local; not {
-		*to = ruleset.NotLocal
+	if *to = ruleset.AddrTypeLocal; not {
+		*to = ruleset.AddrTypeNotLocal
 	}
 	return nil
 }

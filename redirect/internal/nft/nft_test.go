@@ -60,12 +60,12 @@ func TestNFTGolden(t *testing.T) {
 func TestNFTEmpty(t *testing.T) {
 	assert.Empty(t, nft.Text(ruleset.Ruleset{}))
 	rs := redirect.Default().MustRuleset()
-	rs.IPv4, rs.IPv6 = rs.IPv4.Empty(), nil
+	rs.IPv4, rs.IPv6 = rs.IPv4.Cleared(), nil
 	assert.Equal(t, "table inet mesh {}\ndelete table inet mesh\n", nft.Text(rs))
-	assert.Equal(t, "istio", nft.TableName(ruleset.Owner{Prefix: "ISTIO_"}))
-	assert.Equal(t, "proxy_init", nft.TableName(ruleset.Owner{Prefix: "PROXY_INIT_"}))
-	assert.Equal(t, "redirect_", nft.TableName(ruleset.Owner{Prefix: "REDIRECT_"}))
-	assert.Equal(t, "mesh", nft.TableName(ruleset.Owner{}))
+	assert.Equal(t, "istio", nft.TableName(ruleset.Ownership{Prefix: "ISTIO_"}))
+	assert.Equal(t, "proxy_init", nft.TableName(ruleset.Ownership{Prefix: "PROXY_INIT_"}))
+	assert.Equal(t, "redirect_", nft.TableName(ruleset.Ownership{Prefix: "REDIRECT_"}))
+	assert.Equal(t, "mesh", nft.TableName(ruleset.Ownership{}))
 }
 
 // TestNFTComment: nft takes one line without quotes, of 127 bytes at most.
@@ -99,7 +99,7 @@ func walk(rules []nft.Rule, f ruleset.Family, p packet) (met []ruleset.Target) {
 			continue
 		}
 		met = append(met, r.Target)
-		if r.Target.Action == ruleset.Return {
+		if r.Target.Action == ruleset.ActionReturn {
 			break
 		}
 	}
@@ -117,7 +117,7 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 		}
 		return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, byte(rnd.IntN(4))}), []int{0, 8, 15, 16}[rnd.IntN(4)]).Masked()
 	}
-	targets := []ruleset.Target{{Action: ruleset.Return}, {Action: ruleset.Return}, {Action: ruleset.SetMark, Mark: 1}, {Action: ruleset.Jump, Chain: "X"}}
+	targets := []ruleset.Target{{Action: ruleset.ActionReturn}, {Action: ruleset.ActionReturn}, {Action: ruleset.ActionSetMark, Mark: 1}, {Action: ruleset.ActionJump, Chain: "X"}}
 	for range 20000 {
 		var rs ruleset.Ruleset
 		for _, f := range ruleset.Families {
@@ -129,7 +129,7 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 				}
 				r := ruleset.Rule{Proto: ruleset.TCP, Target: target}
 				if pick(2) {
-					if r.Dst = ruleset.Prefix(prefix(f)); pick(4) {
+					if r.Dst = ruleset.MatchPrefix(prefix(f)); pick(4) {
 						r.Dst = ruleset.PrefixMatch{Prefix: prefix(f), Not: true}
 					}
 				}
@@ -144,24 +144,24 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 				}
 				rules = append(rules, r)
 			}
-			rs.Set(&ruleset.Program{Family: f, Chains: []ruleset.Chain{{Table: ruleset.NAT, Name: "C", Rules: rules}}})
+			rs.Set(&ruleset.FamilyRuleset{Family: f, Chains: []ruleset.Chain{{Table: ruleset.NAT, Name: "C", Rules: rules}}})
 		}
 		view := nft.Lower(rs).Chains[0].Rules
 		for _, f := range ruleset.Families {
 			for range 8 {
 				p := packet{dst: prefix(f).Addr(), port: uint16(rnd.IntN(7))}
 				var want []ruleset.Target
-				for _, r := range rs.Program(f).Chains[0].Rules {
+				for _, r := range rs.Family(f).Chains[0].Rules {
 					if !r.Dst.Matches(p.dst) || !r.DstPorts.Matches(p.port) {
 						continue
 					}
 					want = append(want, r.Target)
-					if r.Target.Action == ruleset.Return {
+					if r.Target.Action == ruleset.ActionReturn {
 						break
 					}
 				}
 				for i := range want {
-					if want[i].Action == ruleset.Jump {
+					if want[i].Action == ruleset.ActionJump {
 						want[i].Chain = "nat/" + want[i].Chain
 					}
 				}

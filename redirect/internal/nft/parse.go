@@ -273,7 +273,7 @@ func listed(words []Word) (elements []string) {
 
 func (p *tableParser) chain(table, name string) error {
 	c := ruleset.LiveChain{Table: table, Name: name}
-	policy := ruleset.Accept.String()
+	policy := ruleset.ActionAccept.String()
 	var rules [][]Word
 	err := p.block(true, func(words []Word, _ bool) (err error) {
 		switch {

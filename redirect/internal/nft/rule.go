@@ -54,13 +54,13 @@ func foreignTarget(words []Word) ruleset.Target {
 		if w.quoted {
 			continue
 		}
-		for _, a := range []ruleset.Action{ruleset.Accept, ruleset.Drop, ruleset.Return, ruleset.Redirect, ruleset.DNAT, ruleset.TProxy} {
+		for _, a := range []ruleset.Action{ruleset.ActionAccept, ruleset.ActionDrop, ruleset.ActionReturn, ruleset.ActionRedirect, ruleset.ActionDNAT, ruleset.ActionTProxy} {
 			if w.text == a.String() { // the first: a transparent proxy is followed by accept
 				return ruleset.Target{Action: a}
 			}
 		}
 		if (w.text == "jump" || w.text == "goto") && i+1 < len(words) {
-			return ruleset.Target{Action: ruleset.Jump, Chain: words[i+1].text}
+			return ruleset.Target{Action: ruleset.ActionJump, Chain: words[i+1].text}
 		}
 	}
 	return ruleset.Target{}
@@ -152,20 +152,22 @@ var parts = []struct {
 	{"oifname", func(r *ruleParser) error { return r.iface(&r.outs, false) }},
 	{"iif", func(r *ruleParser) error { return r.iface(&r.ins, true) }},
 	{"oif", func(r *ruleParser) error { return r.iface(&r.outs, true) }},
-	{"meta skuid", func(r *ruleParser) error { return r.owner(ruleset.UID) }},
-	{"meta skgid", func(r *ruleParser) error { return r.owner(ruleset.GID) }},
-	{"skuid", func(r *ruleParser) error { return r.owner(ruleset.UID) }},
-	{"skgid", func(r *ruleParser) error { return r.owner(ruleset.GID) }},
+	{"meta skuid", func(r *ruleParser) error { return r.owner(ruleset.OwnerUID) }},
+	{"meta skgid", func(r *ruleParser) error { return r.owner(ruleset.OwnerGID) }},
+	{"skuid", func(r *ruleParser) error { return r.owner(ruleset.OwnerUID) }},
+	{"skgid", func(r *ruleParser) error { return r.owner(ruleset.OwnerGID) }},
 	{"fib saddr type", func(r *ruleParser) error { return r.addrType(&r.base.SrcType) }},
 	{"fib daddr type", func(r *ruleParser) error { return r.addrType(&r.base.DstType) }},
 	{"counter", (*ruleParser).counter},
 	{"comment", func(r *ruleParser) error { r.base.Comment = r.next().text; return nil }},
 	{"log", (*ruleParser).log},
-	{"accept", func(r *ruleParser) error { return r.end(ruleset.Target{Action: ruleset.Accept}) }},
-	{"drop", func(r *ruleParser) error { return r.end(ruleset.Target{Action: ruleset.Drop}) }},
-	{"return", func(r *ruleParser) error { return r.end(ruleset.Target{Action: ruleset.Return}) }},
+	{"accept", func(r *ruleParser) error { return r.end(ruleset.Target{Action: ruleset.ActionAccept}) }},
+	{"drop", func(r *ruleParser) error { return r.end(ruleset.Target{Action: ruleset.ActionDrop}) }},
+	{"return", func(r *ruleParser) error { return r.end(ruleset.Target{Action: ruleset.ActionReturn}) }},
 	{"continue", func(r *ruleParser) error { return r.end(ruleset.Target{}) }},
-	{"jump", func(r *ruleParser) error { return r.end(ruleset.Target{Action: ruleset.Jump, Chain: r.next().text}) }},
+	{"jump", func(r *ruleParser) error {
+		return r.end(ruleset.Target{Action: ruleset.ActionJump, Chain: r.next().text})
+	}},
 	{"redirect to", (*ruleParser).redirect},
 	{"dnat", (*ruleParser).dnat},
 	{"tproxy", (*ruleParser).tproxy},
@@ -237,13 +239,13 @@ func (r *ruleParser) rules() ([]ruleset.Rule, error) {
 	switch {
 	case len(r.does) == 0:
 		r.does = []ruleset.Target{{}}
-	case !r.final && slices.ContainsFunc(r.does, func(t ruleset.Target) bool { return t.Action == ruleset.TProxy }):
+	case !r.final && slices.ContainsFunc(r.does, func(t ruleset.Target) bool { return t.Action == ruleset.ActionTProxy }):
 		return nil, errors.New("a transparent proxy without accept")
 	}
 	if len(r.does) > 1 {
 		for _, t := range r.does {
-			setsMark := t.Action == ruleset.SetMark || t.Action == ruleset.RestoreMark
-			setsConn := t.Action == ruleset.SaveMark || t.Action == ruleset.SetConnMark
+			setsMark := t.Action == ruleset.ActionSetMark || t.Action == ruleset.ActionRestoreMark
+			setsConn := t.Action == ruleset.ActionSaveMark || t.Action == ruleset.ActionSetConnMark
 			if setsMark && !r.base.Mark.IsZero() || setsConn && !r.base.ConnMark.IsZero() {
 				return nil, errors.New("it acts again after it has changed the mark that it matches")
 			}

@@ -20,7 +20,7 @@ func (r *ruleParser) do(t ruleset.Target) error {
 // end adds how a rule ends. The mark that a rule sets beside the proxy that it hands to is that of the same target.
 func (r *ruleParser) end(t ruleset.Target) error {
 	r.final = true
-	proxy := slices.IndexFunc(r.does, func(t ruleset.Target) bool { return t.Action == ruleset.TProxy })
+	proxy := slices.IndexFunc(r.does, func(t ruleset.Target) bool { return t.Action == ruleset.ActionTProxy })
 	if proxy < 0 {
 		return r.do(t)
 	}
@@ -28,13 +28,13 @@ func (r *ruleParser) end(t ruleset.Target) error {
 	for i, other := range r.does {
 		switch {
 		case i == proxy:
-		case other.Action == ruleset.SetMark:
+		case other.Action == ruleset.ActionSetMark:
 			target.Mark = other.Mark
 		default:
 			return errUnknown
 		}
 	}
-	if t.Action != ruleset.Accept || len(r.does) != 2 {
+	if t.Action != ruleset.ActionAccept || len(r.does) != 2 {
 		return errors.New("a transparent proxy without a mark, or without accept")
 	}
 	r.does = []ruleset.Target{target}
@@ -51,20 +51,20 @@ func (r *ruleParser) number() (uint32, error) {
 
 func (r *ruleParser) setMark() error {
 	if r.take("ct", "mark") {
-		return r.do(ruleset.Target{Action: ruleset.RestoreMark})
+		return r.do(ruleset.Target{Action: ruleset.ActionRestoreMark})
 	}
 	n, err := r.number()
-	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.SetMark, Mark: n}))
+	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.ActionSetMark, Mark: n}))
 }
 
 // setConnMark reads a number, the packet's mark, or "ct mark and MASK xor VALUE", which nft also prints with "or".
 func (r *ruleParser) setConnMark() error {
 	if r.take("meta", "mark") || r.take("mark") {
-		return r.do(ruleset.Target{Action: ruleset.SaveMark})
+		return r.do(ruleset.Target{Action: ruleset.ActionSaveMark})
 	}
 	if !r.take("ct", "mark") {
 		n, err := r.number()
-		return errors.Join(err, r.do(ruleset.Target{Action: ruleset.SetConnMark, Mark: n, Mask: ruleset.FullMask}))
+		return errors.Join(err, r.do(ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: n, Mask: ruleset.FullMask}))
 	}
 	if !r.take("and") && !r.take("&") {
 		return errUnknown
@@ -81,16 +81,16 @@ func (r *ruleParser) setConnMark() error {
 	if or {
 		keep &^= value
 	}
-	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.SetConnMark, Mark: value, Mask: ^keep}))
+	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: value, Mask: ^keep}))
 }
 
 func (r *ruleParser) setZone() error {
 	n, err := strconv.ParseUint(r.next().text, 10, 16)
-	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.Zone, Zone: uint16(n)}))
+	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.ActionZone, Zone: uint16(n)}))
 }
 
 func (r *ruleParser) log() error {
-	t := ruleset.Target{Action: ruleset.Log, Level: 4}
+	t := ruleset.Target{Action: ruleset.ActionLog, Level: 4}
 	if r.take("prefix") {
 		t.Prefix = r.next().text
 	}
@@ -116,7 +116,7 @@ func (r *ruleParser) port() (uint16, error) {
 
 func (r *ruleParser) redirect() error {
 	port, err := r.port()
-	return errors.Join(err, r.end(ruleset.Target{Action: ruleset.Redirect, Port: port}))
+	return errors.Join(err, r.end(ruleset.Target{Action: ruleset.ActionRedirect, Port: port}))
 }
 
 func (r *ruleParser) dnat() error {
@@ -133,7 +133,7 @@ func (r *ruleParser) dnat() error {
 		}
 		to = netip.AddrPortFrom(a, 0)
 	}
-	return errors.Join(r.only(ruleset.FamilyOf(to.Addr())), r.end(ruleset.Target{Action: ruleset.DNAT, To: to}))
+	return errors.Join(r.only(ruleset.FamilyOf(to.Addr())), r.end(ruleset.Target{Action: ruleset.ActionDNAT, To: to}))
 }
 
 func (r *ruleParser) tproxy() (err error) {
@@ -147,5 +147,5 @@ func (r *ruleParser) tproxy() (err error) {
 		return errUnknown
 	}
 	port, err2 := r.port()
-	return errors.Join(err, err2, r.do(ruleset.Target{Action: ruleset.TProxy, Port: port}))
+	return errors.Join(err, err2, r.do(ruleset.Target{Action: ruleset.ActionTProxy, Port: port}))
 }

@@ -33,7 +33,7 @@ func Text(rs ruleset.Ruleset) string {
 		b.WriteString("}\n")
 	}
 	for _, f := range ruleset.Families {
-		if p := rs.Program(f); p != nil {
+		if p := rs.Family(f); p != nil {
 			for _, l := range p.IPCommands() {
 				b.WriteString("# " + l + "\n")
 			}
@@ -181,7 +181,7 @@ func (r *Rule) Text() string {
 			continue
 		}
 		key := "meta skuid"
-		if o.Kind == ruleset.GID {
+		if o.Kind == ruleset.OwnerGID {
 			key = "meta skgid"
 		}
 		ids := strconv.FormatUint(uint64(o.First), 10)
@@ -239,8 +239,8 @@ func (w *words) iface(key string, m ruleset.InterfaceMatch) {
 }
 
 func (w *words) addrType(key string, t ruleset.AddrType) {
-	if t != ruleset.AnyType {
-		w.add(key, negated(t == ruleset.NotLocal)+"local")
+	if t != ruleset.AddrTypeAny {
+		w.add(key, negated(t == ruleset.AddrTypeNotLocal)+"local")
 	}
 }
 
@@ -265,39 +265,39 @@ func hex(v uint32) string { return "0x" + strconv.FormatUint(uint64(v), 16) }
 func (w *words) target(r *Rule, ip string) {
 	t := r.Target
 	switch t.Action {
-	case ruleset.NoAction, ruleset.Accept, ruleset.Drop, ruleset.Return:
+	case ruleset.ActionNone, ruleset.ActionAccept, ruleset.ActionDrop, ruleset.ActionReturn:
 		w.add(verdicts[t.Action])
-	case ruleset.Jump:
+	case ruleset.ActionJump:
 		w.add("jump", t.Chain)
-	case ruleset.Redirect:
+	case ruleset.ActionRedirect:
 		w.add("redirect to", ":"+strconv.Itoa(int(t.Port)))
-	case ruleset.DNAT:
+	case ruleset.ActionDNAT:
 		to := t.To.String()
 		if t.To.Port() == 0 {
 			to = t.To.Addr().String()
 		}
 		w.add("dnat", ip, "to", to)
-	case ruleset.TProxy:
+	case ruleset.ActionTProxy:
 		w.add("tproxy")
 		if r.Family != 0 {
 			w.add(ip)
 		}
 		w.add("to", ":"+strconv.Itoa(int(t.Port)), "meta mark set", hex(t.Mark), "accept")
-	case ruleset.SetMark:
+	case ruleset.ActionSetMark:
 		w.add("meta mark set", hex(t.Mark))
-	case ruleset.SaveMark:
+	case ruleset.ActionSaveMark:
 		w.add("ct mark set meta mark")
-	case ruleset.RestoreMark:
+	case ruleset.ActionRestoreMark:
 		w.add("meta mark set ct mark")
-	case ruleset.Zone:
+	case ruleset.ActionZone:
 		w.add("ct zone set", strconv.Itoa(int(t.Zone)))
-	case ruleset.SetConnMark:
+	case ruleset.ActionSetConnMark:
 		if t.Mask == ruleset.FullMask {
 			w.add("ct mark set", hex(t.Mark))
 			return
 		}
 		w.add("ct mark set ct mark and", hex(^t.Mask), "xor", hex(t.Mark))
-	case ruleset.Log:
+	case ruleset.ActionLog:
 		w.add("log")
 		if t.Prefix != "" {
 			w.add("prefix", `"`+t.Prefix+`"`)
@@ -307,7 +307,7 @@ func (w *words) target(r *Rule, ip string) {
 }
 
 var verdicts = map[ruleset.Action]string{
-	ruleset.NoAction: "continue", ruleset.Accept: "accept", ruleset.Drop: "drop", ruleset.Return: "return",
+	ruleset.ActionNone: "continue", ruleset.ActionAccept: "accept", ruleset.ActionDrop: "drop", ruleset.ActionReturn: "return",
 }
 
 // nftLevels are nft's names of syslog's levels.
