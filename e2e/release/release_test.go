@@ -113,14 +113,12 @@ func published() error {
 			return err
 		}
 		lowest := "go" + regexp.MustCompile(`(?m)^go (\S+)$`).FindStringSubmatch(string(text))[1]
-		cmd := exec.Command("go", "env", "GOROOT")
-		cmd.Env = append(os.Environ(), "GOTOOLCHAIN="+lowest)
-		goroot, err := cmd.Output()
+		goroot, err := gorootOf(lowest)
 		if err != nil {
 			fmt.Printf("release: %s cannot be downloaded: %s takes module %s in its stead\n", lowest, runtime.Version(), path)
-			goroot = []byte(runtime.GOROOT())
+			goroot, err = gorootOf("local")
 		}
-		if err := os.Symlink(strings.TrimSpace(string(goroot)), filepath.Join(goroots, filepath.Base(path))); err != nil {
+		if err := errors.Join(err, os.Symlink(goroot, filepath.Join(goroots, filepath.Base(path)))); err != nil {
 			return err
 		}
 		if err := run(filepath.Join(proctest.Root(), module), []string{"GOWORK=off"}, "go", "mod", "download"); err != nil {
@@ -128,6 +126,14 @@ func published() error {
 		}
 	}
 	return nil
+}
+
+// gorootOf downloads a Go, if it is not there, and returns its directory.
+func gorootOf(toolchain string) (string, error) {
+	cmd := exec.Command("go", "env", "GOROOT")
+	cmd.Env = append(os.Environ(), "GOTOOLCHAIN="+toolchain)
+	out, err := cmd.Output()
+	return strings.TrimSpace(string(out)), err
 }
 
 // release is a test's.
