@@ -227,7 +227,7 @@ on("a link of the documentation opens its example", async (page) => {
   assert.match(await page.locator("#edit-pod").innerText(), /excludeOutboundPorts: "3306"/);
   await page.click("#tab-settings");
   assert.match(await page.locator("#out-settings tr.given", { hasText: "excludeOutboundPorts" }).innerText(), /3306/);
-}, { fragment: /^\[try \S+excludeOutboundPorts\]: [^#]+(#\S+)$/m.exec(documentation)[1] });
+}, { fragment: /^\[\S+excludeOutboundPorts\]: [^#]+(#\S+)$/m.exec(documentation)[1] });
 
 on("a link that cannot be read says so", async (page) => {
   assert.match((await verdict(page)).join(), /error[^]*The link cannot be read/);
