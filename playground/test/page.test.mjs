@@ -36,7 +36,7 @@ on("says why and what to do, in plain words", async (page) => {
   for (const [example, kind, said] of [
     ["A pod that no mesh knows of", /outside/, [/is not captured/, /no mesh has put its proxy into it/, /istio-injection=enabled/, /linkerd\.io\/inject/]],
     ["Settings that are wrong", /refused/, [/does not start/, /excludeInboundPorts="22,x"/, /10\.0\.0\.0\/33/]],
-    ["IPv6 gets past the mesh", /leaky/, [/but not all of them/, /ipv6 bypasses the mesh/, /uncaptured_family: drop/]],
+    ["IPv6 gets past the mesh", /leaky/, [/but not all of them/, /ipv6 bypasses the mesh/, /uncapturedFamily: drop/]],
     ["On the host's network", /outside/, [/uses the network of its node/, /hostNetwork: false/, /host-network/]],
     ["An init container sets the rules", /outside/, [/"istio-init" sets the rules itself/, /pilot\.cni\.enabled=true/]],
     ["Istio ambient", /captured/, [/Istio \(ambient\)/]],
