@@ -163,8 +163,9 @@ func (m *Message) Errno() error {
 	case len(m.Body) < 4:
 		return unix.EBADMSG
 	}
-	if code := int32(binary.NativeEndian.Uint32(m.Body)); code < 0 { //nolint:gosec // two's complement
-		return unix.Errno(-code)
+	code := int32(binary.NativeEndian.Uint32(m.Body))      //nolint:gosec // two's complement
+	if code < 0 || code > 0 && m.Typ == unix.NLMSG_ERROR { // at the end of a list it may be a length
+		return unix.Errno(max(code, -code))
 	}
 	return nil
 }
