@@ -98,17 +98,14 @@ func (a *Agent) remembers(c Config) {
 	a.taken = a.taken && c.OwnFile == OwnFileAuto
 }
 
-// goneWhileAway decides what to make of an entry that was there when an agent last looked, and that this one does not find: a file of
-// our own is taken if the node has booted since, or if it is not the first time.
+// goneWhileAway decides what to make of an entry that was there when an agent last looked, and that this one does not find before it has
+// seen the node in order once: a file of our own is taken if the node has booted since, or if it is not the first time.
 func (a *Agent) goneWhileAway(c Config, seen observed, plan Plan) {
-	if a.weighed {
+	i := slices.IndexFunc(plan.Actions, Action.conf)
+	if a.weighed || i < 0 || plan.Target == "" || a.past.File == "" || a.taken || plan.Actions[i].Cause != CauseFirstInstall {
 		return
 	}
 	a.weighed = true
-	i := slices.IndexFunc(plan.Actions, Action.conf)
-	if i < 0 || plan.Target == "" || a.past.File == "" || a.taken || plan.Actions[i].Cause != CauseFirstInstall {
-		return
-	}
 	a.past.Losses++
 	switch {
 	case a.rebooted:

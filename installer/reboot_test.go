@@ -3,10 +3,13 @@
 package installer
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -139,6 +142,58 @@ func TestReboots(t *testing.T) {
 			for _, path := range append(n.historyPaths(), diskfile.ReservePaths(n.CNIConfDir)...) {
 				assert.NoFileExists(t, path)
 			}
+		})
+	}
+}
+
+// hookLog calls a function with each record's action, which is empty for what is no action.
+type hookLog struct {
+	slog.Handler
+	action func(string)
+}
+
+func (h hookLog) Handle(ctx context.Context, r slog.Record) error {
+	var action string
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "action" {
+			action = a.Value.String()
+		}
+		return true
+	})
+	h.action(action)
+	return h.Handler.Handle(ctx, r)
+}
+
+// The entry is lost to the boot whenever the network writes before the agent has seen the node in order.
+func TestRewrittenBetweenTheFirstLooks(t *testing.T) {
+	const file, own = "10-calico.conflist", "00-meshcni.conflist"
+	for name, absent := range map[string]bool{"between two looks": false, "where it was away at the first": true} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, map[string]string{file: calicoList})
+			n.OwnFile = OwnFileAuto
+			first, stop := n.agent(onEvents)
+			within(t, patience, "ready", ready(first))
+			stop()
+			n.reboot()
+			if absent {
+				require.NoError(t, os.Remove(n.conf(file)))
+			}
+			var once sync.Once
+			rewrite := func() { once.Do(func() { n.put(n.conf(file), calicoList) }) }
+			a, _ := n.agent(func(o *Options) {
+				onEvents(o)
+				o.Log = slog.New(hookLog{o.Log.Handler(), func(action string) {
+					if action == "kubeconfig" && !absent {
+						rewrite()
+					}
+				}})
+			})
+			if absent {
+				within(t, patience, "no network", func() bool { return a.Ready() != nil && strings.Contains(a.Ready().Error(), string(CodeNoNetwork)) })
+				rewrite()
+			}
+			within(t, patience, "a list of the agent's own", func() bool { return a.Ready() == nil && n.loaded().Name == own })
+			assert.False(t, a.PutBack().IsZero())
 		})
 	}
 }

@@ -311,7 +311,7 @@ func (a *Agent) settled(c Config, seen observed, plan Plan) {
 		a.held[plan.Target] = true
 		a.log.Info("installed", "file", filepath.Join(c.CNIConfDir, plan.Target), "network", plan.Network)
 	}
-	a.wrote = seen.conf.files[plan.Target].data
+	a.wrote, a.weighed = seen.conf.files[plan.Target].data, true
 	a.taken = c.Chained && c.OwnFile == OwnFileAuto && plan.Target == c.ownName()
 	a.m.ownFile.Set(map[bool]float64{true: 1}[c.OwnFile.wanted() && plan.Target == c.ownName()])
 	a.note(c, plan.Target)

@@ -25,7 +25,6 @@ var impatient = map[string]string{
 	"nodeproxy/attach_linux_test.go TestAttachBeforeTheCache":            "the end of the wait is what is tested",
 	"nodeproxy/nodeproxytest/property_linux_test.go TestWhateverHappens": "a caller that gives up at any time",
 	"redirect/apply/iptables_test.go TestDeadline":                       "the deadline is what is tested",
-	"redirect/apply/nft_internal_test.go TestNFTStartsAgain":             "the deadline is what is tested",
 	"repair/integration/ambient_linux_test.go TestAmbientCapabilities":   "asks again",
 }
 
