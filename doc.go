@@ -42,12 +42,7 @@
 //	plugin/agentsock        the agent's socket: its protocol, a client, a server
 //	nodeproxy               pods of a mesh whose proxy is on the node: join, leave, mend
 //	nodeproxy/zds           the protocol of Istio's ztunnel, both halves
-//	nodeproxy/netnsstore    which network namespace is a pod's, proven
-//	nodeproxy/probes        the host's own connections to captured pods
-//	nodeproxy/nodepods      this node's pods and their namespaces, watched
-//	nodeproxy/conntables    how full the pods' connection tracking tables are
 //	installer               install the plugin on a node, keep it there, remove it
-//	installer/readytaint    which nodes carry a taint until their agent is ready (decides only)
 //	podrules                the rules of a pod that runs: choose, compare, record, read
 //	repair                  find pods that started without rules, and label, evict or repair them
 //	nodeagent               all of these in one process: the agent of a node, as a value

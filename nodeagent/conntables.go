@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/meshcni/meshcni/nodeproxy/conntables"
+	"github.com/meshcni/meshcni/internal/conntables"
 	"github.com/meshcni/meshcni/status"
 )
 

@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/probes"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
-	"github.com/meshcni/meshcni/nodeproxy/probes"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"

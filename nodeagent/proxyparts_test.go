@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 )
 
 // TestNoJournal: that pods' namespaces are not kept for the next agent is not only in the log.

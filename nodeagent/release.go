@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
+	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
 )

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/nodeproxy/nodepods"
+	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"

@@ -18,8 +18,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/nodeproxy/nodepods"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )

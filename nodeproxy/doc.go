@@ -5,8 +5,8 @@
 //	err = controller.Run(ctx)
 //
 // A proxy of one's own is served by implementing [Proxy], which has three methods. Package zds serves Istio's. [Pods],
-// [Namespaces], [Probes] and [Status] are what else a node has; packages nodepods, netnsstore and probes, and [APIStatus],
-// are those of a real one.
+// [Namespaces], [Probes] and [Status] are what else a node has; package nodeagent and
+// [APIStatus] have those of a real one.
 //
 // # Whose is what
 //

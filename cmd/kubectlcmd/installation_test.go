@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/status"
 )
 

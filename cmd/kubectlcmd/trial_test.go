@@ -23,8 +23,8 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/netprobe"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/status"
 )
 

@@ -26,10 +26,10 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/status"
 )
 

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/retry"
 
-	"github.com/meshcni/meshcni/installer/readytaint"
+	"github.com/meshcni/meshcni/internal/readytaint"
 )
 
 // api is the API server, as far as it is asked.

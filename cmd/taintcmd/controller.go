@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/meshcni/meshcni/installer/readytaint"
+	"github.com/meshcni/meshcni/internal/readytaint"
 )
 
 // The times of the Lease: those of Kubernetes' own controllers (RecommendedDefaultLeaderElectionConfiguration of

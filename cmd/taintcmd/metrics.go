@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/installer/readytaint"
+	"github.com/meshcni/meshcni/internal/readytaint"
 )
 
 // metrics are the controller's. All but leader mean something only where that is 1.

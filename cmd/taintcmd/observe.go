@@ -11,7 +11,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
-	"github.com/meshcni/meshcni/installer/readytaint"
+	"github.com/meshcni/meshcni/internal/readytaint"
 )
 
 // observe returns an observation of a node.

@@ -1,5 +1,5 @@
 // Package taintcmd implements the command line of meshcni-taint, the controller of the taint that keeps pods off a node until the
-// node's agent is ready. Package installer/readytaint decides; this one asks and tells the API server. It is a program of its own,
+// node's agent is ready. Package internal/readytaint decides; this one asks and tells the API server. It is a program of its own,
 // not a command of the agent's, because client-go's leader election links the whole clientset: that would be in the memory of
 // every node's agent, for two pods of the cluster.
 package taintcmd
@@ -24,8 +24,8 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
-	"github.com/meshcni/meshcni/installer/readytaint"
 	"github.com/meshcni/meshcni/internal/nodeevents"
+	"github.com/meshcni/meshcni/internal/readytaint"
 	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/versionmetric"

@@ -11,9 +11,9 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // What policies say of what they refuse.

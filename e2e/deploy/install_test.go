@@ -10,7 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/internal/kubetest"
 )
 
 // TestLifeOfARelease installs, upgrades to something quite different and

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
+	"github.com/meshcni/meshcni/internal/kubetest"
 )
 
 // levels are those of Pod Security admission, from the strictest on.

@@ -22,9 +22,9 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/crio"
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // The machine's addresses. Elsewhere is what pods reach without a proxy; nowhere

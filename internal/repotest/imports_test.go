@@ -156,9 +156,11 @@ var mayImport = map[string][]string{
 
 // part is the module that a package is in, or in the root's its tree if mayImport names that.
 func (p pkg) part() string {
-	// An API server for the tests of any part, and the words of an agent's API.
-	if p.path() == "repair/integration/kubetest" || p.path() == "nodeagent/agentapi" {
+	switch p.path() {
+	case "nodeagent/agentapi": // the words of an agent's API
 		return "."
+	case "internal/conntables", "internal/netnsstore", "internal/nodepods", "internal/probes": // what an agent has beside the controller
+		return "nodeproxy"
 	}
 	if tree, _, _ := strings.Cut(p.path(), "/"); p.module() == "." && mayImport[tree] != nil {
 		return tree

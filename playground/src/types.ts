@@ -1,4 +1,4 @@
-// What the engine (playground/engine) says, as far as the page shows it.
+// What the engine (internal/playground/engine) says, as far as the page shows it.
 
 export interface Connection {
   direction: "out" | "in";

@@ -7,7 +7,7 @@ import (
 	"runtime/debug"
 	"syscall/js"
 
-	"github.com/meshcni/meshcni/playground/engine"
+	"github.com/meshcni/meshcni/internal/playground/engine"
 )
 
 func main() {

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // world is a namespace and a node of one test, with a well pod beside what it does.

@@ -19,11 +19,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/internal/hostroottest"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/status"
 )
 

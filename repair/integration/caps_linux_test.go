@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/hostroottest"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // nodeDirs are a host's directories that the agent's container mounts.

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // policies makes the chart's admission policies for the namespace's accounts, under names of their own, and returns their paths.

@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/repair/repairtest"
 )

@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // The connections that tell whether a pod is in the mesh: one out, one in.

@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // statusAccount is an account with the rights that the chart gives the plugin with writeStatus, and what the plugin

@@ -14,8 +14,8 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 

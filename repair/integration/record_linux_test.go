@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/status"
 )
 

@@ -17,8 +17,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"

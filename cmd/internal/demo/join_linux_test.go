@@ -19,11 +19,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/nodeproxy/netnsstore"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/status"
 )

@@ -21,8 +21,8 @@ import (
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/longtest"
 	links "github.com/meshcni/meshcni/internal/playground"
+	"github.com/meshcni/meshcni/internal/playground/engine"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/playground/engine"
 )
 
 // maxEngine bounds what a visitor downloads, in bytes: the module, compressed. It is mostly the types of Kubernetes and

@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/internal/proctest"
@@ -33,7 +34,6 @@ import (
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 	"github.com/meshcni/meshcni/status"
 )
 

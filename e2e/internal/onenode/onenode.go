@@ -23,9 +23,9 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/crio"
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/repair/integration/kubetest"
 )
 
 // The node's name, and the addresses of the node and of Service "kubernetes". Both addresses are on the node's lo.
