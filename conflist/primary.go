@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Choice is the file that a runtime loads.
-type Choice struct {
+// Loaded is the file that a runtime loads.
+type Loaded struct {
 	// Name is the file's name in its directory.
 	Name string
 	File *File
@@ -19,7 +19,7 @@ type Choice struct {
 }
 
 // ListName returns the name under which the edited list is to be stored; see the function [ListName].
-func (c Choice) ListName() string { return ListName(c.Name) }
+func (c Loaded) ListName() string { return ListName(c.Name) }
 
 // ListName returns the name under which a list made from the named file is to be stored: the same name with the extension
 // .conflist, because runtimes read lists from such files only. A .conf file sorts before the .conflist file of the same
@@ -84,10 +84,10 @@ func IsConfigName(name string) bool {
 // [PassedOver].
 //
 // Errors: *[NoNetworkError], *[UnreadableError], or what reading the directory gave (errors.Is(err, fs.ErrNotExist)).
-func Primary(fsys fs.FS, ignore ...string) (Choice, error) {
+func Primary(fsys fs.FS, ignore ...string) (Loaded, error) {
 	entries, err := fs.ReadDir(fsys, ".")
 	if err != nil {
-		return Choice{}, fmt.Errorf("list network configurations: %w", err)
+		return Loaded{}, fmt.Errorf("list network configurations: %w", err)
 	}
 	var skipped []Skipped
 	for _, e := range entries { // sorted by name
@@ -97,14 +97,14 @@ func Primary(fsys fs.FS, ignore ...string) (Choice, error) {
 		}
 		f, err := readFile(fsys, e)
 		if err == nil {
-			return Choice{name, f, skipped}, nil
+			return Loaded{name, f, skipped}, nil
 		}
 		if !PassedOver(err) {
-			return Choice{}, &UnreadableError{name, err}
+			return Loaded{}, &UnreadableError{name, err}
 		}
 		skipped = append(skipped, Skipped{name, err})
 	}
-	return Choice{}, &NoNetworkError{skipped}
+	return Loaded{}, &NoNetworkError{skipped}
 }
 
 func readFile(fsys fs.FS, e fs.DirEntry) (*File, error) {

@@ -133,6 +133,6 @@ func agree(t testing.TB, name string, data []byte) {
 func TestListName(t *testing.T) {
 	for name, want := range map[string]string{"10-a.conf": "10-a.conflist", "10-a.json": "10-a.conflist", "10-a.conflist": "10-a.conflist", "10.a": "10.conflist"} {
 		assert.Equal(t, want, conflist.ListName(name))
-		assert.Equal(t, want, conflist.Choice{Name: name}.ListName())
+		assert.Equal(t, want, conflist.Loaded{Name: name}.ListName())
 	}
 }

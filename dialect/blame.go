@@ -8,9 +8,9 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
-// BlamedError is an error about a pod's Redirect, with the pod's settings that caused it. Get it with errors.As(err,
+// SettingsError is an error about a pod's Redirect, with the pod's settings that caused it. Get it with errors.As(err,
 // &blamedError). The cause is a [*redirect.LimitError] or a [*redirect.FieldError].
-type BlamedError struct {
+type SettingsError struct {
 	// Origins are the settings, without repeats.
 	Origins []redirect.Origin
 	Err     error
@@ -18,10 +18,10 @@ type BlamedError struct {
 
 // Error returns for example "annotation A, annotation B: redirect: 2000120 rules
 // would be made, and 10000 are the most (outbound.cidrs × virtualInterfaces: 2000000)".
-func (e *BlamedError) Error() string { return e.Setting() + ": " + e.Err.Error() }
+func (e *SettingsError) Error() string { return e.Setting() + ": " + e.Err.Error() }
 
 // Setting names the settings, separated by commas.
-func (e *BlamedError) Setting() string {
+func (e *SettingsError) Setting() string {
 	names := make([]string, len(e.Origins))
 	for i, o := range e.Origins {
 		names[i] = string(o.Source) + " " + o.Key
@@ -30,12 +30,12 @@ func (e *BlamedError) Setting() string {
 }
 
 // Unwrap returns the cause.
-func (e *BlamedError) Unwrap() error { return e.Err }
+func (e *SettingsError) Unwrap() error { return e.Err }
 
 // Blame adds to an error of [redirect.Redirect.Validate] or [redirect.Redirect.Ruleset] the pod's settings that set the
 // fields it names, because its reader, the pod's author, knows annotations and not fields. An error about no setting is
 // returned as it is.
-func (b Result) Blame(err error) error {
+func (b Reading) Blame(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var parts []error
 		for _, part := range joined.Unwrap() {
@@ -54,7 +54,7 @@ func (b Result) Blame(err error) error {
 	case errors.As(err, &field):
 		fields = []string{field.Field}
 	}
-	blamed := &BlamedError{Err: err}
+	blamed := &SettingsError{Err: err}
 	for _, f := range fields {
 		for _, o := range b.Origins {
 			same := func(known redirect.Origin) bool { return known.Source == o.Source && known.Key == o.Key }

@@ -84,7 +84,7 @@ func TestTooManyRulesNamesTheAnnotations(t *testing.T) {
 }
 
 func TestBlame(t *testing.T) {
-	b := dialect.Result{Origins: []redirect.Origin{
+	b := dialect.Reading{Origins: []redirect.Origin{
 		{Field: "virtualNetworks", Source: redirect.FromAnnotation, Key: "mesh/nets"},
 		{Field: "outbound.exclude", Source: redirect.FromAnnotation, Key: "mesh/users"},
 		{Field: "outbound.exclude", Source: redirect.FromNamespace, Key: "mesh/ips"},

@@ -17,8 +17,8 @@ import (
 func meshOf(proxy redirect.Proxy, own ...string) dialect.Dialect {
 	r := redirect.Default()
 	r.Proxy = proxy
-	return dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Result, error) {
-		return dialect.Result{Redirect: r, ProxyContainers: own}, nil
+	return dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Reading, error) {
+		return dialect.Reading{Redirect: r, ProxyContainers: own}, nil
 	}}
 }
 
@@ -173,7 +173,7 @@ func TestBypassIsRefused(t *testing.T) {
 	assert.ErrorContains(t, err, `container "logs"`, "all at once")
 	assert.ErrorContains(t, err, "give the application another, or the proxy a user of its own")
 	assert.True(t, plan.Decision.Selected)
-	assert.Equal(t, []dialect.BypassCode{"proxy-id"}, plan.Codes(), "each code once")
+	assert.Equal(t, []dialect.BypassCode{"proxy-id"}, plan.BypassCodes(), "each code once")
 	assert.Nil(t, plan.Ruleset.IPv4, "no rules for who is refused")
 }
 

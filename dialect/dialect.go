@@ -26,7 +26,7 @@ type Dialect struct {
 	// Policy selects the pods of the mesh.
 	Policy selection.Policy
 	// Build reads a selected pod's configuration. Its error holds everything that is wrong with it. See [FromSchema].
-	Build func(Input) (Result, error)
+	Build func(Input) (Reading, error)
 	// Names tell the mesh's rules from others, for clean-up without a pod.
 	Names redirect.Names
 	// NeedsNamespace: Build itself reads Input.Namespace. What the Policy and the schemas of Build read of it need not be said;
@@ -40,8 +40,8 @@ type Dialect struct {
 	Configure func(Dialect, netconf.Config) (Dialect, error)
 	// Sandboxes configures the mesh without Kubernetes; nil: it cannot be. See [Dialect.ForSandbox].
 	Sandboxes *Sandboxes
-	// Validation is the mesh's proof, in the pod, that redirection works.
-	Validation Validation
+	// Check is the mesh's proof, in the pod, that redirection works.
+	Check Check
 	// NodeProxy hands pods to the node's proxy; nil: the proxy is in the pod.
 	NodeProxy *NodeProxy
 	// Domains are those of the annotations that Build and Policy.Decline read besides the keys that the Policy names:
@@ -51,8 +51,8 @@ type Dialect struct {
 	Domains []string
 }
 
-// Validation is a pod's own check that it is redirected.
-type Validation struct {
+// Check is a pod's own check that it is redirected.
+type Check struct {
 	// Container is the name of the init container that checks.
 	Container string
 	// ExitCode is its exit code when redirection is missing, 1 to 255.
@@ -102,8 +102,8 @@ func (in Input) Values() redirect.Values {
 	return g
 }
 
-// Result is a pod's Redirect, and where it comes from.
-type Result struct {
+// Reading is a pod's Redirect, and where it comes from.
+type Reading struct {
 	Redirect redirect.Redirect
 	// Origins are the sources of its fields.
 	Origins []redirect.Origin
@@ -115,15 +115,15 @@ type Result struct {
 }
 
 // FromSchema makes a Build function of a schema, for a dialect that is data only.
-func FromSchema(s redirect.Schema) func(Input) (Result, error) {
-	return func(in Input) (Result, error) { return in.Read(s) }
+func FromSchema(s redirect.Schema) func(Input) (Reading, error) {
+	return func(in Input) (Reading, error) { return in.Read(s) }
 }
 
 // Read reads the pod by a schema. With an error, the Result has the warnings only.
-func (in Input) Read(s redirect.Schema) (r Result, err error) {
+func (in Input) Read(s redirect.Schema) (r Reading, err error) {
 	if in.look != nil { // the pod has no settings
 		in.look.schemas = append(in.look.schemas, s)
-		return Result{Redirect: s.Defaults.Clone()}, nil
+		return Reading{Redirect: s.Defaults.Clone()}, nil
 	}
 	r.Redirect, r.Origins, r.Warnings, err = s.Build(in.Values())
 	return r, err
@@ -139,21 +139,21 @@ func (d Dialect) Decide(pod *corev1.Pod, namespace *corev1.Namespace) selection.
 // Plan also applies the operator's options. Addrs are all of the pod's addresses, its primary one first; without any
 // the pod counts as IPv4 only. The Redirect is valid. Without the Namespace that the settings are inherited from,
 // errors.Is(err, dialect.ErrNamespaceUnknown).
-func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Result, error) {
+func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Reading, error) {
 	b, err := d.build(pod, namespace, addrs)
 	if err != nil {
-		return Result{}, err
+		return Reading{}, err
 	}
 	if err := b.Redirect.Validate(); err != nil {
-		return Result{}, d.blame(pod, b, err)
+		return Reading{}, d.blame(pod, b, err)
 	}
 	return b, nil
 }
 
 // blame refuses a pod whose Redirect is not valid. If none of its settings is the cause, the dialect itself is wrong.
-func (d Dialect) blame(pod *corev1.Pod, b Result, err error) error {
+func (d Dialect) blame(pod *corev1.Pod, b Reading, err error) error {
 	err = b.Blame(err)
-	var blamed *BlamedError
+	var blamed *SettingsError
 	if !errors.As(err, &blamed) {
 		err = d.invalid(err)
 	}
@@ -161,14 +161,14 @@ func (d Dialect) blame(pod *corev1.Pod, b Result, err error) error {
 }
 
 // build is Redirect without the last check, which making the rules repeats.
-func (d Dialect) build(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Result, error) {
+func (d Dialect) build(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Reading, error) {
 	if d.Build == nil {
-		return Result{}, d.invalid(errNoBuild)
+		return Reading{}, d.invalid(errNoBuild)
 	}
 	if !d.inherits() {
 		namespace = nil // as on a node, where nobody asks for it
 	} else if namespace == nil {
-		return Result{}, d.unknown(pod, selection.Decision{Selected: true})
+		return Reading{}, d.unknown(pod, selection.Decision{Selected: true})
 	}
 	b, err := d.try(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
 	if errors.Is(err, redirect.ErrNamespaceUnknown) {
@@ -176,11 +176,11 @@ func (d Dialect) build(pod *corev1.Pod, namespace *corev1.Namespace, addrs []net
 	}
 	switch {
 	case errors.Is(err, redirect.ErrSchema), errors.Is(err, errPanic):
-		return Result{}, d.refused(pod, d.invalid(err))
+		return Reading{}, d.refused(pod, d.invalid(err))
 	case err != nil:
-		return Result{}, d.refused(pod, err)
+		return Reading{}, d.refused(pod, err)
 	case passes(b.Redirect.IPv4, b.Redirect.IPv6):
-		return Result{}, d.blame(pod, b, errNoFamily)
+		return Reading{}, d.blame(pod, b, errNoFamily)
 	}
 	return b, nil
 }

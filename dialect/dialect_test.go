@@ -36,7 +36,7 @@ func toy() dialect.Dialect {
 		Policy:         selection.Policy{ProxyContainers: []string{"toy-proxy"}},
 		Names:          defaults.Names,
 		NeedsNamespace: true,
-		Build: func(in dialect.Input) (dialect.Result, error) {
+		Build: func(in dialect.Input) (dialect.Reading, error) {
 			r, err := in.Read(schema)
 			if in.Namespace != nil && in.Namespace.Annotations["toy/quiet"] == "yes" {
 				r.Redirect.Outbound.CIDRs = redirect.PrefixSet{}
@@ -97,7 +97,7 @@ func TestRedirectNamesTheMeshAndThePod(t *testing.T) {
 // TestRedirectIsValid: a dialect's mistake is an error and never rules.
 func TestRedirectIsValid(t *testing.T) {
 	mesh := toy()
-	mesh.Build = func(dialect.Input) (dialect.Result, error) { return dialect.Result{}, nil }
+	mesh.Build = func(dialect.Input) (dialect.Reading, error) { return dialect.Reading{}, nil }
 	_, err := mesh.Redirect(toyPod(nil), plain, nil)
 	var field *redirect.FieldError
 	require.ErrorAs(t, err, &field)
@@ -108,7 +108,7 @@ func TestInput(t *testing.T) {
 	mesh := toy()
 	var got dialect.Input
 	build := mesh.Build
-	mesh.Build = func(in dialect.Input) (dialect.Result, error) { got = in; return build(in) }
+	mesh.Build = func(in dialect.Input) (dialect.Reading, error) { got = in; return build(in) }
 	pod, ns := toyPod(nil), &corev1.Namespace{}
 	_, err := mesh.Redirect(pod, ns, v4)
 	require.NoError(t, err)

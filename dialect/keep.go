@@ -172,7 +172,7 @@ func readsOf(known []Dialect) *reads {
 		for _, key := range keys {
 			r.keys[key] = true
 		}
-		for _, names := range [][]string{p.ProxyContainers, p.InitContainers, p.PrivilegedInitContainers, {d.Validation.Container}} {
+		for _, names := range [][]string{p.ProxyContainers, p.InitContainers, p.PrivilegedInitContainers, {d.Check.Container}} {
 			for _, name := range names {
 				r.containers[name] = true
 			}

@@ -116,7 +116,7 @@ func TestKeepKnowsPolicies(t *testing.T) {
 	t.Parallel()
 	d := dialect.Dialect{
 		Name: "own", Domains: []string{"own.example"}, Applied: map[string]string{"applied": "x"}, NodeProxy: &dialect.NodeProxy{StatusAnnotation: "told"},
-		Validation: dialect.Validation{Container: "check"},
+		Check: dialect.Check{Container: "check"},
 		Policy: selection.Policy{
 			InjectKey: "inject", ForeignAnnotation: "foreign", StatusAnnotation: "status", Traces: []string{"trace"},
 			Required:       []selection.Requirement{{Keys: []string{"required"}}},

@@ -20,7 +20,7 @@ type NodeProxy struct {
 	ProbeSources redirect.PrefixSet
 	// Agents are other programs of the mesh that do on a node what our agent does, by their names. A node's pods can be given
 	// to one, without a moment in which they are not captured. nil: none is known.
-	Agents map[string]Agent
+	Agents map[string]OtherAgent
 }
 
 // StatusAnnotation is that of the mesh's NodeProxy; empty if it has none.
@@ -31,8 +31,8 @@ func (d Dialect) StatusAnnotation() string {
 	return d.NodeProxy.StatusAnnotation
 }
 
-// Agent is another program of a mesh, which captures pods whose proxy is on the node.
-type Agent struct {
+// OtherAgent is another program of a mesh, which captures pods whose proxy is on the node.
+type OtherAgent struct {
 	// Rules returns the rules that it has for a pod with the settings, in the names that it uses.
 	Rules func(redirect.Redirect) ruleset.Ruleset
 	// Layout names its tables and chains with nftables.

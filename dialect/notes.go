@@ -54,11 +54,11 @@ func (n *Notes) Misspelt(annotations map[string]string, keys []string) {
 	n.warnings = append(n.warnings, redirect.UnknownKeys(redirect.FromAnnotation, annotations, keys, nil)...)
 }
 
-// Result returns what a Build function returns: the Redirect, or an error with a
+// Reading returns what a Build function returns: the Redirect, or an error with a
 // [*redirect.SettingError] for each setting refused.
-func (n *Notes) Result(r redirect.Redirect) (Result, error) {
+func (n *Notes) Reading(r redirect.Redirect) (Reading, error) {
 	if err := errors.Join(n.errs...); err != nil {
-		return Result{Warnings: n.warnings}, err
+		return Reading{Warnings: n.warnings}, err
 	}
-	return Result{Redirect: r, Origins: n.origins, Warnings: n.warnings}, nil
+	return Reading{Redirect: r, Origins: n.origins, Warnings: n.warnings}, nil
 }

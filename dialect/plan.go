@@ -68,7 +68,7 @@ type Plan struct {
 // checks, compares, repairs or explains a pod calls it, so all decide alike. It reads nothing but its arguments.
 //
 // An error refuses the pod. The Plan then has the decision, and those warnings and bypasses that are known. errors.As
-// finds a [*redirect.SettingError] for each setting that is wrong, a [*BlamedError] for settings that are wrong
+// finds a [*redirect.SettingError] for each setting that is wrong, a [*SettingsError] for settings that are wrong
 // together, and a [*BypassError] for each container that the options refuse.
 // Without a Namespace that the dialect needs, errors.Is(err, dialect.ErrNamespaceUnknown); Decision.Selected is then true, and
 // Decision.Undecided, if it is not the settings alone that are unknown. An [*InvalidError] is about the dialect, not the pod.
@@ -147,8 +147,8 @@ func (p *Plan) families(s Subject, o Options) {
 	}
 }
 
-// Codes returns the codes of the bypasses, each once.
-func (p Plan) Codes() []BypassCode {
+// BypassCodes returns the codes of the bypasses, each once.
+func (p Plan) BypassCodes() []BypassCode {
 	var codes []BypassCode
 	for _, b := range p.Bypasses {
 		if !slices.Contains(codes, b.Code) {
@@ -160,7 +160,7 @@ func (p Plan) Codes() []BypassCode {
 
 // DefaultCodes returns those of Codes that are open only by what container runtimes grant to each container; see [Bypass.ByDefault].
 func (p Plan) DefaultCodes() []BypassCode {
-	return slices.DeleteFunc(p.Codes(), func(code BypassCode) bool {
+	return slices.DeleteFunc(p.BypassCodes(), func(code BypassCode) bool {
 		return slices.ContainsFunc(p.Bypasses, func(b Bypass) bool { return b.Code == code && !b.ByDefault() })
 	})
 }

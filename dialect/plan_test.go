@@ -19,10 +19,10 @@ import (
 
 // families is a mesh that treats the families as given.
 func families(ipv4, ipv6 redirect.FamilyMode) dialect.Dialect {
-	return dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Result, error) {
+	return dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Reading, error) {
 		r := redirect.Default()
 		r.IPv4, r.IPv6 = ipv4, ipv6
-		return dialect.Result{Redirect: r}, nil
+		return dialect.Reading{Redirect: r}, nil
 	}}
 }
 
@@ -72,7 +72,7 @@ func TestUncapturedFamily(t *testing.T) {
 		plan, err := tt.mesh.Plan(s, o)
 		require.NoError(t, err)
 		assert.Equal(t, tt.ipv6, plan.Redirect.IPv6, "%+v", s)
-		assert.Equal(t, tt.codes, plan.Codes(), "%+v", s)
+		assert.Equal(t, tt.codes, plan.BypassCodes(), "%+v", s)
 		assert.True(t, plan.Ruleset.Equal(plan.Redirect.MustRuleset()))
 		if tt.says != "" {
 			require.Len(t, plan.Bypasses, 1)
@@ -143,10 +143,10 @@ func TestPlanDoesNotGuessAtLabels(t *testing.T) {
 
 // TestPlanSaysAllThatIsWrong: a container that the options refuse does not hide that the settings are wrong too.
 func TestPlanSaysAllThatIsWrong(t *testing.T) {
-	mesh := dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Result, error) {
+	mesh := dialect.Dialect{Name: "toy", Build: func(dialect.Input) (dialect.Reading, error) {
 		r := redirect.Default()
 		r.ExcludeInterfaces = []string{"no name"}
-		return dialect.Result{
+		return dialect.Reading{
 			Redirect: r,
 			Origins:  []redirect.Origin{{Field: "excludeInterfaces", Source: redirect.FromAnnotation, Key: "toy/interfaces", Value: "no name"}},
 		}, nil
@@ -155,12 +155,12 @@ func TestPlanSaysAllThatIsWrong(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", SecurityContext: &corev1.SecurityContext{RunAsUser: &proxy}}}}}
 	for _, refuse := range []bool{false, true} {
 		plan, err := mesh.Plan(dialect.Subject{Pod: pod}, dialect.Options{RefuseProxyUID: refuse})
-		var blamed *dialect.BlamedError
+		var blamed *dialect.SettingsError
 		require.ErrorAs(t, err, &blamed)
 		assert.Equal(t, "annotation toy/interfaces", blamed.Setting())
 		var bypass *dialect.BypassError
 		assert.Equal(t, refuse, errors.As(err, &bypass))
 		assert.Equal(t, ruleset.Ruleset{}, plan.Ruleset)
-		assert.Contains(t, plan.Codes(), dialect.BypassProxyID)
+		assert.Contains(t, plan.BypassCodes(), dialect.BypassProxyID)
 	}
 }

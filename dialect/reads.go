@@ -56,7 +56,7 @@ func (d Dialect) look() (l look) {
 var errPanic = errors.New("its Build panics")
 
 // try calls Build.
-func (d Dialect) try(in Input) (r Result, err error) {
+func (d Dialect) try(in Input) (r Reading, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("%w: %s", errPanic, truncate.Text(fmt.Sprint(v), maxPanic))

@@ -48,7 +48,7 @@ func bySchema(d *dialect.Dialect) { d.Build = dialect.FromSchema(inherited()) }
 
 // inside is a schema that a function of the mesh's own reads.
 func inside(d *dialect.Dialect) {
-	d.Build = func(in dialect.Input) (dialect.Result, error) {
+	d.Build = func(in dialect.Input) (dialect.Reading, error) {
 		name := in.Proxy.Name // which is there in each pod of the mesh
 		r, err := in.Read(inherited())
 		r.ProxyContainers = append(r.ProxyContainers, name)
@@ -58,7 +58,7 @@ func inside(d *dialect.Dialect) {
 
 func bySaying(d *dialect.Dialect) {
 	d.NeedsNamespace = true
-	d.Build = func(in dialect.Input) (r dialect.Result, _ error) {
+	d.Build = func(in dialect.Input) (r dialect.Reading, _ error) {
 		r.Redirect = redirect.Default()
 		r.Redirect.DropInvalid = in.Namespace.Annotations["mesh"] == "on"
 		return r, nil
@@ -145,7 +145,7 @@ func TestUnsaidNamespace(t *testing.T) {
 	d := toy()
 	d.NeedsNamespace = false
 	got := ns
-	d.Build = func(in dialect.Input) (r dialect.Result, _ error) {
+	d.Build = func(in dialect.Input) (r dialect.Reading, _ error) {
 		got = in.Namespace
 		r.Redirect = redirect.Default()
 		return r, nil
@@ -154,14 +154,14 @@ func TestUnsaidNamespace(t *testing.T) {
 	require.NoError(t, err)
 	assert.Nil(t, got)
 
-	for name, build := range map[string]func(dialect.Input) (dialect.Result, error){
-		"of some pods": func(in dialect.Input) (dialect.Result, error) {
+	for name, build := range map[string]func(dialect.Input) (dialect.Reading, error){
+		"of some pods": func(in dialect.Input) (dialect.Reading, error) {
 			if in.Pod.Annotations["v2"] == "" {
 				return in.Read(redirect.Schema{Defaults: redirect.Default()})
 			}
 			return in.Read(inherited())
 		},
-		"past Read": func(in dialect.Input) (r dialect.Result, err error) {
+		"past Read": func(in dialect.Input) (r dialect.Reading, err error) {
 			r.Redirect, r.Origins, r.Warnings, err = inherited().Build(in.Values())
 			return r, err
 		},

@@ -12,7 +12,7 @@ type Sandboxes struct {
 	// Key is the key of CNI_ARGS that holds the configuration. A sandbox that has it is in the mesh.
 	Key string
 	// Build reads it, as Dialect.Build reads a pod's. Only the Input's addresses are set.
-	Build func(args map[string]string, in Input) (Result, error)
+	Build func(args map[string]string, in Input) (Reading, error)
 }
 
 // ForSandbox returns the mesh's dialect for the sandbox that CNI_ARGS, by key, configure: it selects every pod and
@@ -26,7 +26,7 @@ func (d Dialect) ForSandbox(args map[string]string) (Dialect, bool) {
 	}
 	build := d.Sandboxes.Build
 	d.Policy, d.NeedsNamespace, d.Applied = selection.Policy{}, false, nil
-	d.Build = func(in Input) (Result, error) {
+	d.Build = func(in Input) (Reading, error) {
 		in.Namespace, in.look = &corev1.Namespace{}, nil // there is none, which is known
 		return build(args, in)
 	}

@@ -62,7 +62,7 @@ func Configure(known []Dialect, c netconf.Config) (Set, error) {
 		}
 	}
 	var err error
-	s.excludedLabels, err = selection.ParseLabels(c.Kubernetes.ExcludeNamespaceSelector)
+	s.excludedLabels, err = selection.ParseSelector(c.Kubernetes.ExcludeNamespaceSelector)
 	wrong("kubernetes.exclude_namespace_selector", err)
 	s.meshes, err = s.find(c.Dialects)
 	wrong("dialect", err)

@@ -62,7 +62,7 @@ func (d Dialect) Validate() error {
 	}
 	errs = append(errs, d.validateBuild()...)
 	errs = append(errs, d.validateDecline()...)
-	errs = append(errs, d.Validation.validate()...)
+	errs = append(errs, d.Check.validate()...)
 	if s := d.Sandboxes; s != nil && (s.Key == "" || strings.ContainsAny(s.Key, "=;") || s.Build == nil) {
 		errs = append(errs, fmt.Errorf("Sandboxes needs a Build function and a Key without '=' and ';', and has %s", truncate.Quote(s.Key)))
 	}
@@ -154,7 +154,7 @@ func (d Dialect) validateOwn() (errs []error) {
 			errs = append(errs, fmt.Errorf("its Domains: %s is no domain of annotations", truncate.Quote(domain)))
 		}
 	}
-	if name := d.Validation.Container; name != "" && len(validation.IsDNS1123Label(name)) > 0 {
+	if name := d.Check.Container; name != "" && len(validation.IsDNS1123Label(name)) > 0 {
 		errs = append(errs, fmt.Errorf("its Validation: no container can have the name %s", truncate.Quote(name)))
 	}
 	if p := d.NodeProxy; p != nil && p.StatusAnnotation != "" {
@@ -204,7 +204,7 @@ func sameNames(a, b redirect.Names) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-func (v Validation) validate() (errs []error) {
+func (v Check) validate() (errs []error) {
 	if v.Container != "" && (v.ExitCode < 1 || v.ExitCode > 255) {
 		errs = append(errs, fmt.Errorf("Validation: exit code %d of container %s is not from 1 to 255", v.ExitCode, truncate.Quote(v.Container)))
 	}

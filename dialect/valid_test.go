@@ -25,7 +25,7 @@ func mine() dialect.Dialect {
 	return d
 }
 
-func schemaOf(change func(*redirect.Schema)) func(dialect.Input) (dialect.Result, error) {
+func schemaOf(change func(*redirect.Schema)) func(dialect.Input) (dialect.Reading, error) {
 	s := redirect.Schema{Defaults: redirect.Default()}
 	s.Defaults.Names = toy().Names
 	s.Settings = []redirect.Setting{{Field: "inbound.excludePorts", Keys: []string{"mine/skip"}}}
@@ -57,10 +57,10 @@ func TestValidate(t *testing.T) {
 			d.Build = schemaOf(func(s *redirect.Schema) { s.Defaults.Proxy.InboundPort = 0 })
 		},
 		"proxy.outboundPort: 0 is no port": func(d *dialect.Dialect) {
-			d.Build = func(dialect.Input) (dialect.Result, error) {
+			d.Build = func(dialect.Input) (dialect.Reading, error) {
 				r := redirect.Default()
 				r.Proxy.OutboundPort = 0
-				return dialect.Result{Redirect: r}, nil
+				return dialect.Reading{Redirect: r}, nil
 			}
 		},
 		`a Redirect has no field "inbound.exludePorts"`: func(d *dialect.Dialect) {
@@ -84,9 +84,9 @@ func TestValidate(t *testing.T) {
 		"neither is captured": func(d *dialect.Dialect) {
 			d.Build = schemaOf(func(s *redirect.Schema) { s.Defaults.IPv4, s.Defaults.IPv6 = redirect.FamilyPass, redirect.FamilyPass })
 		},
-		"exit code 0 of container": func(d *dialect.Dialect) { d.Validation.Container = "check" },
+		"exit code 0 of container": func(d *dialect.Dialect) { d.Check.Container = "check" },
 		"a second one of its family": func(d *dialect.Dialect) {
-			d.Validation.ProbeAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
+			d.Check.ProbeAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
 		},
 		"Sandboxes needs": func(d *dialect.Dialect) { d.Sandboxes = &dialect.Sandboxes{Key: "MINE"} },
 		"two different values": func(d *dialect.Dialect) {
@@ -107,24 +107,24 @@ func TestValidate(t *testing.T) {
 			d.Policy.ExcludedNamespaceLabels = []labels.Selector{labels.SelectorFromSet(nil)}
 		},
 		"Build panics: boom": func(d *dialect.Dialect) {
-			d.Build = func(dialect.Input) (dialect.Result, error) { panic("boom") }
+			d.Build = func(dialect.Input) (dialect.Reading, error) { panic("boom") }
 		},
 		"neither NeedsNamespace nor a schema": func(d *dialect.Dialect) {
 			own := d.Build
-			d.NeedsNamespace, d.Build = false, func(in dialect.Input) (dialect.Result, error) {
+			d.NeedsNamespace, d.Build = false, func(in dialect.Input) (dialect.Reading, error) {
 				_ = in.Namespace.Labels["zone"]
 				return own(in)
 			}
 		},
 		"which may have mine/inherited": func(d *dialect.Dialect) { // the schema does not go through Input.Read
-			d.NeedsNamespace, d.Build = false, func(in dialect.Input) (r dialect.Result, err error) {
+			d.NeedsNamespace, d.Build = false, func(in dialect.Input) (r dialect.Reading, err error) {
 				s := redirect.Schema{Defaults: redirect.Default(), Settings: []redirect.Setting{{Field: "dropInvalid", Keys: []string{"mine/inherited"}, Inherited: true}}}
 				r.Redirect, _, _, err = s.Build(in.Values())
 				return r, err
 			}
 		},
 		`setting 1 (mine/x): a Redirect has no field "inbound.prots"`: func(d *dialect.Dialect) {
-			d.Build = func(in dialect.Input) (r dialect.Result, err error) {
+			d.Build = func(in dialect.Input) (r dialect.Reading, err error) {
 				s := redirect.Schema{Defaults: redirect.Default(), Settings: []redirect.Setting{{Field: "inbound.prots", Keys: []string{"mine/x"}}}}
 				r.Redirect, _, _, err = s.Build(in.Values())
 				return r, err
@@ -148,7 +148,7 @@ func TestValidate(t *testing.T) {
 		`Domains: "mine/" is no domain`: func(d *dialect.Dialect) {
 			d.Build, d.Domains = schemaOf(func(*redirect.Schema) {}), []string{"mine", "mine/"}
 		},
-		"Validation: no container can": func(d *dialect.Dialect) { d.Validation.Container, d.Validation.ExitCode = "Check", 1 },
+		"Validation: no container can": func(d *dialect.Dialect) { d.Check.Container, d.Check.ExitCode = "Check", 1 },
 		"NodeProxy: no annotation can": func(d *dialect.Dialect) {
 			d.NodeProxy = &dialect.NodeProxy{StatusAnnotation: "a b", Enrolled: "on", Pending: "off"}
 		},
@@ -182,7 +182,7 @@ func TestValidate(t *testing.T) {
 func TestOwnPodsOnly(t *testing.T) {
 	d := mine()
 	own := d.Build
-	d.Build = func(in dialect.Input) (r dialect.Result, _ error) {
+	d.Build = func(in dialect.Input) (r dialect.Reading, _ error) {
 		_ = in.Pod.Annotations["mine/port"][0]
 		return own(in)
 	}
@@ -190,8 +190,8 @@ func TestOwnPodsOnly(t *testing.T) {
 	d.Policy.Required = []selection.Requirement{{Keys: []string{"mine/port"}}}
 	require.NoError(t, d.Validate())
 	d.Policy.Required = nil
-	d.Build = func(dialect.Input) (dialect.Result, error) {
-		return dialect.Result{}, fmt.Errorf("annotation mine/config is absent")
+	d.Build = func(dialect.Input) (dialect.Reading, error) {
+		return dialect.Reading{}, fmt.Errorf("annotation mine/config is absent")
 	}
 	require.NoError(t, d.Validate())
 }
@@ -229,13 +229,13 @@ func TestDeclinePanics(t *testing.T) {
 
 // TestWrongDialectIsNotThePodsFault: where nobody has validated it, a pod is refused for the dialect, and nothing panics.
 func TestWrongDialectIsNotThePodsFault(t *testing.T) {
-	for name, build := range map[string]func(dialect.Input) (dialect.Result, error){
+	for name, build := range map[string]func(dialect.Input) (dialect.Reading, error){
 		"nil": nil,
-		"panics for this pod": func(in dialect.Input) (dialect.Result, error) {
+		"panics for this pod": func(in dialect.Input) (dialect.Reading, error) {
 			if in.Pod.Annotations["mine/skip"] != "" {
 				panic("boom")
 			}
-			return dialect.Result{Redirect: redirect.Default()}, nil
+			return dialect.Reading{Redirect: redirect.Default()}, nil
 		},
 		"port 0":      schemaOf(func(s *redirect.Schema) { s.Defaults.Proxy.InboundPort = 0 }),
 		"field":       schemaOf(func(s *redirect.Schema) { s.Settings[0].Field = "inbound.exludePorts" }),

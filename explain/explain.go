@@ -48,7 +48,7 @@ func Pod(meshes dialect.Set, in Input) (Explanation, error) {
 	}
 	x := Explanation{
 		Pod: Name(in.Subject.Pod), Dialect: cmp.Or(plan.Dialect, meshes.String()), Answers: plan.Answers, Configuration: in.Configuration, Decision: plan.Decision,
-		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, plan.Codes()...), Warnings: append([]string{}, in.Warnings...),
+		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, plan.BypassCodes()...), Warnings: append([]string{}, in.Warnings...),
 		Plan: plan, err: err, Subject: in.Subject, meshes: meshes, facts: in.Facts, template: in.Template, identity: in.Identity.WithDefaults(),
 	}
 	if in.Template {

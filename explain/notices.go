@@ -108,7 +108,7 @@ func (x Explanation) refused(v *Verdict) {
 func correct(pod *corev1.Pod, err error) string {
 	var setting *redirect.SettingError
 	var bypass *dialect.BypassError
-	var blamed *dialect.BlamedError
+	var blamed *dialect.SettingsError
 	switch {
 	case errors.As(err, &setting):
 		return correctSetting(pod, setting)

@@ -83,7 +83,7 @@ type Agent struct {
 
 	mu         sync.Mutex
 	config     Config
-	blocked    []*Blocked
+	blocked    []*BlockedError
 	neighbours []Neighbour
 	binDirs    []BinDir
 	target     string
@@ -140,14 +140,14 @@ func New(opts Options) (*Agent, error) {
 	return &Agent{
 		opts: opts, log: opts.Log, m: m, obs: newObserver(), now: time.Now, config: opts.Config,
 		tokens:  &tokens{ask: opts.Token, log: opts.Log, failed: m.failures.WithLabelValues("token").Inc, now: time.Now, doubt: make(chan struct{}, 1)},
-		blocked: []*Blocked{{CodeStarting, errors.New("the node has not been looked at yet")}},
+		blocked: []*BlockedError{{CodeStarting, errors.New("the node has not been looked at yet")}},
 		boot:    bootID,
 		lease:   leaseOf(opts.Config), lastLoop: time.Now(), conflict: newConflict(), held: map[string]bool{},
 		notices: notices{send: opts.Notify, moment: opts.NotifyAfter, open: map[subject]*trouble{}},
 	}, nil
 }
 
-// Ready returns nil while every new pod on the node will be captured. Otherwise it returns a *[Blocked], or several joined;
+// Ready returns nil while every new pod on the node will be captured. Otherwise it returns a *[BlockedError], or several joined;
 // errors.As(err, &blocked) finds the first.
 func (a *Agent) Ready() error {
 	a.mu.Lock()

@@ -31,7 +31,7 @@ func onEvents(o *Options) { o.Poll = time.Hour }
 func ready(a *Agent) func() bool { return func() bool { return a.Ready() == nil } }
 
 func code(a *Agent) string {
-	var b *Blocked
+	var b *BlockedError
 	if errors.As(a.Ready(), &b) {
 		return string(b.Code)
 	}

@@ -53,10 +53,10 @@ func (g *goodList) remember(c Config, target string, text []byte) error {
 //
 // Without the file no pod of the node starts: containerd stops at a file that it cannot load, and CRI-O would take another
 // network. The network's own part is thereby what it was; when its owner writes the file anew, that counts.
-func (p *planner) restorable() (conflist.Choice, []byte) {
+func (p *planner) restorable() (conflist.Loaded, []byte) {
 	entries, err := fs.ReadDir(p.o.conf, ".")
 	if err != nil {
-		return conflist.Choice{}, nil
+		return conflist.Loaded{}, nil
 	}
 	choice, err := conflist.Primary(p.o.conf, p.oursAlone()...)
 	skipped := choice.Skipped
@@ -74,10 +74,10 @@ func (p *planner) restorable() (conflist.Choice, []byte) {
 		}
 		if f := p.intact(s.Name); f != nil {
 			p.broken = s.Err
-			return conflist.Choice{Name: s.Name, File: f}, append([]byte{}, broken...)
+			return conflist.Loaded{Name: s.Name, File: f}, append([]byte{}, broken...)
 		}
 	}
-	return conflist.Choice{}, nil
+	return conflist.Loaded{}, nil
 }
 
 // intact is a broken list's former content: as the last agent saw it, or as the list had been made of. It is nil if neither is there.

@@ -4,8 +4,8 @@ package installer
 
 import "errors"
 
-// Blocked is a reason why pods cannot be captured on this node at present.
-type Blocked struct {
+// BlockedError is a reason why pods cannot be captured on this node at present.
+type BlockedError struct {
 	// Code is the kind of the reason.
 	Code Code
 	// Err is the reason with its remedy.
@@ -13,13 +13,13 @@ type Blocked struct {
 }
 
 // Error returns the code and the reason.
-func (b *Blocked) Error() string { return string(b.Code) + ": " + b.Err.Error() }
+func (b *BlockedError) Error() string { return string(b.Code) + ": " + b.Err.Error() }
 
 // Unwrap returns Err.
-func (b *Blocked) Unwrap() error { return b.Err }
+func (b *BlockedError) Unwrap() error { return b.Err }
 
 // join returns nil, the one reason itself, or all of them joined.
-func join(blocked []*Blocked) error {
+func join(blocked []*BlockedError) error {
 	if len(blocked) == 1 {
 		return blocked[0]
 	}
@@ -30,7 +30,7 @@ func join(blocked []*Blocked) error {
 	return errors.Join(errs...)
 }
 
-// Code names the kind of a [Blocked]. Codes are stable: alerts and the metric meshcni_blocked use them.
+// Code names the kind of a [BlockedError]. Codes are stable: alerts and the metric meshcni_blocked use them.
 type Code string
 
 // The codes. docs/troubleshooting.md says what to do about each.

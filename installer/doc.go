@@ -34,7 +34,7 @@
 //
 // # Errors
 //
-// A *[Blocked] says, with a stable code, why a node cannot capture pods now: errors.As(err, &blocked). Several are joined. File
+// A *[BlockedError] says, with a stable code, why a node cannot capture pods now: errors.As(err, &blocked). Several are joined. File
 // errors wrap the system's, as in errors.Is(err, syscall.EROFS), and name the path and the remedy; the file is then
 // unchanged.
 package installer

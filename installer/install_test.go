@@ -242,7 +242,7 @@ func TestInstallBlocked(t *testing.T) {
 				tc.given(n)
 			}
 			_, err := Install(t.Context(), n.Config, discard)
-			var blocked *Blocked
+			var blocked *BlockedError
 			require.ErrorAs(t, err, &blocked)
 			assert.Equal(t, Code(tc.code), blocked.Code)
 			for _, s := range tc.says {
@@ -362,7 +362,7 @@ func TestWrongConfigurationIsReportedAtOnce(t *testing.T) {
 		require.ErrorContains(t, err, key)
 	}
 	_, err = Install(t.Context(), c, discard)
-	var blocked *Blocked
+	var blocked *BlockedError
 	assert.False(t, errors.As(err, &blocked))
 	require.Error(t, err)
 }

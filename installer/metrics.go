@@ -93,11 +93,11 @@ func (m *metrics) begin() {
 		m.failed.WithLabelValues("ADD", code)
 	}
 	m.failed.WithLabelValues("STATUS", "50")
-	m.setBlocked([]*Blocked{{Code: CodeStarting}})
+	m.setBlocked([]*BlockedError{{Code: CodeStarting}})
 }
 
 // setBlocked shows why new pods are not captured. It does not touch a series that stays: a scrape meanwhile must find it.
-func (m *metrics) setBlocked(blocked []*Blocked) {
+func (m *metrics) setBlocked(blocked []*BlockedError) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ready.Set(map[bool]float64{true: 1}[len(blocked) == 0])

@@ -139,7 +139,7 @@ func (n *node) uninstall() Plan {
 var discard = slog.New(slog.DiscardHandler)
 
 // loaded is what the runtime loads; it fails the test when that is nothing.
-func (n *node) loaded() conflist.Choice {
+func (n *node) loaded() conflist.Loaded {
 	n.t.Helper()
 	choice, err := conflist.Primary(os.DirFS(n.CNIConfDir))
 	require.NoError(n.t, err)

@@ -10,7 +10,7 @@ import (
 
 // Notice is news about the node, for people who do not read the agent's log; see [Options].Notify.
 type Notice struct {
-	// Code is the kind of the news: that of a [Blocked], or one of the NoticeCodes below.
+	// Code is the kind of the news: that of a [BlockedError], or one of the NoticeCodes below.
 	Code NoticeCode
 	// Warning says that something is wrong. Otherwise something is over, or has been done about it.
 	Warning bool
@@ -21,7 +21,7 @@ type Notice struct {
 // NoticeCode is a stable code of a [Notice].
 type NoticeCode string
 
-// The codes that are not those of a [Blocked].
+// The codes that are not those of a [BlockedError].
 const (
 	NoticeReady         NoticeCode = "ready"           // after a Blocked: new pods are captured again
 	NoticeOwnFileTaken  NoticeCode = "own-file-taken"  // the entry was fought over, so the agent keeps a file of its own
@@ -61,7 +61,7 @@ type trouble struct{ since, told time.Time }
 var unremarkable = []Code{CodeStarting, CodeSuperseded}
 
 // update tells what has come and what is over at now. It returns after which time to call it again; 0 if there is no need.
-func (n *notices) update(now time.Time, blocked []*Blocked, neighbours []Neighbour) (wait time.Duration) {
+func (n *notices) update(now time.Time, blocked []*BlockedError, neighbours []Neighbour) (wait time.Duration) {
 	wrong := map[subject]bool{}
 	look := func(key subject, after time.Duration, notice Notice) {
 		if wrong[key] {

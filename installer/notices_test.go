@@ -32,7 +32,7 @@ func TestNotices(t *testing.T) {
 	var got []Notice
 	n := notices{send: func(n Notice) { got = append(got, n) }, moment: 10 * time.Second, open: map[subject]*trouble{}}
 	start := time.Unix(1000, 0)
-	said := func(at time.Duration, blocked []*Blocked, neighbours ...Neighbour) (codes []NoticeCode, wait time.Duration) {
+	said := func(at time.Duration, blocked []*BlockedError, neighbours ...Neighbour) (codes []NoticeCode, wait time.Duration) {
 		got = nil
 		wait = n.update(start.Add(at), blocked, neighbours)
 		for _, n := range got {
@@ -42,17 +42,17 @@ func TestNotices(t *testing.T) {
 		}
 		return codes, wait
 	}
-	network := []*Blocked{{CodeNoNetwork, errors.New("none")}}
-	both := append(network, &Blocked{CodeConflict, errors.New("fought over")})
+	network := []*BlockedError{{CodeNoNetwork, errors.New("none")}}
+	both := append(network, &BlockedError{CodeConflict, errors.New("fought over")})
 	istio := Neighbour{"istio-cni", "Istio", "/x", "after"}
 	for _, step := range []struct {
 		at         time.Duration
-		blocked    []*Blocked
+		blocked    []*BlockedError
 		neighbours []Neighbour
 		codes      []NoticeCode
 		wait       time.Duration
 	}{
-		{at: 0, blocked: []*Blocked{{CodeStarting, errors.New("x")}}},
+		{at: 0, blocked: []*BlockedError{{CodeStarting, errors.New("x")}}},
 		{at: 1 * time.Second, blocked: network, wait: 10 * time.Second},
 		{at: 5 * time.Second}, // a moment is no news, neither its begin nor its end
 		{at: 20 * time.Second, blocked: network, wait: 10 * time.Second},
@@ -64,7 +64,7 @@ func TestNotices(t *testing.T) {
 		{at: 32 * time.Minute, neighbours: []Neighbour{istio}, codes: []NoticeCode{"other-mesh", "ready"}, wait: 30 * time.Minute},
 		{at: 33 * time.Minute, neighbours: []Neighbour{istio}, wait: 29 * time.Minute},
 		{at: 34 * time.Minute, codes: []NoticeCode{"other-mesh-gone"}},
-		{at: 35 * time.Minute, blocked: []*Blocked{{CodeSuperseded, errors.New("x")}}},
+		{at: 35 * time.Minute, blocked: []*BlockedError{{CodeSuperseded, errors.New("x")}}},
 		{at: 99 * time.Minute},
 	} {
 		codes, wait := said(step.at, step.blocked, step.neighbours...)

@@ -50,12 +50,12 @@ func (p *performer) perform(actions []Action, log *slog.Logger) (done []Action, 
 }
 
 // failures returns what failed, by path. A temporary file that stays blocks nothing, so it is only a note.
-func (p *performer) failures() (blocked []*Blocked, notes []string) {
+func (p *performer) failures() (blocked []*BlockedError, notes []string) {
 	for _, path := range slices.Sorted(maps.Keys(p.failed)) {
 		if f := p.failed[path]; f.op == OpRemoveTemp {
 			notes = append(notes, "a temporary file of a killed process stays: "+f.err.Error())
 		} else {
-			blocked = append(blocked, &Blocked{CodeWriteFailed, f.err})
+			blocked = append(blocked, &BlockedError{CodeWriteFailed, f.err})
 		}
 	}
 	return blocked, notes

@@ -25,7 +25,7 @@ type Plan struct {
 	// Skipped are the files that the runtime tries before Target and cannot load.
 	Skipped []conflist.Skipped
 	// Blocked is the reason why pods would still not be captured after all Actions; empty if they would. Actions then go as far as is safe.
-	Blocked []*Blocked
+	Blocked []*BlockedError
 	// Notes are warnings for the log.
 	Notes []string
 	// Neighbours are other meshes' plugins in the list that the runtime loads.
@@ -35,7 +35,7 @@ type Plan struct {
 	broken error // why no runtime can load the target, whose earlier text Actions put back; nil: it is no such plan
 }
 
-// Err returns nil, a *[Blocked], or several joined.
+// Err returns nil, a *[BlockedError], or several joined.
 func (p Plan) Err() error { return join(p.Blocked) }
 
 // noNetwork reports whether there is no network to chain into, and nothing else is wrong.
@@ -114,8 +114,8 @@ func (p *planner) do(a Action) {
 
 // block adds a reason, once, and returns false.
 func (p *planner) block(code Code, err error) bool {
-	if !slices.ContainsFunc(p.Blocked, func(b *Blocked) bool { return b.Code == code && b.Err.Error() == err.Error() }) {
-		p.Blocked = append(p.Blocked, &Blocked{code, err})
+	if !slices.ContainsFunc(p.Blocked, func(b *BlockedError) bool { return b.Code == code && b.Err.Error() == err.Error() }) {
+		p.Blocked = append(p.Blocked, &BlockedError{code, err})
 	}
 	return false
 }

@@ -69,7 +69,7 @@ func (p *planner) unlessFirst(cause Cause) Cause {
 
 // withEntry returns the chosen list with our entry. It refuses a version that the plugin does not support, because no pod
 // could start.
-func (p *planner) withEntry(choice conflist.Choice) ([]byte, bool) {
+func (p *planner) withEntry(choice conflist.Loaded) ([]byte, bool) {
 	list, err := conflist.ToList(choice.File.Bytes())
 	if err == nil {
 		list, err = conflist.Insert(list, p.entry)
@@ -96,7 +96,7 @@ func (p *planner) withEntry(choice conflist.Choice) ([]byte, bool) {
 }
 
 // choose returns the file to chain into: the named one, or the one that the runtime would load without ours.
-func (p *planner) choose() (conflist.Choice, bool) {
+func (p *planner) choose() (conflist.Loaded, bool) {
 	named := p.c.CNIConfName
 	if named == "" {
 		choice, err := conflist.Primary(p.o.conf, p.oursAlone()...)
@@ -112,18 +112,18 @@ func (p *planner) choose() (conflist.Choice, bool) {
 		var f *conflist.File
 		if err == nil {
 			if f, err = conflist.ParseFile(name, data); err == nil {
-				return conflist.Choice{Name: name, File: f}, true
+				return conflist.Loaded{Name: name, File: f}, true
 			}
 		}
 		if !conflist.PassedOver(err) {
-			return conflist.Choice{}, p.unreadable(name, err)
+			return conflist.Loaded{}, p.unreadable(name, err)
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", name, err))
 	}
 	if len(errs) == 0 {
 		errs = append(errs, errors.New("no such file"))
 	}
-	return conflist.Choice{}, p.block(CodeNamedFileMissing, fmt.Errorf("looking for %s in %s: %w", named, p.c.CNIConfDir, errors.Join(errs...)))
+	return conflist.Loaded{}, p.block(CodeNamedFileMissing, fmt.Errorf("looking for %s in %s: %w", named, p.c.CNIConfDir, errors.Join(errs...)))
 }
 
 // noChoice blocks for an error of conflist.Primary. It does not pass over an unreadable file: the runtime may load it, and
@@ -162,7 +162,7 @@ func (p *planner) parse(name string) *conflist.File {
 
 // convert replaces a single configuration by a list. The list is in place before the .conf steps aside: until then the
 // runtime loads the .conf, which sorts first.
-func (p *planner) convert(choice conflist.Choice, list []byte) bool {
+func (p *planner) convert(choice conflist.Loaded, list []byte) bool {
 	cause := p.unlessFirst(CauseConfAppeared)
 	create := Action{Op: OpCreate, Path: p.path(p.Target), From: p.path(choice.Name), New: list, Cause: cause}
 	there, err := fs.ReadFile(p.o.conf, p.Target)

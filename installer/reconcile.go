@@ -40,7 +40,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	a.acts(act)
 	if !act {
 		a.forgetOwn()
-		a.report(Plan{}, []*Blocked{{CodeSuperseded, errors.New("another agent has begun on this node since, and keeps the plugin installed")}})
+		a.report(Plan{}, []*BlockedError{{CodeSuperseded, errors.New("another agent has begun on this node since, and keeps the plugin installed")}})
 		return 0
 	}
 	if err := a.sock.ensure(); err != nil {
@@ -70,7 +70,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 				judged = false
 				continue
 			}
-			var conflict *Blocked
+			var conflict *BlockedError
 			if conflict, wait = a.contested(c, seen, plan); a.taken && !seen.taken || a.past.both() && !seen.both {
 				continue
 			}
@@ -81,7 +81,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		if left := a.opts.Settle - a.now().Sub(a.doubtSince); wait > 0 && plan.broken != nil && left > 0 {
 			wait = left // its owner may just be writing it
 		} else if wait > 0 && plan.broken != nil {
-			plan.Blocked = append(plan.Blocked, &Blocked{CodeNoNetwork, fmt.Errorf("no runtime can load %s: %w; if it stays so, what it was is put back", filepath.Join(c.CNIConfDir, plan.Target), plan.broken)})
+			plan.Blocked = append(plan.Blocked, &BlockedError{CodeNoNetwork, fmt.Errorf("no runtime can load %s: %w; if it stays so, what it was is put back", filepath.Join(c.CNIConfDir, plan.Target), plan.broken)})
 		} else if wait > 0 && plan.noNetwork() {
 			plan.Blocked = nil // not yet
 		}
@@ -111,7 +111,7 @@ const takeOverLook = 200 * time.Millisecond
 
 // unable returns why this agent does not take the place of an older one that runs; nil: it may, or there is none. One that took it all
 // the same would end what works: the older one is stopped as soon as it is not ready.
-func (a *Agent) unable(c Config) []*Blocked {
+func (a *Agent) unable(c Config) []*BlockedError {
 	if !a.lease.foreign() {
 		return nil
 	}
@@ -131,8 +131,8 @@ func (a *Agent) unable(c Config) []*Blocked {
 // errNoLease: another agent took the lease at the same time.
 var errNoLease = errors.New("another agent has the lease")
 
-func waiting(why error) []*Blocked {
-	return []*Blocked{{CodeWaiting, fmt.Errorf("the agent that was on this node before keeps the plugin installed until this one can: %w", why)}}
+func waiting(why error) []*BlockedError {
+	return []*BlockedError{{CodeWaiting, fmt.Errorf("the agent that was on this node before keeps the plugin installed until this one can: %w", why)}}
 }
 
 // acts tells when the agent's turn begins, and when it ends.
@@ -159,10 +159,10 @@ func (a *Agent) conclude(c Config, seen observed, plan Plan, doing performer, wa
 	}
 	wait = a.conflict.kept(a.now())
 	if len(blocked) == 0 && wait > 0 {
-		blocked = append(blocked, &Blocked{CodeConflict, errors.New(a.conflict.report)})
+		blocked = append(blocked, &BlockedError{CodeConflict, errors.New(a.conflict.report)})
 	}
 	if exp := seen.credentials.expires; !exp.IsZero() && a.now().After(exp) {
-		blocked = append(blocked, &Blocked{CodeTokenExpired, fmt.Errorf("the plugin's token expired at %s, and there is no newer one: does the API server answer, and is the node's clock right?", exp.Format(time.RFC3339))})
+		blocked = append(blocked, &BlockedError{CodeTokenExpired, fmt.Errorf("the plugin's token expired at %s, and there is no newer one: does the API server answer, and is the node's clock right?", exp.Format(time.RFC3339))})
 	}
 	a.report(plan, blocked)
 	return soonest(wait, retry)
@@ -198,7 +198,7 @@ func soonest(a, b time.Duration) time.Duration {
 // slowly.
 func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
 	a.forgetOwn()
-	blocked := []*Blocked{{CodeUninstalled, fmt.Errorf("an uninstall has run; remove %s to install again", marker(c))}}
+	blocked := []*BlockedError{{CodeUninstalled, fmt.Errorf("an uninstall has run; remove %s to install again", marker(c))}}
 	if !a.rested {
 		plan, err := uninstall(ctx, c, a.log)
 		if err != nil {
@@ -242,7 +242,7 @@ func (a *Agent) doubtful(plan Plan) time.Duration {
 
 // contested decides whether to put back an entry that was removed. If not, it says why, and how long to wait. It may take a file
 // of our own instead.
-func (a *Agent) contested(c Config, seen observed, plan Plan) (*Blocked, time.Duration) {
+func (a *Agent) contested(c Config, seen observed, plan Plan) (*BlockedError, time.Duration) {
 	i := slices.IndexFunc(plan.Actions, Action.conf)
 	if i < 0 || !a.held[plan.Target] || !slices.Contains(losses, plan.Actions[i].Cause) {
 		return nil, 0
@@ -271,7 +271,7 @@ func (a *Agent) contested(c Config, seen observed, plan Plan) (*Blocked, time.Du
 	if retry {
 		return nil, 0
 	}
-	return &Blocked{CodeConflict, errors.New(a.conflict.report)}, max(time.Millisecond, a.conflict.until.Sub(now))
+	return &BlockedError{CodeConflict, errors.New(a.conflict.report)}, max(time.Millisecond, a.conflict.until.Sub(now))
 }
 
 // lostForGood counts a loss of the entry from a file of the network, and reports whether there have been enough for OwnFileAuto.
@@ -366,7 +366,7 @@ func (a *Agent) failed(action string, err error) {
 }
 
 // report publishes the node's state and logs it if it has changed.
-func (a *Agent) report(plan Plan, blocked []*Blocked) {
+func (a *Agent) report(plan Plan, blocked []*BlockedError) {
 	a.mu.Lock()
 	was, wasTarget := join(a.blocked), a.target
 	a.blocked = blocked
@@ -404,7 +404,7 @@ func (a *Agent) report(plan Plan, blocked []*Blocked) {
 	}
 }
 
-func (a *Agent) notReady(b *Blocked) {
+func (a *Agent) notReady(b *BlockedError) {
 	a.log.Warn("not ready", "code", string(b.Code), "reason", b.Err.Error())
 	var none *conflist.NoNetworkError
 	if errors.As(b.Err, &none) {

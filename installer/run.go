@@ -26,7 +26,7 @@ func Preview(c Config) (Plan, error) {
 }
 
 // Install carries out plans until one has no actions left, and returns that one. If there is nothing to do, it writes nothing.
-// A token that a running agent has given the plugin stays. It never waits: without a network to chain into, it returns a *[Blocked] that names each file and why the runtime would
+// A token that a running agent has given the plugin stays. It never waits: without a network to chain into, it returns a *[BlockedError] that names each file and why the runtime would
 // pass over it.
 func Install(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	if err := c.Validate(); err != nil {
@@ -56,7 +56,7 @@ func Install(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 
 // Uninstall removes the entries, then the kubeconfig, then the binary. The binary stays, with a note in the plan, while
 // libcni's cache has attachments made with it. If a configuration that we must not change still names the plugin or its
-// kubeconfig, both stay, and the error is a *[Blocked] with CodeStillNamed. A running agent with the same run directory stops
+// kubeconfig, both stay, and the error is a *[BlockedError] with CodeStillNamed. A running agent with the same run directory stops
 // installing.
 func Uninstall(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	if l := leaseOf(c); !l.taken() {

@@ -37,7 +37,7 @@ func readOnly(t *testing.T, dir string) {
 // codes are the codes of all reasons in an error.
 func codes(err error) (out []string) {
 	switch err := err.(type) { //nolint:errorlint // what it is, not what it wraps
-	case *Blocked:
+	case *BlockedError:
 		out = append(out, string(err.Code))
 	case interface{ Unwrap() []error }:
 		for _, e := range err.Unwrap() {

@@ -221,9 +221,9 @@ func (n *NetNS) Socket(domain, typ, proto int) (fd int, err error) {
 	return fd, err
 }
 
-// Make makes an empty network namespace, to try in it what must not be tried in another. It is nobody's, and ends with the last that
+// New makes an empty network namespace, to try in it what must not be tried in another. It is nobody's, and ends with the last that
 // has it open: the caller calls Close. errors.Is(err, fs.ErrPermission) without CAP_SYS_ADMIN.
-func Make() (n *NetNS, err error) {
+func New() (n *NetNS, err error) {
 	err = onThread(func(*thread) error { // which ends with this: it is in another namespace now
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err

@@ -353,7 +353,7 @@ func TestLoad(t *testing.T) {
 func TestMake(t *testing.T) {
 	netnstest.Require(t, netnstest.Root)
 	own := threadNetNS(t)
-	ns, err := netnsexec.Make()
+	ns, err := netnsexec.New()
 	require.NoError(t, err)
 	require.NoError(t, ns.Do(func() error {
 		assert.NotEqual(t, own, threadNetNS(t))
@@ -362,7 +362,7 @@ func TestMake(t *testing.T) {
 		return err
 	}))
 	assert.Equal(t, own, threadNetNS(t))
-	other, err := netnsexec.Make()
+	other, err := netnsexec.New()
 	require.NoError(t, err)
 	assert.NotEqual(t, ns.ID(), other.ID())
 	require.NoError(t, errors.Join(ns.Close(), other.Close()))

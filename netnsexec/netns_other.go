@@ -38,8 +38,8 @@ func OpenHost(path string) (*NetNS, error) {
 	return nil, fmt.Errorf("open the host's network namespace %q: %w", path, errPlatform)
 }
 
-// Make returns an error that errors.Is(err, errors.ErrUnsupported).
-func Make() (*NetNS, error) {
+// New returns an error that errors.Is(err, errors.ErrUnsupported).
+func New() (*NetNS, error) {
 	return nil, fmt.Errorf("make a network namespace: %w", errPlatform)
 }
 

@@ -475,7 +475,7 @@ func (a *Agent) Status() Status {
 
 // Release takes all pods out of the care of the node's proxy, gives them to another agent, or has them captured again. It returns
 // those for which that failed.
-func (a *Agent) Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error) {
+func (a *Agent) Release(ctx context.Context, r agentsock.ReleaseOptions) ([]status.Pod, error) {
 	if a.sock == nil {
 		return nil, agentsock.ErrUnsupported
 	}

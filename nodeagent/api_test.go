@@ -48,7 +48,7 @@ func capturedPod(t *testing.T, dir string) (apply.Backend, attachment.Record) {
 		Pod: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, Selected: true, Reason: "selected", Dialect: "istio", By: "ADD", Time: time.Unix(1e9, 0).UTC(),
 	}
 	record.Applied(ruleset.BackendNftables, rules, nil)
-	require.NoError(t, attachment.In(dir+"/run").Write(record))
+	require.NoError(t, attachment.Open(dir+"/run").Write(record))
 	return b, record
 }
 

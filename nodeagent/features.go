@@ -132,7 +132,7 @@ func (f *features) applied(ctx context.Context, o apply.Options, r redirect.Redi
 	if o.Root == "" && o.Backend != ruleset.BackendNftables {
 		return "", errors.New("the agent does not see the host's programs, which write the rules (--repair-host-root)")
 	}
-	ns, err := netnsexec.Make()
+	ns, err := netnsexec.New()
 	if err != nil {
 		return "", err
 	}

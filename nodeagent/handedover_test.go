@@ -25,9 +25,9 @@ import (
 )
 
 // agentThat serves the agent's socket in a run directory with what release answers, and returns what it is asked for.
-func agentThat(t *testing.T, runDir string, left ...status.Pod) (asked chan agentsock.Release) {
+func agentThat(t *testing.T, runDir string, left ...status.Pod) (asked chan agentsock.ReleaseOptions) {
 	t.Helper()
-	asked = make(chan agentsock.Release, 8)
+	asked = make(chan agentsock.ReleaseOptions, 8)
 	require.NoError(t, os.MkdirAll(runDir, 0o755))
 	h := &having{running: new(atomic.Int32), release: func(string) ([]status.Pod, error) { return left, nil }}
 	p := newProxied(in(runDir), quiet(), nil)
@@ -49,10 +49,10 @@ func agentThat(t *testing.T, runDir string, left ...status.Pod) (asked chan agen
 type noting struct {
 	enroller
 
-	asked chan agentsock.Release
+	asked chan agentsock.ReleaseOptions
 }
 
-func (n noting) Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error) {
+func (n noting) Release(ctx context.Context, r agentsock.ReleaseOptions) ([]status.Pod, error) {
 	n.asked <- r
 	return n.enroller.Release(ctx, r)
 }
@@ -62,12 +62,12 @@ func held(h holder) *holder { return &h }
 // TestReleaseByTheAgent: the running agent is asked for what the caller wants, and says which pods are left; without one the caller hears that.
 func TestReleaseByTheAgent(t *testing.T) {
 	dir, o := node(t)
-	_, err := o.Release(t.Context(), agentsock.Release{Undo: true}, true)
+	_, err := o.Release(t.Context(), agentsock.ReleaseOptions{Undo: true}, true)
 	require.ErrorContains(t, err, "no agent runs on this node")
-	_, err = o.Release(t.Context(), agentsock.Release{}, false)
+	_, err = o.Release(t.Context(), agentsock.ReleaseOptions{}, false)
 	require.ErrorIs(t, err, ErrNoAgent)
 	asked := agentThat(t, dir+"/run")
-	for _, want := range []agentsock.Release{{To: "istio-cni"}, {Undo: true}, {}} {
+	for _, want := range []agentsock.ReleaseOptions{{To: "istio-cni"}, {Undo: true}, {}} {
 		left, err := o.Release(t.Context(), want, true)
 		require.NoError(t, err)
 		assert.Empty(t, left)
@@ -75,7 +75,7 @@ func TestReleaseByTheAgent(t *testing.T) {
 	}
 	busy, o := node(t)
 	agentThat(t, busy+"/run", status.Pod{ID: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, State: status.StateDrifted, Reason: "not-released"})
-	left, err := o.Release(t.Context(), agentsock.Release{To: "istio-cni"}, true)
+	left, err := o.Release(t.Context(), agentsock.ReleaseOptions{To: "istio-cni"}, true)
 	require.NoError(t, err)
 	assert.Len(t, left, 1)
 }
@@ -96,7 +96,7 @@ func TestGivenIsNotedFirst(t *testing.T) {
 	p.set(held(h))
 	give := func(to string) (handedOver, error) {
 		during = nil
-		_, failed := p.Release(t.Context(), agentsock.Release{To: to})
+		_, failed := p.Release(t.Context(), agentsock.ReleaseOptions{To: to})
 		assert.Equal(t, []handedOver{{To: to}}, during, "before the first pod is given")
 		g, err := readHandedOver(dir)
 		require.NoError(t, err)
@@ -120,7 +120,7 @@ func TestGivenIsNotedFirst(t *testing.T) {
 	require.ErrorIs(t, err, failure)
 	assert.Equal(t, handedOver{To: "istio-cni", All: true}, g, "as before")
 
-	_, err = p.Release(t.Context(), agentsock.Release{Undo: true})
+	_, err = p.Release(t.Context(), agentsock.ReleaseOptions{Undo: true})
 	require.NoError(t, err)
 	g, err = readHandedOver(dir)
 	require.NoError(t, err)
@@ -132,11 +132,11 @@ func TestGivenIsNotedFirst(t *testing.T) {
 func TestUninstallAfterPodsWereGiven(t *testing.T) {
 	for name, c := range map[string]struct {
 		note  string
-		asked []agentsock.Release
+		asked []agentsock.ReleaseOptions
 		err   string
 	}{
-		"to nobody":   {"", []agentsock.Release{{}}, ""},
-		"interrupted": {`{"to":"istio-cni","all":false}`, []agentsock.Release{{To: "istio-cni"}}, ""},
+		"to nobody":   {"", []agentsock.ReleaseOptions{{}}, ""},
+		"interrupted": {`{"to":"istio-cni","all":false}`, []agentsock.ReleaseOptions{{To: "istio-cni"}}, ""},
 		"all":         {`{"to":"istio-cni","all":true}`, nil, ""},
 		"unreadable":  {`{"to`, nil, "learn to whom the pods were given"},
 		"to whom":     {`{}`, nil, "it names no agent"},
@@ -158,7 +158,7 @@ func TestUninstallAfterPodsWereGiven(t *testing.T) {
 				assert.FileExists(t, filepath.Join(dir, "run", handedOverFile), "nothing is guessed")
 			}
 			close(asked)
-			var got []agentsock.Release
+			var got []agentsock.ReleaseOptions
 			for r := range asked {
 				got = append(got, r)
 			}
@@ -226,7 +226,7 @@ func TestEndAwaitsARelease(t *testing.T) {
 		p.set(held(&having{running: new(atomic.Int32), release: func(string) ([]status.Pod, error) { <-end; return nil, nil }}))
 		asked := make(chan error, 1)
 		go func() {
-			_, err := p.Release(t.Context(), agentsock.Release{})
+			_, err := p.Release(t.Context(), agentsock.ReleaseOptions{})
 			asked <- err
 		}()
 		synctest.Wait()
@@ -264,7 +264,7 @@ func TestSuccessorWithoutPods(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.run(ctx) }()
-	successor := agentsock.Release{Successor: true}
+	successor := agentsock.ReleaseOptions{Successor: true}
 	told, err := p.Release(ctx, successor)
 	require.NoError(t, err)
 	assert.Equal(t, left, told)
@@ -283,13 +283,13 @@ func TestSuccessorWithoutPods(t *testing.T) {
 	require.ErrorIs(t, err, nodeproxy.ErrReleasing)
 
 	h.say(nil)
-	_, err = p.Release(ctx, agentsock.Release{Undo: true})
+	_, err = p.Release(ctx, agentsock.ReleaseOptions{Undo: true})
 	require.NoError(t, err)
 	attached, err := p.Attach(ctx, agentsock.Attachment{}, file(t))
 	require.NoError(t, err)
 	assert.EqualValues(t, "h", attached.Backend)
 	h.release = func(string) ([]status.Pod, error) { h.say(nodeproxy.ErrReleasing); return nil, nil }
-	_, err = p.Release(ctx, agentsock.Release{})
+	_, err = p.Release(ctx, agentsock.ReleaseOptions{})
 	require.NoError(t, err)
 	require.ErrorIs(t, p.ready(), nodeproxy.ErrReleasing, "by hand it is not ready")
 	assert.Equal(t, 1, forgotten)

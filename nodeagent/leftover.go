@@ -108,7 +108,7 @@ func (l *leftover) byAgent(ctx context.Context) ([]status.Pod, error) {
 	l.mu.Lock()
 	l.asked = true
 	l.mu.Unlock()
-	left, err := client.Release(ctx, agentsock.Release{To: given.To, Successor: true})
+	left, err := client.Release(ctx, agentsock.ReleaseOptions{To: given.To, Successor: true})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, agentsock.ErrUnsupported) {
 		return nil, fmt.Errorf("%w: %w", ErrNoAgent, err)
 	}
@@ -129,7 +129,7 @@ func (l *leftover) undo() {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTime)
 	defer cancel()
 	client := agentsock.Client{Path: filepath.Join(l.settings.RunDir, agentsock.Name)}
-	if _, err := client.Release(ctx, agentsock.Release{Undo: true}); err != nil {
+	if _, err := client.Release(ctx, agentsock.ReleaseOptions{Undo: true}); err != nil {
 		l.log.Warn("the agent that was on this node before may capture no pods of the node's proxy until it is started anew", "error", err)
 	}
 }
@@ -151,7 +151,7 @@ func (l *leftover) release(ctx context.Context) ([]status.Pod, error) {
 		return nil, nil
 	}
 	if err == nil && !given.All && held > 0 {
-		left, err = l.options.releaseAlone(ctx, l.settings, agentsock.Release{To: given.To})
+		left, err = l.options.releaseAlone(ctx, l.settings, agentsock.ReleaseOptions{To: given.To})
 	}
 	if err = errors.Join(err, unreleased(left)); err == nil {
 		if err = l.options.forgetProxied(ctx, l.settings); err != nil {
@@ -165,8 +165,8 @@ func (l *leftover) release(ctx context.Context) ([]status.Pod, error) {
 }
 
 // Release is that of [agentsock.Handler] for the pods that are left.
-func (l *leftover) Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error) {
-	if r != (agentsock.Release{}) {
+func (l *leftover) Release(ctx context.Context, r agentsock.ReleaseOptions) ([]status.Pod, error) {
+	if r != (agentsock.ReleaseOptions{}) {
 		return nil, agentsock.ErrUnsupported
 	}
 	left, err := l.release(ctx)
@@ -246,7 +246,7 @@ func (o Options) holds(s Config) int {
 	for _, path := range entries {
 		held[strings.TrimSuffix(filepath.Base(path), ".json")] = true
 	}
-	records, _ := attachment.In(s.RunDir).Index().Records()
+	records, _ := attachment.Open(s.RunDir).Index().Records()
 	for _, r := range records {
 		if r.Selected && onNode(o.Dialects, r.Dialect) { // not one that was released
 			held[r.Pod.UID] = true

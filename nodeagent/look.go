@@ -31,7 +31,7 @@ func Look(ctx context.Context, runDir, hostRoot string, known []dialect.Dialect,
 func recorded(runDir, uid string) agentapi.Pod {
 	p := agentapi.Pod{Records: []attachment.Record{}, Live: ruleset.Live{}, Differences: []ruleset.Difference{}, Lost: []ruleset.Difference{}}
 	unread := 0
-	for r, err := range attachment.In(runDir).All() {
+	for r, err := range attachment.Open(runDir).All() {
 		switch {
 		case err != nil:
 			unread++

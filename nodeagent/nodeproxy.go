@@ -301,7 +301,7 @@ func (p *proxied) Detach(ctx context.Context, id attachment.ID) error {
 
 // Release is that of [agentsock.Handler]. That the pods are another agent's is noted: an uninstall must not take
 // from it what it has.
-func (p *proxied) Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error) {
+func (p *proxied) Release(ctx context.Context, r agentsock.ReleaseOptions) ([]status.Pod, error) {
 	p.releasing.Add(1)
 	defer p.releasing.Add(-1)
 	if p.isGone() {

@@ -115,7 +115,7 @@ func TestOneAgentHasThePods(t *testing.T) {
 	require.ErrorAs(t, err, &step)
 	assert.Equal(t, []string{"agent", "not-begun"}, []string{step.Step, string(step.Reason)})
 
-	_, err = b.Release(ctx, agentsock.Release{})
+	_, err = b.Release(ctx, agentsock.ReleaseOptions{})
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, next.released.Load())
 	cancel()
@@ -212,12 +212,12 @@ func TestChangedWhileReleased(t *testing.T) {
 	require.NoError(t, first.Err(), "another would capture them")
 	assert.True(t, p.present().Plugin.RefuseProxyUID)
 	h.say(nil)
-	_, err = p.Release(ctx, agentsock.Release{Undo: true})
+	_, err = p.Release(ctx, agentsock.ReleaseOptions{Undo: true})
 	require.NoError(t, err)
 	require.Error(t, first.Err())
 	second := <-opened
 	require.Eventually(t, func() bool { return p.now() != nil }, netnstest.Patience, time.Millisecond)
-	_, err = p.Release(ctx, agentsock.Release{Undo: true})
+	_, err = p.Release(ctx, agentsock.ReleaseOptions{Undo: true})
 	require.NoError(t, err)
 	require.NoError(t, second.Err(), "nothing has changed since")
 	s.Plugin.RefuseProxyUID = false

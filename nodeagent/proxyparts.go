@@ -120,7 +120,7 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 		Identity: s.Identity,
 		Meshes:   meshes,
 		Apply:    apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.HostRoot},
-		Pods:     a.pods, Proxy: a.options.Proxy, Events: a.events, Records: attachment.In(s.RunDir), Log: a.log,
+		Pods:     a.pods, Proxy: a.options.Proxy, Events: a.events, Records: attachment.Open(s.RunDir), Log: a.log,
 		VerifyInterval: time.Duration(s.Ambient.VerifyInterval), DrainTimeout: s.Ambient.drainTimeout(),
 	}
 	if o.Status, err = nodeproxy.NewAPIStatus(config); err != nil {

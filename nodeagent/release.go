@@ -34,11 +34,11 @@ var ErrNoAgent = errors.New("no agent runs on this node")
 
 // Release takes all pods out of the care of the node's proxy, and returns those that it could not take out. The node's agent does it.
 // Where there is none, this process does what the agent would, if alone is set; else errors.Is(err, ErrNoAgent).
-func (o Options) Release(ctx context.Context, how agentsock.Release, alone bool) ([]status.Pod, error) {
+func (o Options) Release(ctx context.Context, how agentsock.ReleaseOptions, alone bool) ([]status.Pod, error) {
 	return o.withDefaults().release(ctx, o.Config, how, alone)
 }
 
-func (o Options) release(ctx context.Context, s Config, how agentsock.Release, alone bool) ([]status.Pod, error) {
+func (o Options) release(ctx context.Context, s Config, how agentsock.ReleaseOptions, alone bool) ([]status.Pod, error) {
 	left, err := agentsock.Client{Path: filepath.Join(s.RunDir, agentsock.Name)}.Release(ctx, how)
 	absent := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 	switch {
@@ -49,7 +49,7 @@ func (o Options) release(ctx context.Context, s Config, how agentsock.Release, a
 	case absent:
 		o.Log.Info("no agent runs on this node, so this process takes the pods out of the proxy's care")
 		return o.releaseAlone(ctx, s, how)
-	case errors.Is(err, agentsock.ErrUnsupported) && how == (agentsock.Release{}):
+	case errors.Is(err, agentsock.ErrUnsupported) && how == (agentsock.ReleaseOptions{}):
 		return nil, nil // it has no such pods
 	}
 	return left, err
@@ -65,7 +65,7 @@ func (o Options) Uninstall(ctx context.Context) error {
 }
 
 // releaseAlone does what an agent would, and ends.
-func (o Options) releaseAlone(ctx context.Context, s Config, how agentsock.Release) (left []status.Pod, err error) {
+func (o Options) releaseAlone(ctx context.Context, s Config, how agentsock.ReleaseOptions) (left []status.Pod, err error) {
 	if !s.Ambient.Enabled { // the settings name no mesh whose proxy is on the node
 		s.Plugin, s.PluginConfig = s.Effective(), ""
 		s.Ambient.Enabled, s.Plugin.Dialects = true, WithNodeProxies(o.Dialects)
@@ -113,7 +113,7 @@ func (o Options) releaseBefore(ctx context.Context, s Config) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ReleaseTime)
 	defer cancel()
-	left, err := o.release(ctx, s, agentsock.Release{To: given.To}, true) // the rest, if a hand-over did not end
+	left, err := o.release(ctx, s, agentsock.ReleaseOptions{To: given.To}, true) // the rest, if a hand-over did not end
 	if err = errors.Join(err, unreleased(left)); err != nil {
 		return err // what is kept of the pods that are left is needed to release them later
 	}

@@ -31,12 +31,12 @@ func TestNothingToRelease(t *testing.T) {
 		ID: attachment.ID{Network: "net", ContainerID: "c1", IfName: "eth0"}, Pod: status.ID{Namespace: "shop", Name: "cart", UID: "u1"},
 		Reason: "releasing", Dialect: "ambient", By: "agent", Time: time.Now(),
 	}
-	require.NoError(t, attachment.In(dir).Write(record))
+	require.NoError(t, attachment.Open(dir).Write(record))
 	assert.False(t, p.hadProxied(s), "it was released")
 	record.Selected, record.Reason, record.Backend = true, "selected", "nftables"
-	require.NoError(t, attachment.In(dir).Write(record))
+	require.NoError(t, attachment.Open(dir).Write(record))
 	assert.True(t, p.hadProxied(s))
-	require.NoError(t, attachment.In(dir).Remove(record.ID))
+	require.NoError(t, attachment.Open(dir).Remove(record.ID))
 	assert.False(t, p.hadProxied(s))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, lockFile), nil, 0o600))
 	assert.True(t, p.hadProxied(s))

@@ -228,7 +228,7 @@ func (o Options) permissible(s Config) (repair.Options, error) {
 	if err != nil {
 		return all, err
 	}
-	all.Node, all.HostRoot, all.ProcRoot, all.Records = s.Node, s.HostRoot, s.ProcRoot, attachment.In(plugin.RunDir)
+	all.Node, all.HostRoot, all.ProcRoot, all.Records = s.Node, s.HostRoot, s.ProcRoot, attachment.Open(plugin.RunDir)
 	all.Meshes = meshes
 	if all.Backend, err = ruleset.ParseBackend(string(plugin.Backend)); err != nil {
 		return all, err

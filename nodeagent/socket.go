@@ -27,7 +27,7 @@ import (
 type enroller interface {
 	Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error)
 	Detach(ctx context.Context, id attachment.ID) error
-	Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error)
+	Release(ctx context.Context, r agentsock.ReleaseOptions) ([]status.Pod, error)
 }
 
 // socket serves run_dir/agent.sock. As a Prometheus collector it counts requests.
@@ -110,7 +110,7 @@ func (k *socket) run(ctx context.Context) error {
 	if k == nil {
 		return nil
 	}
-	server := &agentsock.Server{Handler: k, OnRequest: func(r agentsock.Request) {
+	server := &agentsock.Server{Handler: k, OnRequest: func(r agentsock.RequestInfo) {
 		name := r.Kind
 		if name == "" {
 			name = "none"
@@ -183,7 +183,7 @@ func (k *socket) Pods(context.Context) ([]status.Pod, error) {
 }
 
 // Release is that of [agentsock.Handler].
-func (k *socket) Release(ctx context.Context, r agentsock.Release) ([]status.Pod, error) {
+func (k *socket) Release(ctx context.Context, r agentsock.ReleaseOptions) ([]status.Pod, error) {
 	if k.enroller == nil && k.left != nil {
 		return k.left.Release(ctx, r)
 	}

@@ -59,9 +59,9 @@ func TestPodsAreServed(t *testing.T) {
 	states, err := c.Pods(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, states, "nobody looks for pods")
-	_, err = c.Release(t.Context(), agentsock.Release{})
+	_, err = c.Release(t.Context(), agentsock.ReleaseOptions{})
 	require.ErrorIs(t, err, agentsock.ErrUnsupported)
-	_, err = agent.Release(t.Context(), agentsock.Release{})
+	_, err = agent.Release(t.Context(), agentsock.ReleaseOptions{})
 	require.ErrorIs(t, err, agentsock.ErrUnsupported)
 	require.NoError(t, agent.end())
 }

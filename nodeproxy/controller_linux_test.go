@@ -52,7 +52,7 @@ func newNode(t testing.TB, backend ruleset.Backend) *node {
 		proxy:      &proxy{has: map[types.UID]*held{}},
 		probes:     &probes{set: map[netip.Addr]types.UID{}},
 		namespaces: &namespaces{paths: map[types.UID]string{}, noted: map[types.UID]string{}, sysctls: map[string]string{}},
-		records:    attachment.In(t.TempDir()),
+		records:    attachment.Open(t.TempDir()),
 		events:     record.NewFakeRecorder(1000),
 		netns:      map[types.UID]*netnsexec.NetNS{},
 	}
@@ -183,7 +183,7 @@ func rulesOf(t testing.TB, pod *corev1.Pod) ruleset.Ruleset {
 
 func (n *node) flush(uid types.UID) {
 	b := n.backendOf(n.netns[uid])
-	require.NoError(n.t, b.Remove(context.Background(), ambient.Defaults().Names.Owner()))
+	require.NoError(n.t, b.Remove(context.Background(), ambient.DefaultRedirect().Names.Owner()))
 }
 
 func (n *node) captured(uid types.UID) {

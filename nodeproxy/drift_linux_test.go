@@ -247,7 +247,7 @@ func TestRulesOfOthers(t *testing.T) {
 		n.pods.change(uid, func(p *corev1.Pod) { p.Annotations = map[string]string{"ambient.istio.io/redirection": "enabled"} })
 	}
 	sidecar := redirect.Default()
-	sidecar.Names = ambient.Defaults().Names
+	sidecar.Names = ambient.DefaultRedirect().Names
 	theirs := sidecar.MustRuleset()
 	_, err := n.backendOf(n.netns[forged]).Apply(t.Context(), theirs)
 	require.NoError(t, err)
@@ -295,7 +295,7 @@ func TestCannotTell(t *testing.T) {
 func TestDeclinePanics(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, ruleset.BackendNftables)
-	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Names: ambient.Defaults().Names}
+	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Names: ambient.DefaultRedirect().Names}
 	sidecar.Policy.Decline = func(pod *corev1.Pod, _ *corev1.Container) (status.Code, string) {
 		if pod.Labels["boom"] != "" {
 			panic("boom")
@@ -342,7 +342,7 @@ func TestSettingsChange(t *testing.T) {
 func TestSeveralMeshes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, ruleset.BackendNftables)
-	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Policy: ambient.New(ambient.Options{}).Policy, Names: ambient.Defaults().Names}
+	sidecar := dialect.Dialect{Name: "sidecar", Build: ambient.New(ambient.Options{}).Build, Policy: ambient.New(ambient.Options{}).Policy, Names: ambient.DefaultRedirect().Names}
 	sidecar.NeedsNamespace = true
 	n.options = func(o *nodeproxy.Options) {
 		o.Meshes = dialect.SetOf(append([]dialect.Dialect{sidecar}, o.Meshes.Known()...)...)

@@ -34,7 +34,7 @@ func (c *Controller) awaitStart(ctx context.Context) error {
 type mode struct {
 	on bool
 	// to is the agent that gets them; nil: they leave the mesh.
-	to   *dialect.Agent
+	to   *dialect.OtherAgent
 	name string
 	// by is until when a pod that leaves may be held back; zero: see Options.DrainTimeout alone.
 	by time.Time
@@ -136,7 +136,7 @@ func (c *Controller) lookedAt(e *entry, releasing bool) {
 }
 
 // agent returns the agent of the name that a mesh with a proxy on the node knows, or nil.
-func (c *Controller) agent(name string) *dialect.Agent {
+func (c *Controller) agent(name string) *dialect.OtherAgent {
 	for d := range c.opts.Meshes.All() {
 		if p := d.NodeProxy; p != nil {
 			if a, ok := p.Agents[name]; ok {

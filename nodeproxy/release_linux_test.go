@@ -114,7 +114,7 @@ func TestGivenToNobody(t *testing.T) {
 	n.options = func(o *nodeproxy.Options) {
 		mesh := o.Meshes.Known()[0]
 		proxy := *mesh.NodeProxy
-		proxy.Agents = map[string]dialect.Agent{"other": {Rules: func(redirect.Redirect) ruleset.Ruleset { panic("boom") }}}
+		proxy.Agents = map[string]dialect.OtherAgent{"other": {Rules: func(redirect.Redirect) ruleset.Ruleset { panic("boom") }}}
 		mesh.NodeProxy = &proxy
 		o.Meshes = dialect.SetOf(mesh)
 	}

@@ -326,7 +326,7 @@ func TestCheckOfOtherRules(t *testing.T) {
 				By: "ADD", Program: "v99", Time: time.Now(),
 			}
 			record.Applied(ruleset.Backend(backend), rules, nil)
-			require.NoError(t, attachment.In(n.runDir).Write(record))
+			require.NoError(t, attachment.Open(n.runDir).Write(record))
 			passes(t, a, "checked")
 			require.NoError(t, b.Remove(t.Context(), rules.Owner()))
 			differs(t, a, "TOMORROW_")
@@ -356,7 +356,7 @@ func TestCheckOfEachDialect(t *testing.T) {
 				}
 				_, err = choose().Apply(t.Context(), rules)
 				require.NoError(t, err)
-				store := attachment.In(t.TempDir())
+				store := attachment.Open(t.TempDir())
 				r := attachment.Record{ID: attachment.ID{Network: "k8s", ContainerID: "c", IfName: "eth0"}, Selected: true, By: "ADD"}
 				r.Applied(ruleset.Backend(backend), rules, nil)
 				require.NoError(t, store.Write(r))

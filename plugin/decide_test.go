@@ -177,14 +177,14 @@ func toy() dialect.Dialect {
 		Policy:         selection.Policy{},
 		Names:          names,
 		NeedsNamespace: true,
-		Build: func(in dialect.Input) (dialect.Result, error) {
+		Build: func(in dialect.Input) (dialect.Reading, error) {
 			if in.Namespace == nil {
-				return dialect.Result{}, errors.New("no namespace")
+				return dialect.Reading{}, errors.New("no namespace")
 			}
 			r := redirect.Default()
 			r.IPv6 = redirect.FamilyPass
 			r.Names.ChainPrefix = "TOY_"
-			return dialect.Result{Redirect: r, Warnings: warning.List{{Text: "toy says hello to " + in.Namespace.Name}}}, nil
+			return dialect.Reading{Redirect: r, Warnings: warning.List{{Text: "toy says hello to " + in.Namespace.Name}}}, nil
 		},
 	}
 }

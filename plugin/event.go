@@ -107,7 +107,7 @@ func (e Event) FailReason() status.Code {
 // event returns what an ADD has to say.
 func (c captured) event() Event {
 	e := Event{
-		Decision: c.decision, Outcome: c.outcome, Dialect: c.plan.Dialect, Answers: c.plan.Answers, Backend: c.backend, Addressed: c.plan.Addressed, Bypasses: c.plan.Codes(),
+		Decision: c.decision, Outcome: c.outcome, Dialect: c.plan.Dialect, Answers: c.plan.Answers, Backend: c.backend, Addressed: c.plan.Addressed, Bypasses: c.plan.BypassCodes(),
 		DefaultBypasses: c.plan.DefaultCodes(),
 		APICalls:        c.answer.calls + c.patched, PodSource: c.answer.source,
 		Warnings: slices.Concat(c.decision.Warnings, c.plan.Warnings),

@@ -101,7 +101,7 @@ func (n *node) sideBySide(t *testing.T, list []string, mesh string, c dialecttes
 		}
 	}
 	id := attachment.ID{Network: "k8s", ContainerID: mesh, IfName: "eth0"}
-	record, err := attachment.In(n.runDir).Read(id)
+	record, err := attachment.Open(n.runDir).Read(id)
 	require.NoError(t, err)
 	assert.Equal(t, mesh, record.Dialect)
 
@@ -110,7 +110,7 @@ func (n *node) sideBySide(t *testing.T, list []string, mesh string, c dialecttes
 	a.Config = set(a.Config.(object), "dialect", slices.DeleteFunc(slices.Clone(list), func(name string) bool { return name == mesh }))
 	assert.Zero(t, a.Run(t, "CHECK").Exit, "CHECK goes by what ADD did")
 	assert.Zero(t, a.Run(t, "DEL").Exit)
-	_, err = attachment.In(n.runDir).Read(id)
+	_, err = attachment.Open(n.runDir).Read(id)
 	require.Error(t, err)
 }
 

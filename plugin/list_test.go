@@ -206,10 +206,10 @@ func TestUnreadPodOfSeveral(t *testing.T) {
 func TestSandboxesAmongSeveral(t *testing.T) {
 	t.Parallel()
 	boxed := toy()
-	boxed.Sandboxes = &dialect.Sandboxes{Key: "TOY", Build: func(map[string]string, dialect.Input) (dialect.Result, error) {
+	boxed.Sandboxes = &dialect.Sandboxes{Key: "TOY", Build: func(map[string]string, dialect.Input) (dialect.Reading, error) {
 		r := redirect.Default()
 		r.Names.ChainPrefix = "TOY_"
-		return dialect.Result{Redirect: r}, nil
+		return dialect.Reading{Redirect: r}, nil
 	}}
 	run := func(args string, names ...string) (*call, outcome) {
 		c := listed(sandboxCall(args), names...)

@@ -54,7 +54,7 @@ type Plugin struct {
 	// OnEvent is called once at the end of every ADD, CHECK, DEL, GC and STATUS, after the log has its records and before
 	// the result is written. A panic in it is ignored. Default: nothing.
 	OnEvent func(context.Context, Event)
-	// Attachments returns the store of the records that ADD leaves for CHECK. Default: [attachment.In] the run_dir. The
+	// Attachments returns the store of the records that ADD leaves for CHECK. Default: [attachment.Open] the run_dir. The
 	// zero Store keeps none, and every CHECK then passes.
 	Attachments func(netconf.Config) attachment.Store
 
@@ -167,7 +167,7 @@ func (p Plugin) withDefaults(args []string) Plugin {
 		p.OpenAgent = func(c netconf.Config) Agent { return agentsock.Client{Path: filepath.Join(c.RunDir, agentsock.Name)} }
 	}
 	if p.Attachments == nil {
-		p.Attachments = func(c netconf.Config) attachment.Store { return attachment.In(c.RunDir) }
+		p.Attachments = func(c netconf.Config) attachment.Store { return attachment.Open(c.RunDir) }
 	}
 	return p
 }

@@ -71,7 +71,7 @@ func TestRecordsComeAndGo(t *testing.T) {
 		add(t, a)
 	}
 	assert.Equal(t, []string{"k8s@excluded@eth0.json", "k8s@nobody@eth0.json", "k8s@passed@eth0.json", "k8s@plugintest@eth0.json"}, records())
-	store := attachment.In(n.runDir)
+	store := attachment.Open(n.runDir)
 	reasons := map[string]string{}
 	for r, err := range store.All() {
 		require.NoError(t, err)
@@ -195,7 +195,7 @@ func TestCheckUnderTheRuntimeLibrary(t *testing.T) {
 	require.ErrorAs(t, err, &failed)
 	assert.EqualValues(t, 100, failed.Code)
 	require.NoError(t, cni.GCNetworkList(t.Context(), conf, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}))
-	_, err = attachment.In(n.runDir).Read(attachment.ID{Network: "pod-network", ContainerID: "sandbox", IfName: "eth0"})
+	_, err = attachment.Open(n.runDir).Read(attachment.ID{Network: "pod-network", ContainerID: "sandbox", IfName: "eth0"})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	assert.Len(t, n.server.Requests(), requests)
 }

@@ -46,7 +46,7 @@ func sandboxCall(args string) *call {
 func TestSandboxOfNomad(t *testing.T) {
 	t.Parallel()
 	with := func(change func(*redirect.Redirect)) ruleset.Ruleset {
-		r := consul.Defaults()
+		r := consul.DefaultRedirect()
 		r.Proxy.UIDs, r.Proxy.InboundPort, r.Inbound.ExcludePorts = []uint32{101}, 25018, redirect.Ports(9002)
 		change(&r)
 		return r.MustRuleset()

@@ -91,7 +91,7 @@ func newCall() *call {
 		OpenNetNS: c.netns.Open,
 		OpenLog:   logTo,
 	}
-	records := attachment.In(filepath.Join(programs, fmt.Sprint("run-", runs.Add(1))))
+	records := attachment.Open(filepath.Join(programs, fmt.Sprint("run-", runs.Add(1))))
 	c.plugin.Attachments = func(netconf.Config) attachment.Store { return records }
 	return c
 }

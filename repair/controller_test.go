@@ -130,7 +130,7 @@ func TestEachAction(t *testing.T) {
 func excludingOff(a repair.Action) func(*bench, *repair.Options) {
 	return func(b *bench, o *repair.Options) {
 		o.Action = a
-		off, err := selection.ParseLabels("mesh=off")
+		off, err := selection.ParseSelector("mesh=off")
 		if err != nil {
 			panic(err)
 		}

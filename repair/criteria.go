@@ -50,7 +50,7 @@ func CriteriaFor(of meshcni.Identity, d dialect.Dialect) Criteria {
 		HandledValue: DefaultLabelValue,
 		Policy:       &d.Policy,
 	}
-	if v := d.Validation; v.Container != "" {
+	if v := d.Check; v.Container != "" {
 		c.Containers = []string{v.Container}
 		c.ExitCodes = []int32{int32(v.ExitCode)} //nolint:gosec // documented as 1 to 255
 	}

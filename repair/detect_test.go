@@ -38,7 +38,7 @@ type traces struct {
 func newTraces(t testing.TB) traces {
 	t.Helper()
 	dir := t.TempDir()
-	return traces{t, filepath.Join(dir, "cni"), attachment.In(filepath.Join(dir, "run"))}
+	return traces{t, filepath.Join(dir, "cni"), attachment.Open(filepath.Join(dir, "run"))}
 }
 
 // detecting is a configuration with them.

@@ -2,7 +2,7 @@
 // not called, and repairs them.
 //
 // A mesh's injector gives each pod an init container that checks redirection and ends with a known exit code when it is
-// missing (see [dialect.Validation]). [Diagnose] is a pure function that tells from a pod's status whether the pod is
+// missing (see [dialect.Check]). [Diagnose] is a pure function that tells from a pod's status whether the pod is
 // broken and why. A [Controller] watches the pods of one node and takes one [Action] on the broken ones:
 //
 //	label    labels the pod, for people and other programs to deal with

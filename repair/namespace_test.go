@@ -23,10 +23,10 @@ import (
 )
 
 // byNamespace is a mesh of one's own, whose pods a label of their namespace selects, mesh=NAME. Its check is that of another.
-func byNamespace(name string, check dialect.Validation) dialect.Dialect {
+func byNamespace(name string, check dialect.Check) dialect.Dialect {
 	r := redirect.Default()
 	return dialect.Dialect{
-		Name: name, Names: r.Names, Validation: check, Build: dialect.FromSchema(redirect.Schema{Defaults: r}),
+		Name: name, Names: r.Names, Check: check, Build: dialect.FromSchema(redirect.Schema{Defaults: r}),
 		Policy: selection.Policy{Selectors: []selection.Selector{{Namespace: metav1.LabelSelector{MatchLabels: map[string]string{"mesh": name}}}}},
 	}
 }
@@ -46,7 +46,7 @@ func TestNamespaceSelects(t *testing.T) {
 					}
 				}
 				b := start(t, func(b *bench, o *repair.Options) {
-					o.Action, o.Meshes = action, dialect.SetOf(byNamespace("first", istio.New().Validation), byNamespace("second", linkerd.New().Validation))
+					o.Action, o.Meshes = action, dialect.SetOf(byNamespace("first", istio.New().Check), byNamespace("second", linkerd.New().Check))
 					namespaces(b, "first", "second", "neither")
 				},
 					in("first", named(t, "crash-loop", "a")), in("first", named(t, "passed", "healthy")), in("second", named(t, "linkerd", "b")),
@@ -90,7 +90,7 @@ func TestNamespaceSelects(t *testing.T) {
 
 // TestDiagnoseUndecided: without the namespace the check counts, and the finding says that the namespace is to be asked.
 func TestDiagnoseUndecided(t *testing.T) {
-	d := byNamespace("mine", istio.New().Validation)
+	d := byNamespace("mine", istio.New().Check)
 	f := repair.Diagnose(named(t, "crash-loop", "a"), repair.CriteriaFor(meshcni.Identity{}, d))
 	assert.True(t, f.Broken && f.Undecided, "%+v", f)
 	assert.Equal(t, status.CodeCheckFailed, f.Reason)
@@ -112,7 +112,7 @@ func TestNeededNamespacesOfOthers(t *testing.T) {
 		return false
 	}
 	for _, action := range []repair.Action{repair.ActionLabel, repair.ActionDelete, repair.ActionRepair} {
-		assert.True(t, asks(action, byNamespace("mine", istio.New().Validation)), action)
+		assert.True(t, asks(action, byNamespace("mine", istio.New().Check)), action)
 		assert.Equal(t, action == repair.ActionRepair, asks(action, linkerd.New()), action)
 		assert.False(t, asks(action, istio.New()), action)
 	}
@@ -120,7 +120,7 @@ func TestNeededNamespacesOfOthers(t *testing.T) {
 
 // TestInPlaceInheritsBySchema: what a schema inherits is in the rules, though the dialect says nothing of namespaces.
 func TestInPlaceInheritsBySchema(t *testing.T) {
-	d := byNamespace("mine", dialect.Validation{})
+	d := byNamespace("mine", dialect.Check{})
 	d.Policy.Selectors = nil
 	d.Build = dialect.FromSchema(redirect.Schema{Defaults: redirect.Default(), Settings: []redirect.Setting{
 		{Field: "inbound.excludePorts", Keys: []string{"mine/skip"}, Inherited: true},

@@ -9,14 +9,14 @@ import (
 	"github.com/meshcni/meshcni/internal/truncate"
 )
 
-// MaxSelector is the longest text that [ParseLabels] reads, in bytes. It is ten of the longest requirements that there
+// MaxSelector is the longest text that [ParseSelector] reads, in bytes. It is ten of the longest requirements that there
 // can be: a label's key has at most 317 bytes, and its value at most 63.
 const MaxSelector = 4096
 
-// ParseLabels reads a label selector in the form of kubectl's --selector, such as "mesh=off,team in (a,b),!legacy". The
+// ParseSelector reads a label selector in the form of kubectl's --selector, such as "mesh=off,team in (a,b),!legacy". The
 // empty text is nil. The error is of a text that is no selector, is longer than [MaxSelector], or requires nothing, so
 // that it would match everything.
-func ParseLabels(text string) (labels.Selector, error) {
+func ParseSelector(text string) (labels.Selector, error) {
 	if text == "" {
 		return nil, nil
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-func TestParseLabels(t *testing.T) {
+func TestParseSelector(t *testing.T) {
 	for text, matching := range map[string]labels.Set{
 		"mesh=off":                       {"mesh": "off"},
 		"mesh!=on":                       {},
@@ -20,12 +20,12 @@ func TestParseLabels(t *testing.T) {
 		"example.com/tier":               {"example.com/tier": ""},
 		"mesh=":                          {"mesh": ""},
 	} {
-		selector, err := selection.ParseLabels(text)
+		selector, err := selection.ParseSelector(text)
 		require.NoError(t, err, text)
 		assert.True(t, selector.Matches(matching), text)
 		assert.False(t, selector.Matches(labels.Set{"mesh": "on", "team": "c"}), text)
 	}
-	none, err := selection.ParseLabels("")
+	none, err := selection.ParseSelector("")
 	require.NoError(t, err)
 	assert.Nil(t, none)
 }
@@ -44,7 +44,7 @@ func TestSelectorsThatAreNone(t *testing.T) {
 		"; rm -rf /":                      "",
 		long:                              "label selector of 4097 bytes: at most 4096 are read",
 	} {
-		selector, err := selection.ParseLabels(text)
+		selector, err := selection.ParseSelector(text)
 		if text == "mesh==" {
 			require.NoError(t, err, "an empty value is a value")
 			continue
@@ -56,17 +56,17 @@ func TestSelectorsThatAreNone(t *testing.T) {
 	}
 }
 
-func FuzzParseLabels(f *testing.F) {
+func FuzzParseSelector(f *testing.F) {
 	for _, text := range []string{"mesh=off", "a in (b,c),!d", "a>1", " ", "a notin ()", "\x00=", "a=b,a=b"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		selector, err := selection.ParseLabels(text)
+		selector, err := selection.ParseSelector(text)
 		if err != nil || selector == nil {
 			require.True(t, err != nil || text == "", "%q", text)
 			return
 		}
-		again, err := selection.ParseLabels(selector.String())
+		again, err := selection.ParseSelector(selector.String())
 		require.NoError(t, err, "%q", text)
 		assert.Equal(t, selector.String(), again.String())
 	})

@@ -23,7 +23,7 @@ type Policy struct {
 	// ExcludedNamespaces are namespaces whose pods are left alone.
 	ExcludedNamespaces []string
 	// ExcludedNamespaceLabels select namespaces whose pods are left alone; one that matches is enough. They are asked last,
-	// so that the Namespace object is needed only for pods that nothing else rules out. See [ParseLabels].
+	// so that the Namespace object is needed only for pods that nothing else rules out. See [ParseSelector].
 	ExcludedNamespaceLabels []labels.Selector
 	// InitContainers are the names of containers, init or regular, that set the
 	// rules from inside the pod. A pod with one is left alone.

@@ -332,7 +332,7 @@ func (s *subject) containers(onNode) *present {
 
 // checks reports whether a container is that with which the mesh checks redirection.
 func (s *subject) checks(container string) bool {
-	return s.deciding != nil && slices.ContainsFunc(slices.Collect(s.deciding.meshes.All()), func(d dialect.Dialect) bool { return d.Validation.Container == container && container != "" })
+	return s.deciding != nil && slices.ContainsFunc(slices.Collect(s.deciding.meshes.All()), func(d dialect.Dialect) bool { return d.Check.Container == container && container != "" })
 }
 
 // captured says that a pod is captured, and how much of that has been seen.

@@ -136,7 +136,7 @@ func TestSupportBundle(t *testing.T) {
 	write("cache/results/k8s-pod-network-c0ffee-eth0", string(cached))
 	write("config/config.yaml", "dialect: linkerd\nexclude-namespaces: [kube-system]\npasswort: "+S("in the configuration")+"\n")
 	write("config/plugin.json", `{"type":"meshcni","extra":"`+S("in the template")+`"}`)
-	require.NoError(t, attachment.In(dir+"/run").Write(attachment.Record{
+	require.NoError(t, attachment.Open(dir+"/run").Write(attachment.Record{
 		ID:  attachment.ID{Network: "k8s-pod-network", ContainerID: "c0ffee", IfName: "eth0"},
 		Pod: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, Reason: "no-proxy", By: "ADD", Unusable: []string{"ip addr " + S("in an answer")},
 	}))
@@ -276,7 +276,7 @@ func TestSupportBundleOfPods(t *testing.T) {
 			Pod:   status.ID{Namespace: "shop", Name: name}, Selected: true, Reason: "selected", By: "ADD", Time: time.Now(),
 		}
 		r.Applied(backend, rs, nil)
-		require.NoError(t, attachment.In(dir+"/run").Write(r))
+		require.NoError(t, attachment.Open(dir+"/run").Write(r))
 		if backend == ruleset.BackendIptablesNFT {
 			other := redirect.Default()
 			other.Outbound.ExcludePorts = redirect.Ports(9)
@@ -288,7 +288,7 @@ func TestSupportBundleOfPods(t *testing.T) {
 		ID: attachment.ID{Network: "k8s", ContainerID: "gone", IfName: "eth0"}, NetNS: attachment.NetNS{Path: "/run/netns/absent", Dev: 4, Ino: 1},
 		Pod: status.ID{Namespace: "shop", Name: "gone", UID: "00000000-0000-0000-0000-000000000000"}, Reason: "no-proxy", By: "ADD",
 	}
-	require.NoError(t, attachment.In(dir+"/run").Write(gone))
+	require.NoError(t, attachment.Open(dir+"/run").Write(gone))
 	code, archive, stderr := run(t, env, "support-bundle", "--host-root", host, "--pod", "shop/cart", "--pod", "shop/web", "--pod", "shop/gone")
 	require.Equal(t, 0, code, stderr)
 	files := unpacked(t, []byte(archive))

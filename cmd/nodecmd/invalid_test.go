@@ -18,7 +18,7 @@ func TestDialectsAreAskedOnce(t *testing.T) {
 	_, env := node(t)
 	mesh, built := linkerd.New(), 0
 	build := mesh.Build
-	mesh.Build = func(in dialect.Input) (dialect.Result, error) {
+	mesh.Build = func(in dialect.Input) (dialect.Reading, error) {
 		built++
 		return build(in)
 	}

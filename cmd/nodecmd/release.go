@@ -19,7 +19,7 @@ import (
 // releaseCommand makes the command that takes all pods out of the care of the node's proxy.
 func (p Program) releaseCommand() *cobra.Command {
 	output, patience, byAgent := "text", nodeagent.ReleaseTime, false
-	var how agentsock.Release
+	var how agentsock.ReleaseOptions
 	c := &cobra.Command{
 		Use: "release", Short: "take all pods out of the care of the node's proxy, before the agent or the proxy goes for good; exits 1 and names those that could not be",
 		RunE: func(c *cobra.Command, _ []string) error {

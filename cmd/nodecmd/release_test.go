@@ -32,11 +32,11 @@ func TestReleaseByAgent(t *testing.T) {
 type releasing struct {
 	agentsock.Handler
 
-	asked chan agentsock.Release
+	asked chan agentsock.ReleaseOptions
 	left  []status.Pod
 }
 
-func (r releasing) Release(_ context.Context, how agentsock.Release) ([]status.Pod, error) {
+func (r releasing) Release(_ context.Context, how agentsock.ReleaseOptions) ([]status.Pod, error) {
 	r.asked <- how
 	return r.left, nil
 }
@@ -64,16 +64,16 @@ func TestReleaseFlags(t *testing.T) {
 	assert.Equal(t, 1, code)
 	assert.Contains(t, stderr, "no agent runs on this node")
 
-	all := releasing{asked: make(chan agentsock.Release, 8)}
+	all := releasing{asked: make(chan agentsock.ReleaseOptions, 8)}
 	serve(dir+"/run", all)
-	for flags, want := range map[string]agentsock.Release{"--to=istio-cni": {To: "istio-cni"}, "--undo": {Undo: true}, "-otext": {}} {
+	for flags, want := range map[string]agentsock.ReleaseOptions{"--to=istio-cni": {To: "istio-cni"}, "--undo": {Undo: true}, "-otext": {}} {
 		code, stdout, stderr := run(t, env, "release", flags)
 		assert.Zero(t, code, stderr)
 		assert.Empty(t, stdout)
 		assert.Equal(t, want, <-all.asked)
 	}
 	busy, env := node(t)
-	serve(busy+"/run", releasing{asked: make(chan agentsock.Release, 8), left: []status.Pod{
+	serve(busy+"/run", releasing{asked: make(chan agentsock.ReleaseOptions, 8), left: []status.Pod{
 		{ID: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, State: status.StateDrifted, Reason: "not-released"},
 	}})
 	code, stdout, _ := run(t, env, "release", "--to=istio-cni")

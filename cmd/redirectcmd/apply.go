@@ -206,7 +206,7 @@ func (p Program) validateCommand() *cobra.Command {
 
 // probePort is the destination of trial connections; 0: the default.
 func (c *common) probePort(t *target) uint16 {
-	return cmp.Or(t.action.probePort, t.mesh.Validation.ProbePort)
+	return cmp.Or(t.action.probePort, t.mesh.Check.ProbePort)
 }
 
 func (c *common) validated(report validate.Report, err error) error {
@@ -220,7 +220,7 @@ func (c *common) validated(report validate.Report, err error) error {
 }
 
 func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) error {
-	report, err := validate.Validate(cmd.Context(), validate.Options{
+	report, err := validate.Run(cmd.Context(), validate.Options{
 		Redirect: t.Plan.Redirect, ProbePort: c.probePort(t), Timeout: t.action.probeTimeout, Namespace: ns,
 	})
 	if errors.Is(err, validate.ErrNothingTested) {

@@ -234,7 +234,7 @@ func (c *common) byFlags(t *target, in *explain.Input, ns *netnsexec.NetNS) (set
 	if err := built.Redirect.Validate(); err != nil {
 		return set, cli.Usage(err)
 	}
-	flags := dialect.Dialect{Name: t.mesh.Name, Build: func(dialect.Input) (dialect.Result, error) { return built, nil }}
+	flags := dialect.Dialect{Name: t.mesh.Name, Build: func(dialect.Input) (dialect.Reading, error) { return built, nil }}
 	return dialect.SetOf(flags).WithOptions(c.meshes.Options()), nil
 }
 

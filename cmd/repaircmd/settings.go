@@ -207,7 +207,7 @@ func (s Settings) options(h Host) (o repair.Options, err error) {
 	if o.Backend, err = ruleset.ParseBackend(string(s.Plugin.Backend)); err != nil {
 		return o, named("backend", err)
 	}
-	o.Records = attachment.In(s.Plugin.RunDir)
+	o.Records = attachment.Open(s.Plugin.RunDir)
 	if o.Detect = nil; s.Detect {
 		o.Detect = &repair.Detection{
 			CacheDir: s.CNICacheDir, AgentNamespace: s.Plugin.PodNamespace, Act: s.Uncaptured,

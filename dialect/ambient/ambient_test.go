@@ -154,7 +154,7 @@ func TestOptions(t *testing.T) {
 	plan, err := d.Plan(dialect.Subject{Pod: pod(""), Addrs: dialecttest.Addrs()}, dialect.Options{})
 	require.NoError(t, err)
 	assert.Nil(t, plan.Ruleset.IPv6)
-	assert.Contains(t, plan.Codes(), dialect.BypassIPv6)
+	assert.Contains(t, plan.BypassCodes(), dialect.BypassIPv6)
 	plan, err = d.Plan(dialect.Subject{Pod: pod(""), Addrs: dialecttest.Addrs()}, dialect.Options{UncapturedFamily: redirect.UncapturedDrop})
 	require.NoError(t, err)
 	assert.NotEmpty(t, plan.Ruleset.IPv6.Chains)
@@ -163,7 +163,7 @@ func TestOptions(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	same := func(*redirect.Redirect) {}
-	dialecttest.Settings(t, ambient.New(ambient.Options{}), labelled("ambient", nil), ambient.Defaults(), []string{
+	dialecttest.Settings(t, ambient.New(ambient.Options{}), labelled("ambient", nil), ambient.DefaultRedirect(), []string{
 		ambient.BypassInbound, ambient.DNSCapture, ambient.VirtualInterfaces,
 	}, []dialecttest.Setting{
 		{Key: ambient.BypassInbound, Value: "true", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},

@@ -32,8 +32,8 @@ func TestConfigure(t *testing.T) {
 		require.NoError(t, err)
 		return r.Redirect
 	}
-	assert.Equal(t, ambient.Defaults(), built(`{}`))
-	assert.Equal(t, ambient.Defaults(), built(`{"dns_capture": true, "ipv6": true}`))
+	assert.Equal(t, ambient.DefaultRedirect(), built(`{}`))
+	assert.Equal(t, ambient.DefaultRedirect(), built(`{"dns_capture": true, "ipv6": true}`))
 	assert.False(t, built(`{"dns_capture": false}`).DNS.Enabled())
 	assert.Equal(t, redirect.FamilyPass, built(`{"ipv6": false}`).IPv6)
 	assert.Equal(t, "198.18.0.1/32,fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128", built(`{"probe_ipv4": "198.18.0.1"}`).Inbound.ExcludeSources.String())

@@ -18,7 +18,7 @@ func TestDraining(t *testing.T) {
 	tproxy.Mode = redirect.ModeTProxy
 	dropped := redirect.Default()
 	dropped.IPv6, dropped.DropInvalid = redirect.FamilyDrop, true
-	for name, r := range map[string]redirect.Redirect{"ambient": ambient.Defaults(), "tproxy": tproxy, "dropped": dropped} {
+	for name, r := range map[string]redirect.Redirect{"ambient": ambient.DefaultRedirect(), "tproxy": tproxy, "dropped": dropped} {
 		rs := r.MustRuleset()
 		left := rs.Draining()
 		for _, f := range ruleset.Families {
@@ -46,7 +46,7 @@ func TestDraining(t *testing.T) {
 			assert.True(t, p.Equal(left.Draining().Family(f)), "%s: to drain what drains changes nothing", name)
 		}
 	}
-	marks := ambient.Defaults().MustRuleset()
+	marks := ambient.DefaultRedirect().MustRuleset()
 	for _, c := range marks.IPv4.Chains {
 		if c.Table == ruleset.Mangle {
 			assert.Equal(t, c.Rules, marks.Draining().IPv4.Chain(c.Table, c.Name).Rules)

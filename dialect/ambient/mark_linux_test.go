@@ -66,7 +66,7 @@ func TestMarkIsNoProofOfPrivilege(t *testing.T) {
 	}
 	plan, err := ambient.New(ambient.Options{}).Plan(dialect.Subject{Pod: pod}, dialect.Options{})
 	require.NoError(t, err)
-	assert.Equal(t, []dialect.BypassCode{dialect.BypassNetRaw}, plan.Codes())
+	assert.Equal(t, []dialect.BypassCode{dialect.BypassNetRaw}, plan.BypassCodes())
 	for given, want := range map[uint32]trace.Verdict{0: trace.Redirect, ambient.ProxyMark: trace.Pass} {
 		r, err := trace.Trace(plan.Ruleset, trace.Packet{
 			Direction: trace.Out, Proto: ruleset.TCP, Dst: netip.MustParseAddrPort("10.96.5.5:80"), UID: 1000, Mark: given,

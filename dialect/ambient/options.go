@@ -139,8 +139,8 @@ func (o Options) defaults() redirect.Redirect {
 // captured sends all DNS queries to the proxy.
 var captured = redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort}
 
-// Defaults is the Redirect of a pod without settings, with the default [Options].
-func Defaults() redirect.Redirect { return Options{}.defaults() }
+// DefaultRedirect is the Redirect of a pod without settings, with the default [Options].
+func DefaultRedirect() redirect.Redirect { return Options{}.defaults() }
 
 // New returns the dialect. It panics if the options are not valid: [Options.Validate] tells before.
 func New(o Options) dialect.Dialect {
@@ -168,11 +168,11 @@ func New(o Options) dialect.Dialect {
 		Build: dialect.FromSchema(redirect.Schema{Defaults: defaults, Settings: settings}),
 		Names: defaults.Names,
 		// The node proxy is no container of the pod, so none checks.
-		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
+		Check: dialect.Check{Outbound: OutboundPort, Inbound: InboundPort},
 		NodeProxy: &dialect.NodeProxy{
 			StatusAnnotation: Redirection, Enrolled: RedirectionEnabled, Pending: RedirectionPending,
 			ProbeSources: o.probeSources(),
-			Agents:       map[string]dialect.Agent{IstioCNI: {Rules: AgentRuleset, Layout: AgentLayout()}},
+			Agents:       map[string]dialect.OtherAgent{IstioCNI: {Rules: AgentRuleset, Layout: AgentLayout()}},
 		},
 	}
 }

@@ -60,8 +60,8 @@ const (
 	ProxyUID     = 5995
 )
 
-// Defaults is the Redirect of a pod whose JSON has the usual user and ports only.
-func Defaults() redirect.Redirect {
+// DefaultRedirect is the Redirect of a pod whose JSON has the usual user and ports only.
+func DefaultRedirect() redirect.Redirect {
 	r := redirect.Default()
 	r.IPv6 = redirect.FamilyPass
 	r.Proxy = redirect.Proxy{UIDs: []uint32{ProxyUID}, OutboundPort: OutboundPort, InboundPort: InboundPort}
@@ -84,16 +84,16 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			},
 		},
 		Build:     build,
-		Names:     Defaults().Names,
+		Names:     DefaultRedirect().Names,
 		Applied:   map[string]string{TransparentProxyStatus: StatusComplete},
 		Sandboxes: &dialect.Sandboxes{Key: IptablesConfig, Build: buildSandbox},
 		// Consul has no container that checks.
-		Validation: dialect.Validation{Outbound: OutboundPort, Inbound: InboundPort},
+		Check: dialect.Check{Outbound: OutboundPort, Inbound: InboundPort},
 	}
 }
 
-func build(in dialect.Input) (dialect.Result, error) {
-	r := Defaults()
+func build(in dialect.Input) (dialect.Reading, error) {
+	r := DefaultRedirect()
 	p := parser{root: RedirectTrafficConfig, redirect: &r}
 	dualStack := p.dualStack(in.Pod.Annotations)
 	if text, ok := in.Pod.Annotations[RedirectTrafficConfig]; ok {
@@ -106,9 +106,9 @@ func build(in dialect.Input) (dialect.Result, error) {
 	return result, err
 }
 
-func (p *parser) done(r redirect.Redirect) (dialect.Result, error) {
+func (p *parser) done(r redirect.Redirect) (dialect.Reading, error) {
 	p.Default("inbound.excludePorts", "outbound.excludePorts", "outbound.excludeCIDRs", "outbound.exclude", "dns.to", "proxy.outboundPort", "ipv6")
-	return p.Result(r)
+	return p.Reading(r)
 }
 
 // proxies returns the names of the pod's proxy containers: one, or, for a pod with

@@ -112,7 +112,7 @@ func TestConfig(t *testing.T) {
 	for _, tt := range tests {
 		built, err := consul.New().Redirect(meshed(complete(t, tt.config), tt.dualStack), nil, dialecttest.Addrs())
 		require.NoError(t, err, tt.config)
-		want := consul.Defaults()
+		want := consul.DefaultRedirect()
 		tt.want(&want)
 		assert.Equal(t, want, built.Redirect, tt.config)
 		assert.Empty(t, built.Warnings, tt.config)
@@ -283,7 +283,7 @@ func TestSandbox(t *testing.T) {
 	assert.Equal(t, status.CodeSelected, d.Decide(pod, nil).Reason)
 	built, err := d.Redirect(pod, nil, dialecttest.Addrs())
 	require.NoError(t, err)
-	want := consul.Defaults()
+	want := consul.DefaultRedirect()
 	want.Outbound.ExcludePorts = redirect.Ports(3306)
 	assert.Equal(t, want, built.Redirect)
 	assert.Equal(t, []string{"CNI_ARGS CONSUL_IPTABLES_CONFIG.ExcludeHosts is not known, so it does nothing"}, built.Warnings.Texts())

@@ -20,8 +20,8 @@ const (
 )
 
 // buildSandbox is build for one of Nomad's sandboxes.
-func buildSandbox(args map[string]string, in dialect.Input) (dialect.Result, error) {
-	r := Defaults()
+func buildSandbox(args map[string]string, in dialect.Input) (dialect.Reading, error) {
+	r := DefaultRedirect()
 	p := parser{Notes: dialect.Notes{Source: redirect.FromArgs}, root: IptablesConfig, redirect: &r}
 	p.config(args[IptablesConfig], p.byAddress(args[AddressArg], in.Addrs))
 	return p.done(r)

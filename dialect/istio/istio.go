@@ -72,8 +72,8 @@ var alwaysExcluded = redirect.Ports(AgentPort, HealthPort, PrometheusPort)
 // passIPv6 is ::6, from which Envoy speaks to the application.
 var passIPv6 = netip.AddrFrom16([16]byte{15: 6})
 
-// Defaults is the Redirect of a pod without settings, for IPv4.
-func Defaults() redirect.Redirect {
+// DefaultRedirect is the Redirect of a pod without settings, for IPv4.
+func DefaultRedirect() redirect.Redirect {
 	r := redirect.Default()
 	r.IPv6 = redirect.FamilyPass
 	r.Proxy = redirect.Proxy{
@@ -109,8 +109,8 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			Decline:            decline,
 		},
 		Build: build,
-		Names: Defaults().Names,
-		Validation: dialect.Validation{
+		Names: DefaultRedirect().Names,
+		Check: dialect.Check{
 			Container: "istio-validation",
 			ExitCode:  126,
 			ProbePort: ProbePort,
@@ -120,7 +120,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}
 }
 
-func build(in dialect.Input) (dialect.Result, error) {
+func build(in dialect.Input) (dialect.Reading, error) {
 	r, err := in.Read(schema)
 	if _, ok := in.Pod.Annotations[InterceptionMode]; !ok {
 		_, unread := interception(in.Values())
@@ -141,7 +141,7 @@ const (
 )
 
 var schema = redirect.Schema{
-	Defaults:  Defaults(),
+	Defaults:  DefaultRedirect(),
 	RunAs:     true,
 	Prefixes:  []string{"traffic.sidecar.istio.io/"}, // all of them are below
 	OtherKeys: []string{InjectKey, StatusAnnotation, ProxyConfig},

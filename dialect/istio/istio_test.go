@@ -142,13 +142,13 @@ func TestAnnotations(t *testing.T) {
 			table = append(table, dialecttest.Setting{Key: key, Value: value})
 		}
 	}
-	dialecttest.Settings(t, istio.New(), meshed(), istio.Defaults(), append(lists,
+	dialecttest.Settings(t, istio.New(), meshed(), istio.DefaultRedirect(), append(lists,
 		istio.InterceptionMode, istio.StatusPort, istio.IncludeOutboundIPRanges, istio.ExcludeOutboundIPRanges,
 		istio.ExcludeInterfaces, istio.VirtualInterfaces, istio.KubevirtInterfaces,
 	), table)
 }
 
-func build(t *testing.T, pod *corev1.Pod, addrs ...string) dialect.Result {
+func build(t *testing.T, pod *corev1.Pod, addrs ...string) dialect.Reading {
 	t.Helper()
 	var parsed []netip.Addr
 	for _, a := range addrs {
@@ -167,7 +167,7 @@ func TestProxyEnvironment(t *testing.T) {
 		return dialecttest.Setting{Source: redirect.FromEnv, Key: key, Value: value, Ignored: true}
 	}
 	same := func(*redirect.Redirect) {}
-	dialecttest.Settings(t, istio.New(), meshed(), istio.Defaults(), []string{istio.DNSCapture, istio.InvalidDrop, istio.DualStack}, []dialecttest.Setting{
+	dialecttest.Settings(t, istio.New(), meshed(), istio.DefaultRedirect(), []string{istio.DNSCapture, istio.InvalidDrop, istio.DualStack}, []dialecttest.Setting{
 		env(istio.DNSCapture, "true", func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: istio.DNSPort} }),
 		env(istio.DNSCapture, "false", same),
 		env(istio.DNSCapture, "", same),

@@ -91,8 +91,8 @@ const (
 	oldInboundPortIPv6 = 15010
 )
 
-// Defaults is the Redirect of a pod without settings.
-func Defaults() redirect.Redirect {
+// DefaultRedirect is the Redirect of a pod without settings.
+func DefaultRedirect() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{
 		UIDs:         []uint32{ProxyUID},
@@ -124,8 +124,8 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			Decline:            docs.decline,
 		},
 		Build: docs.build,
-		Names: Defaults().Names,
-		Validation: dialect.Validation{
+		Names: DefaultRedirect().Names,
+		Check: dialect.Check{
 			Container:  "kuma-validation",
 			ExitCode:   1,
 			ProbeAddrs: passSources(),
@@ -135,7 +135,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}
 }
 
-func (d *documents) build(in dialect.Input) (dialect.Result, error) {
+func (d *documents) build(in dialect.Input) (dialect.Reading, error) {
 	p := newParser(in.Pod)
 	p.Misspelt(in.Pod.Annotations, known)
 	if value, ok := configured(in.Pod.Annotations); ok {
@@ -153,7 +153,7 @@ func (d *documents) build(in dialect.Input) (dialect.Result, error) {
 	p.compose()
 	p.Default("inbound.ports", "inbound.excludePorts", "inbound.excludeSources", "outbound.cidrs", "outbound.exclude",
 		"dns.servers", "virtualNetworks", "ipv6", "dropInvalid", "log", "proxy.uids", "proxy.inboundPort", "proxy.outboundPort")
-	return p.Result(p.r)
+	return p.Reading(p.r)
 }
 
 // configured returns the YAML, and whether the pod has any.

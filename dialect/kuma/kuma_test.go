@@ -99,7 +99,7 @@ func TestSettings(t *testing.T) {
 	excludeInbound := func(port uint16) func(*redirect.Redirect) {
 		return func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(port) }
 	}
-	dialecttest.Settings(t, kuma.New(), meshed(withoutYAML), kuma.Defaults(), []string{
+	dialecttest.Settings(t, kuma.New(), meshed(withoutYAML), kuma.DefaultRedirect(), []string{
 		kuma.SidecarUID, kuma.ProbeProxyPort, kuma.ExcludeInboundPorts, kuma.ExcludeOutboundPorts, kuma.ExcludeOutboundPortsForUIDs,
 		kuma.ExcludeInboundIPs, kuma.ExcludeOutboundIPs, kuma.DropInvalidPackets, kuma.IptablesLogs, kuma.IPFamilyMode, kuma.Gateway,
 		kuma.ProxyInboundPort, kuma.ProxyOutboundPort, kuma.ProxyInboundPortIPv6, kuma.BuiltinDNS, kuma.BuiltinDNSPort, kuma.BuiltinDNSBefore2,
@@ -169,7 +169,7 @@ func TestSettings(t *testing.T) {
 		{Key: kuma.VirtualProbesPort, Value: "19000", Want: excludeInbound(19000)},
 		{Key: kuma.VirtualProbesPort, Value: "0"},
 	})
-	dialecttest.Settings(t, kuma.New(), meshed(), kuma.Defaults(), []string{kuma.Config}, []dialecttest.Setting{
+	dialecttest.Settings(t, kuma.New(), meshed(), kuma.DefaultRedirect(), []string{kuma.Config}, []dialecttest.Setting{
 		config("kumaDPUser: 1000", func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{1000} }),
 		config("ipFamilyMode: ipv4", func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }),
 		config("dropInvalidPackets: true", func(r *redirect.Redirect) { r.DropInvalid = true }),

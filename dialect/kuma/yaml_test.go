@@ -51,7 +51,7 @@ waitInterval: 0
 	})
 }
 
-func build(t *testing.T, p *corev1.Pod) dialect.Result {
+func build(t *testing.T, p *corev1.Pod) dialect.Reading {
 	t.Helper()
 	built, err := kuma.New().Redirect(p, nil, nil)
 	require.NoError(t, err)
@@ -155,7 +155,7 @@ func TestKeysWithoutEffect(t *testing.T) {
 			"annotation " + kuma.Config + ` has keys without effect, since nothing is known of them: "` + strings.Repeat("x", 64) + `"`},
 	} {
 		built := build(t, meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = yaml }))
-		assert.Equal(t, kuma.Defaults(), built.Redirect, yaml)
+		assert.Equal(t, kuma.DefaultRedirect(), built.Redirect, yaml)
 		assert.Equal(t, want, built.Warnings.Texts(), yaml)
 	}
 }
@@ -197,7 +197,7 @@ func TestWithoutYAML(t *testing.T) {
 					p.Annotations[key] = value
 				}
 			}))
-			want := kuma.Defaults()
+			want := kuma.DefaultRedirect()
 			tt.want(&want)
 			assert.Equal(t, want, built.Redirect)
 			assert.Equal(t, []string{"annotation " + kuma.Config + " is absent: the pod is configured by its other annotations"}, built.Warnings.Texts())
@@ -251,7 +251,7 @@ func TestYAMLOfAnotherKind(t *testing.T) {
 	built := build(t, meshed(func(p *corev1.Pod) {
 		p.Annotations[kuma.Config] = "log: null\nebpf: null\nkumaDPUser: ''\nipFamilyMode: null\nredirect: {outbound: {enabled: null, excludePorts: [], excludePortsForIPs: [null, '']}}"
 	}))
-	assert.Equal(t, kuma.Defaults(), built.Redirect)
+	assert.Equal(t, kuma.DefaultRedirect(), built.Redirect)
 }
 
 // What is said about an annotation has its value as it was written.

@@ -75,8 +75,8 @@ var ownPorts = redirect.Ports(ControlPort, AdminPort)
 // as Linkerd uses them when it cannot ask.
 var apiServerPorts = redirect.Ports(443, 6443)
 
-// Defaults is the Redirect of a pod without settings.
-func Defaults() redirect.Redirect {
+// DefaultRedirect is the Redirect of a pod without settings.
+func DefaultRedirect() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{
 		UIDs:         []uint32{DefaultUID},
@@ -101,8 +101,8 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			Traces:             []string{ProxyVersion, CreatedBy, IdentityMode, TrustRoot},
 		},
 		Build: build,
-		Names: Defaults().Names,
-		Validation: dialect.Validation{
+		Names: DefaultRedirect().Names,
+		Check: dialect.Check{
 			Container:  "linkerd-network-validator",
 			ExitCode:   95,
 			ProbeAddrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, 2})},
@@ -113,7 +113,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 	}
 }
 
-func build(in dialect.Input) (dialect.Result, error) {
+func build(in dialect.Input) (dialect.Reading, error) {
 	r, err := in.Read(schema)
 	if err != nil {
 		return r, err
@@ -141,7 +141,7 @@ const (
 )
 
 var schema = redirect.Schema{
-	Defaults:  Defaults(),
+	Defaults:  DefaultRedirect(),
 	RunAsUser: true,
 	Settings: []redirect.Setting{
 		env("proxy.inboundPort", InboundListen, func(r *redirect.Redirect, a netip.AddrPort) {

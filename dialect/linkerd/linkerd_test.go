@@ -64,7 +64,7 @@ func TestSettings(t *testing.T) {
 		return func(r *redirect.Redirect) { r.Outbound.ExcludePorts = want }
 	}
 	same := func(*redirect.Redirect) {}
-	dialecttest.Settings(t, linkerd.New(), meshed(), linkerd.Defaults(), []string{
+	dialecttest.Settings(t, linkerd.New(), meshed(), linkerd.DefaultRedirect(), []string{
 		linkerd.SkipInboundPorts, linkerd.SkipOutboundPorts, linkerd.SkipSubnets, linkerd.ProxyUID, linkerd.ProxyGID,
 		linkerd.InboundPort, linkerd.OutboundPort,
 	}, []dialecttest.Setting{

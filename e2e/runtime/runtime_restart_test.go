@@ -59,7 +59,7 @@ func testRestart(t *testing.T, k kind) {
 		assert.Equal(t, []string{"decision passed", "decision passed"}, checks(t, "plain"))
 		assert.Empty(t, checks(t, "early"), "its network did not have the plugin")
 	}
-	_, unread := attachment.In(runDir).Read(stale)
+	_, unread := attachment.Open(runDir).Read(stale)
 	if k.collects {
 		network := commands(again, "")
 		require.Contains(t, network, "STATUS")
@@ -81,7 +81,7 @@ func testRestart(t *testing.T, k kind) {
 		assert.Error(t, unread, "the record of an attachment that is no more")
 	} else {
 		assert.NoError(t, unread, "nobody has asked to remove it")
-		require.NoError(t, attachment.In(runDir).Remove(stale))
+		require.NoError(t, attachment.Open(runDir).Remove(stale))
 	}
 	requireCaptured(t, n.run(t, meshed(ns, "after")))
 	if k.checks {
@@ -117,7 +117,7 @@ func (n *node) restartBroken(t *testing.T, s *sandbox) {
 // leaveRecord leaves the record of an attachment as if it were that of another container, and nobody had called DEL for it.
 func (n *node) leaveRecord(t testing.TB, like *sandbox, id string) attachment.ID {
 	t.Helper()
-	store := attachment.In(runDir)
+	store := attachment.Open(runDir)
 	for r, err := range store.All() {
 		require.NoError(t, err)
 		if r.ID.ContainerID == like.ID {

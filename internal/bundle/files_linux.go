@@ -20,7 +20,7 @@ import (
 // Records returns the plugin's records of attachments, one a line, without their rules. all are the records themselves.
 func Records(runDir string, s *Scrubber) (text []byte, all []attachment.Record, err error) {
 	var errs []error
-	for r, err := range attachment.In(runDir).All() {
+	for r, err := range attachment.Open(runDir).All() {
 		if err != nil {
 			errs = append(errs, err)
 			continue

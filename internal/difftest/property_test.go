@@ -48,7 +48,7 @@ func TestTextsAreRead(t *testing.T) {
 // rules that were applied, policy routing and addresses included.
 func TestRecordsLoseNothing(t *testing.T) {
 	t.Parallel()
-	store := attachment.In(t.TempDir())
+	store := attachment.Open(t.TempDir())
 	rapid.Check(t, func(t *rapid.T) {
 		want := attachment.Record{
 			ID:    attachment.ID{Network: "k8s", ContainerID: "c0ffee", IfName: "eth0"},

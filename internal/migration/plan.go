@@ -151,8 +151,8 @@ func MakeInits(product meshcni.Identity, from mesh.Facts, d dialect.Dialect) Pla
 	var remove []string
 	if mode := from.Injection.PluginMode; mode != "" {
 		remove = []string{"Tell the injector that there is a plugin: " + mode + "."}
-		if d.Validation.Container != "" && len(d.Policy.InitContainers) > 0 {
-			remove[0] += " New pods then have " + d.Validation.Container + " instead of " + d.Policy.InitContainers[0] + "."
+		if d.Check.Container != "" && len(d.Policy.InitContainers) > 0 {
+			remove[0] += " New pods then have " + d.Check.Container + " instead of " + d.Policy.InitContainers[0] + "."
 		}
 	}
 	return begin(product, InitContainers, from).end(nil, remove)

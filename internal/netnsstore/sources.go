@@ -127,7 +127,7 @@ func (x *sources) readRecords() (all []told, err error) {
 		return nil, nil
 	}
 	if x.records == nil {
-		x.records = attachment.In(x.o.RunDir).Index()
+		x.records = attachment.Open(x.o.RunDir).Index()
 	}
 	records, err := x.records.Records()
 	for _, r := range records {

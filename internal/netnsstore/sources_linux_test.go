@@ -42,7 +42,7 @@ func newNode(t *testing.T) *node {
 func (n *node) record(uid types.UID, container, path string, id netnsexec.ID) {
 	n.t.Helper()
 	made := time.Unix(int64(len(container)), 0) // the longer its name, the younger it is
-	require.NoError(n.t, attachment.In(n.o.RunDir).Write(attachment.Record{
+	require.NoError(n.t, attachment.Open(n.o.RunDir).Write(attachment.Record{
 		ID: attach("", container).ID, NetNS: attachment.NetNS{Path: path, Dev: id.Dev, Ino: id.Ino},
 		Pod: status.ID{Namespace: "shop", Name: "cart-0", UID: string(uid)}, Reason: "test", By: "ADD", Time: made,
 	}))

@@ -16,7 +16,7 @@ import (
 func Attachments(runDir, cacheDir string) func(status.ID) bool {
 	a := &attachments{cacheDir: cacheDir}
 	if runDir != "" {
-		a.records = attachment.In(runDir).Index()
+		a.records = attachment.Open(runDir).Index()
 	}
 	return a.of
 }

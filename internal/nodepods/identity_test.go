@@ -110,7 +110,7 @@ func TestMirrorOfStatic(t *testing.T) {
 			assert.Equal(t, types.UID(mirrorUID), got.Pod.UID)
 		},
 		"the plugin's record": func(t *testing.T, _ *nodepods.Watch, runDir, _ string) {
-			require.NoError(t, attachment.In(runDir).Write(attachment.Record{ID: attachment.ID{Network: "n", ContainerID: "c", IfName: "eth0"}, Pod: means}))
+			require.NoError(t, attachment.Open(runDir).Write(attachment.Record{ID: attachment.ID{Network: "n", ContainerID: "c", IfName: "eth0"}, Pod: means}))
 		},
 		"the runtime's cache": func(t *testing.T, _ *nodepods.Watch, _, cacheDir string) {
 			require.NoError(t, os.WriteFile(filepath.Join(cacheDir, "results", "n-c-eth0"), []byte(`{"kind":"cniCacheV1","containerId":"c","ifName":"eth0",

@@ -67,26 +67,26 @@ func TestRedirect(t *testing.T) {
 		want func() redirect.Redirect
 	}{
 		"istio": {"istio", corev1.Container{Args: []string{"istio-iptables", "-p", "15001", "-z", "15006", "-u", "1337", "-i", "*", "-x", "", "-b", "*", "-d", "15090"}}, func() redirect.Redirect {
-			r := istio.Defaults()
+			r := istio.DefaultRedirect()
 			r.Inbound.ExcludePorts, r.Outbound.ExcludePorts = redirect.Ports(15090), redirect.PortSet{}
 			r.IPv6 = redirect.FamilyCapture
 			return r
 		}},
 		"istio, what is absent": {"istio", corev1.Container{Args: []string{"istio-iptables", "-d", "15090,", "-q", "3306", "--log_output_level=default:info", "--native-nftables", "--cni-mode"}}, func() redirect.Redirect {
-			r := istio.Defaults()
+			r := istio.DefaultRedirect()
 			r.IPv6 = redirect.FamilyCapture
 			r.Inbound, r.Outbound = redirect.Inbound{}, redirect.Outbound{Ports: redirect.Ports(3306)}
 			return r
 		}},
 		"linkerd": {"linkerd", corev1.Container{Args: linkerdArgs}, func() redirect.Redirect {
-			r := linkerd.Defaults()
+			r := linkerd.DefaultRedirect()
 			r.IPv6 = redirect.FamilyPass
 			r.Inbound.ExcludePorts, r.Outbound.ExcludePorts = redirect.Ports(4190, 4191, 4567, 4568), redirect.Ports(4567, 4568)
 			r.Inbound.ExcludeSources = redirect.Prefixes(netip.MustParsePrefix("10.9.0.0/16"))
 			return r
 		}},
 		"linkerd, some ports": {"linkerd", corev1.Container{Args: []string{"-p", "1", "-o", "2", "-u", "3", "-g", "4", "-r", "80,81", "--ipv6"}}, func() redirect.Redirect {
-			r := linkerd.Defaults()
+			r := linkerd.DefaultRedirect()
 			r.Proxy.InboundPort, r.Proxy.OutboundPort, r.Proxy.UIDs, r.Proxy.GIDs = 1, 2, []uint32{3}, []uint32{4}
 			r.Inbound.ExcludePorts, r.Inbound.Ports, r.IPv6 = redirect.PortSet{}, redirect.Ports(80, 81), redirect.FamilyCapture
 			return r

@@ -31,7 +31,7 @@ type handler struct {
 	attach  func(context.Context, agentsock.Attachment, *os.File) (agentsock.Attached, error)
 	detach  func(attachment.ID) error
 	pods    func() ([]status.Pod, error)
-	release func(agentsock.Release) ([]status.Pod, error)
+	release func(agentsock.ReleaseOptions) ([]status.Pod, error)
 	ready   error
 }
 
@@ -50,7 +50,7 @@ func (h handler) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File
 }
 func (h handler) Detach(_ context.Context, id attachment.ID) error { return h.detach(id) }
 func (h handler) Pods(context.Context) ([]status.Pod, error)       { return h.pods() }
-func (h handler) Release(_ context.Context, r agentsock.Release) ([]status.Pod, error) {
+func (h handler) Release(_ context.Context, r agentsock.ReleaseOptions) ([]status.Pod, error) {
 	return h.release(r)
 }
 func (h handler) Ready(context.Context) error { return h.ready }
@@ -109,7 +109,7 @@ var unknown = handler{
 		return agentsock.Pod{}, agentsock.ErrUnknown
 	},
 	detach: func(attachment.ID) error { return nil },
-	pods:   func() ([]status.Pod, error) { return nil, nil }, release: func(agentsock.Release) ([]status.Pod, error) { return nil, nil },
+	pods:   func() ([]status.Pod, error) { return nil, nil }, release: func(agentsock.ReleaseOptions) ([]status.Pod, error) { return nil, nil },
 }
 
 var cart = status.ID{Namespace: "shop", Name: "cart-0", UID: "u1"}
@@ -156,7 +156,7 @@ func TestRequests(t *testing.T) {
 		},
 		detach:  func(id attachment.ID) error { assert.Equal(t, in.ID, id); return nil },
 		pods:    func() ([]status.Pod, error) { return states, nil },
-		release: func(agentsock.Release) ([]status.Pod, error) { return nil, nil },
+		release: func(agentsock.ReleaseOptions) ([]status.Pod, error) { return nil, nil },
 	}})
 	for _, with := range []bool{true, false} {
 		withNamespace.Store(with)
@@ -180,7 +180,7 @@ func TestRequests(t *testing.T) {
 	all, err := c.Pods(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, states, all)
-	left, err := c.Release(t.Context(), agentsock.Release{})
+	left, err := c.Release(t.Context(), agentsock.ReleaseOptions{})
 	require.NoError(t, err)
 	assert.Empty(t, left)
 	require.NoError(t, c.Ready(t.Context()))
@@ -189,12 +189,12 @@ func TestRequests(t *testing.T) {
 // TestRelease: each way to release arrives as it was asked for.
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	var got []agentsock.Release
-	c, _ := serve(t, &agentsock.Server{MayConnect: mine, Handler: handler{release: func(r agentsock.Release) ([]status.Pod, error) {
+	var got []agentsock.ReleaseOptions
+	c, _ := serve(t, &agentsock.Server{MayConnect: mine, Handler: handler{release: func(r agentsock.ReleaseOptions) ([]status.Pod, error) {
 		got = append(got, r)
 		return nil, nil
 	}}})
-	want := []agentsock.Release{{}, {To: "istio-cni"}, {Undo: true}}
+	want := []agentsock.ReleaseOptions{{}, {To: "istio-cni"}, {Undo: true}}
 	for _, r := range want {
 		_, err := c.Release(t.Context(), r)
 		require.NoError(t, err)
@@ -221,7 +221,7 @@ func TestErrors(t *testing.T) {
 		},
 	}
 	seen := make(chan string, 10)
-	s.OnRequest = func(r agentsock.Request) { seen <- r.Kind + " " + r.Outcome }
+	s.OnRequest = func(r agentsock.RequestInfo) { seen <- r.Kind + " " + r.Outcome }
 	c, _ := serve(t, s)
 	file, err := os.Open("doc.go")
 	require.NoError(t, err)
@@ -320,7 +320,7 @@ func TestRefusesOthers(t *testing.T) {
 	seen := make(chan string, 1)
 	c, _ := serve(t, &agentsock.Server{
 		Handler: handler{}, MayConnect: func(uint32) bool { return false },
-		OnRequest: func(r agentsock.Request) { seen <- r.Outcome },
+		OnRequest: func(r agentsock.RequestInfo) { seen <- r.Outcome },
 	})
 	_, err := c.Pods(t.Context())
 	require.Error(t, err)

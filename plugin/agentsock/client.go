@@ -60,8 +60,8 @@ func (c Client) Pods(ctx context.Context) ([]status.Pod, error) {
 
 // Release takes all pods out of the care of the node's proxy, and returns those that could not be taken out. An agent that does
 // not know what the request asks for does nothing: [ErrUnsupported].
-func (c Client) Release(ctx context.Context, r Release) ([]status.Pod, error) {
-	if r == (Release{}) {
+func (c Client) Release(ctx context.Context, r ReleaseOptions) ([]status.Pod, error) {
+	if r == (ReleaseOptions{}) {
 		return answer[[]status.Pod](ctx, c, kindRelease, nil, nil)
 	}
 	return answer[[]status.Pod](ctx, c, kindReleaseTo, r, nil)

@@ -27,7 +27,7 @@
 //	4     Pods     empty                                    JSON, a list of [status.Pod]
 //	5     Release  empty                                    JSON, a list of [status.Pod]
 //	6     Ready    empty                                    empty
-//	7     Release  JSON of a [Release] that is not zero     JSON, a list of [status.Pod]
+//	7     Release  JSON of a [ReleaseOptions] that is not zero     JSON, a list of [status.Pod]
 //
 // Pod and namespace are protobuf messages of k8s.io/api/core/v1. The namespace is empty if the agent does not read
 // namespaces. Attach carries the network namespace as one open file (SCM_RIGHTS) beside its first byte. A file with another

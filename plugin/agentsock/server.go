@@ -29,11 +29,11 @@ type Server struct {
 	// Patience bounds the time that a peer takes to send its request, and to read its answer. Default: 2 s; peers are on this node.
 	Patience time.Duration
 	// OnRequest is called after each request. Default: nothing.
-	OnRequest func(Request)
+	OnRequest func(RequestInfo)
 }
 
-// Request is the record of a request, for metrics.
-type Request struct {
+// RequestInfo is the record of a request, for metrics.
+type RequestInfo struct {
 	// Kind is one of [Requests]; empty: the request was not read.
 	Kind string
 	// Outcome is one of [Outcomes].
@@ -129,7 +129,7 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 		allowed = func(uid uint32) bool { return uid == 0 }
 	}
 	if uid, err := peer(conn); err != nil || !allowed(uid) {
-		w.tell(Request{Outcome: OutcomeRefused, Err: fmt.Errorf("user %d may not connect", uid)})
+		w.tell(RequestInfo{Outcome: OutcomeRefused, Err: fmt.Errorf("user %d may not connect", uid)})
 		return
 	}
 	patience := orElse(w.Patience, defaultPatience)
@@ -142,7 +142,7 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 		return // whoever connected wanted to know whether anybody listens
 	}
 	if err != nil {
-		w.answer(conn, Request{Outcome: problemOf(err).Code, Err: err}, nil)
+		w.answer(conn, RequestInfo{Outcome: problemOf(err).Code, Err: err}, nil)
 		return
 	}
 	defer in.closeFile()
@@ -150,7 +150,7 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 	case w.slots <- struct{}{}:
 		defer func() { <-w.slots }()
 	default:
-		w.answer(conn, Request{Kind: in.kind.String(), Outcome: problemOf(ErrBusy).Code, Err: ErrBusy}, nil)
+		w.answer(conn, RequestInfo{Kind: in.kind.String(), Outcome: problemOf(ErrBusy).Code, Err: ErrBusy}, nil)
 		return
 	}
 
@@ -165,7 +165,7 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 
 	begin := time.Now()
 	f, err := w.handle(ctx, in)
-	done := Request{Kind: in.kind.String(), Outcome: OutcomeOK, Duration: time.Since(begin), Err: err}
+	done := RequestInfo{Kind: in.kind.String(), Outcome: OutcomeOK, Duration: time.Since(begin), Err: err}
 	if err != nil {
 		done.Outcome = problemOf(err).Code
 	}
@@ -174,7 +174,7 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 }
 
 // answer sends the frame, or the request's error.
-func (w *worker) answer(conn io.Writer, done Request, f []byte) {
+func (w *worker) answer(conn io.Writer, done RequestInfo, f []byte) {
 	if done.Err != nil {
 		p := problemOf(done.Err)
 		f, _ = inJSON(kindFailed, p, MaxAnswer) // strings always marshal
@@ -183,7 +183,7 @@ func (w *worker) answer(conn io.Writer, done Request, f []byte) {
 	w.tell(done)
 }
 
-func (w *worker) tell(r Request) {
+func (w *worker) tell(r RequestInfo) {
 	if w.OnRequest != nil {
 		w.OnRequest(r)
 	}
@@ -233,12 +233,12 @@ func (w *worker) handle(ctx context.Context, in *incoming) (f []byte, err error)
 			return nil, err
 		}
 	case kindRelease:
-		if v, err = w.Handler.Release(ctx, Release{}); err != nil {
+		if v, err = w.Handler.Release(ctx, ReleaseOptions{}); err != nil {
 			return nil, err
 		}
 	case kindReleaseTo:
-		r, err := decode[Release](in.body)
-		if err == nil && r == (Release{}) {
+		r, err := decode[ReleaseOptions](in.body)
+		if err == nil && r == (ReleaseOptions{}) {
 			err = errors.New("it says neither to nor undo") // what a later client may want instead is not to release all
 		}
 		if err != nil {

@@ -101,11 +101,11 @@ type Handler interface {
 	Pods(ctx context.Context) ([]status.Pod, error)
 	// Release takes all pods out of the care of the node's proxy, before the agent goes for good, and returns those that
 	// it could not take out.
-	Release(ctx context.Context, r Release) ([]status.Pod, error)
+	Release(ctx context.Context, r ReleaseOptions) ([]status.Pod, error)
 }
 
-// Release holds the options of releasing a node's pods. The zero value takes them out of the mesh.
-type Release struct {
+// ReleaseOptions holds the options of releasing a node's pods. The zero value takes them out of the mesh.
+type ReleaseOptions struct {
 	// To is another agent of the mesh, which is to have the pods instead; they stay captured. Empty: none.
 	To string `json:"to,omitempty"`
 	// Undo ends what an earlier release began: the agent captures pods again. To is then not read.

@@ -45,7 +45,7 @@ const (
 	kindFailed kind = 255
 )
 
-// The names of the requests, as [Request] has them. They are stable.
+// The names of the requests, as [RequestInfo] has them. They are stable.
 const (
 	RequestPod       = "pod"
 	RequestAttach    = "attach"
@@ -160,7 +160,7 @@ type problem struct {
 	Reason  status.Code `json:"reason,omitempty"`
 }
 
-// The outcomes of a request, as [Request] has them: [OutcomeOK], [OutcomeRefused], or the code of the error that is answered. They are
+// The outcomes of a request, as [RequestInfo] has them: [OutcomeOK], [OutcomeRefused], or the code of the error that is answered. They are
 // stable.
 const (
 	// OutcomeOK: it was done.

@@ -37,7 +37,7 @@ func record(t testing.TB, r redirect.Redirect) attachment.Record {
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	run := filepath.Join(t.TempDir(), "run", "meshcni")
-	store := attachment.In(run)
+	store := attachment.Open(run)
 	_, err := store.Read(eth0)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.NoError(t, store.Remove(eth0), "nothing there")
@@ -81,7 +81,7 @@ func ls(t testing.TB, s attachment.Store) (names []string) {
 func TestNamesStayInTheDirectory(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
-	store := attachment.In(filepath.Join(outside, "run"))
+	store := attachment.Open(filepath.Join(outside, "run"))
 	for _, bad := range []attachment.ID{
 		{}, {"k8s", "c", ""}, {"", "c", "eth0"}, {"k8s", "", "eth0"}, {"k8s", "../../x", "eth0"}, {"k8s", "a/b", "eth0"}, {"../k8s", "c", "eth0"},
 		{"k8s", "c", "../../../x"}, {"k8s", "c", "a\x00b"}, {"k8s", ".c", "eth0"}, {"k8s", "c@d", "eth0"}, {"k8s", "c", strings.Repeat("e", 16)},
@@ -122,7 +122,7 @@ func TestNamesStayInTheDirectory(t *testing.T) {
 // TestUnreadable: what is there and is no record of this attachment is an error, and another one than "not there".
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
-	store := attachment.In(t.TempDir())
+	store := attachment.Open(t.TempDir())
 	good := record(t, redirect.Default())
 	require.NoError(t, store.Write(good))
 	path := filepath.Join(store.Dir, ls(t, store)[0])
@@ -165,7 +165,7 @@ func TestUnreadable(t *testing.T) {
 // TestNoRecordIsBetterThanAnOldOne: what could not be written must not leave what is no longer so.
 func TestNoRecordIsBetterThanAnOldOne(t *testing.T) {
 	t.Parallel()
-	store := attachment.In(t.TempDir())
+	store := attachment.Open(t.TempDir())
 	require.NoError(t, store.Write(record(t, redirect.Default())))
 	huge := record(t, redirect.Default())
 	for len(huge.Rules.IPv4.Chains[0].Rules) < 200000 {
@@ -180,7 +180,7 @@ func TestNoRecordIsBetterThanAnOldOne(t *testing.T) {
 	// The directory cannot be made.
 	run := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(run, "attachments"), nil, 0o600))
-	blocked := attachment.In(run)
+	blocked := attachment.Open(run)
 	assert.Error(t, blocked.Write(record(t, redirect.Default())))
 	assert.Error(t, blocked.Retain("k8s", nil))
 	_, err = blocked.Read(eth0)
@@ -192,7 +192,7 @@ func TestNoRecordIsBetterThanAnOldOne(t *testing.T) {
 // name is random.
 func TestAnErrorIsRepeated(t *testing.T) {
 	t.Parallel()
-	store := attachment.In(t.TempDir())
+	store := attachment.Open(t.TempDir())
 	require.NoError(t, store.Write(record(t, redirect.Default())))
 	path := filepath.Join(store.Dir, ls(t, store)[0])
 	require.NoError(t, os.Remove(path))
@@ -205,7 +205,7 @@ func TestAnErrorIsRepeated(t *testing.T) {
 
 func TestRetain(t *testing.T) {
 	t.Parallel()
-	store := attachment.In(t.TempDir())
+	store := attachment.Open(t.TempDir())
 	for _, id := range []attachment.ID{{"k8s", "a", "eth0"}, {"k8s", "a", "net1"}, {"k8s", "b", "eth0"}, {"k8", "b", "eth0"}, {"k8s-2", "b", "eth0"}} {
 		require.NoError(t, store.Write(attachment.Record{ID: id}))
 	}
@@ -222,7 +222,7 @@ func TestRetain(t *testing.T) {
 // TestChange: those who change what is in force find the attachments that it is about.
 func TestChange(t *testing.T) {
 	t.Parallel()
-	store := attachment.In(t.TempDir())
+	store := attachment.Open(t.TempDir())
 	for _, c := range []string{"a", "b"} {
 		r := record(t, redirect.Default())
 		r.ContainerID, r.Pod.UID = c, "pod-"+c

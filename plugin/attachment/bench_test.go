@@ -11,7 +11,7 @@ import (
 
 // BenchmarkWrite is what an ADD pays for its record, and BenchmarkRead what CHECK pays before it looks at the rules.
 func BenchmarkWrite(b *testing.B) {
-	store := attachment.In(b.TempDir())
+	store := attachment.Open(b.TempDir())
 	r := record(b, redirect.Default())
 	for b.Loop() {
 		require.NoError(b, store.Write(r))
@@ -20,7 +20,7 @@ func BenchmarkWrite(b *testing.B) {
 }
 
 func BenchmarkRead(b *testing.B) {
-	store := attachment.In(b.TempDir())
+	store := attachment.Open(b.TempDir())
 	require.NoError(b, store.Write(record(b, redirect.Default())))
 	for b.Loop() {
 		_, err := store.Read(eth0)

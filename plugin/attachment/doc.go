@@ -1,7 +1,7 @@
 // Package attachment stores what was done to each pod on a node: one small file per attachment, which ADD writes, CHECK
 // reads and DEL removes. With it, CHECK needs neither the API server nor today's configuration.
 //
-//	store := attachment.In("/var/run/meshcni")
+//	store := attachment.Open("/var/run/meshcni")
 //	err := store.Write(attachment.Record{ID: id, NetNS: ns, …})
 //	record, err := store.Read(id)
 //

@@ -17,7 +17,7 @@ func ExampleStore_All() {
 		panic(err)
 	}
 	defer func() { _ = os.RemoveAll(run) }()
-	store := attachment.In(run)
+	store := attachment.Open(run)
 
 	// What ADD does.
 	r := attachment.Record{

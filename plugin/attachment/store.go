@@ -33,8 +33,8 @@ type Store struct {
 	Dir string
 }
 
-// In is the store in a run_dir.
-func In(runDir string) Store { return Store{filepath.Join(runDir, dirName)} }
+// Open is the store in a run_dir.
+func Open(runDir string) Store { return Store{filepath.Join(runDir, dirName)} }
 
 const (
 	suffix    = ".json"

@@ -16,7 +16,7 @@ import (
 // may be wrong with their namespaces.
 func TestTidy(t *testing.T) {
 	t.Parallel()
-	store := attachment.In(t.TempDir())
+	store := attachment.Open(t.TempDir())
 	write := func(container, netns string) {
 		id := attachment.ID{Network: "k8s", ContainerID: container, IfName: "eth0"}
 		require.NoError(t, store.Write(attachment.Record{ID: id, NetNS: attachment.NetNS{Path: netns}}))

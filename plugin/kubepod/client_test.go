@@ -229,11 +229,11 @@ func TestNames(t *testing.T) {
 	client := open(t, server)
 	for _, c := range [][2]string{{"", "web"}, {"default", ""}, {"default", ".."}, {"..", "web"}, {"a/b", "web"}, {"default", "a/../../../secrets/x"}, {"a", "b%2fc"}} {
 		_, err := client.Pod(t.Context(), c[0], c[1])
-		require.ErrorIs(t, err, kubepod.ErrName, c)
+		require.ErrorIs(t, err, kubepod.ErrInvalidName, c)
 		assert.False(t, kubepod.Transient(err))
 	}
 	_, err := client.Namespace(t.Context(), "")
-	require.ErrorIs(t, err, kubepod.ErrName)
+	require.ErrorIs(t, err, kubepod.ErrInvalidName)
 	assert.Empty(t, server.Requests())
 }
 

@@ -9,9 +9,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// ErrName means that a namespace or name is empty or cannot be part of a URL's path ("..", "a/b"), so no request was made.
-// Check with errors.Is(err, kubepod.ErrName).
-var ErrName = errors.New("not an object name")
+// ErrInvalidName means that a namespace or name is empty or cannot be part of a URL's path ("..", "a/b"), so no request was made.
+// Check with errors.Is(err, kubepod.ErrInvalidName).
+var ErrInvalidName = errors.New("not an object name")
 
 // A ConfigError means that the kubeconfig cannot be used: it is missing, unreadable, malformed, incomplete, or names a
 // credential helper. Check with errors.As; for a missing file, errors.Is(err, fs.ErrNotExist).
@@ -54,11 +54,11 @@ func (c *Client) Transient(err error) bool { return Transient(err) }
 //   - context.DeadlineExceeded, which may be that of one attempt only,
 //   - a [ResponseError].
 //
-// It is false for nil, a [ConfigError], [ErrName], context.Canceled and every other status (3xx, 400, 410, …).
+// It is false for nil, a [ConfigError], [ErrInvalidName], context.Canceled and every other status (3xx, 400, 410, …).
 func Transient(err error) bool {
 	var config *ConfigError
 	switch {
-	case err == nil, errors.As(err, &config), errors.Is(err, ErrName), errors.Is(err, context.Canceled):
+	case err == nil, errors.As(err, &config), errors.Is(err, ErrInvalidName), errors.Is(err, context.Canceled):
 		return false
 	}
 	var status apierrors.APIStatus

@@ -101,7 +101,7 @@ type Kubernetes struct {
 	// empty names, are dropped. Default: none.
 	ExcludeNamespaces []string `json:"exclude_namespaces"`
 	// ExcludeNamespaceSelector is a label selector for namespaces whose pods the plugin leaves alone, in the form of
-	// selection.ParseLabels. Reading the labels takes one more request for each pod that nothing else rules out. Default: none.
+	// selection.ParseSelector. Reading the labels takes one more request for each pod that nothing else rules out. Default: none.
 	ExcludeNamespaceSelector string `json:"exclude_namespace_selector,omitempty"`
 	// CNIBinDir tells readers where the plugin's binary is; the plugin itself does not use it. Default: DefaultCNIBinDir.
 	CNIBinDir string `json:"cni_bin_dir"`

@@ -139,7 +139,7 @@ func isHostile(name string) bool { return slices.Contains(hostileNames, name) ||
 // taken for the mesh's nor given to a program. What is applied is in force, and
 // what is said is so.
 func TestHostileChainNames(t *testing.T) {
-	owner := istio.Defaults().Names.Owner()
+	owner := istio.DefaultRedirect().Names.Owner()
 	for _, name := range everyBackend {
 		for _, earlier := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/earlier=%v", name, earlier), func(t *testing.T) {
@@ -286,7 +286,7 @@ func TestNothingReadIsGivenBack(t *testing.T) {
 		diffs, err = b.Check(t.Context(), tproxy().MustRuleset())
 		require.NoError(t, err)
 		assert.Empty(t, diffs)
-		require.NoError(t, b.Remove(t.Context(), istio.Defaults().Names.Owner()))
+		require.NoError(t, b.Remove(t.Context(), istio.DefaultRedirect().Names.Owner()))
 		assert.NotContains(t, l.given.String(), "evil")
 		assert.Equal(t, 8, strings.Count(state(t, ns), "tmp/evil"), "others' rules stay, two of each chain and family")
 	})
@@ -323,7 +323,7 @@ func TestNothingApplied(t *testing.T) {
 					assert.Equal(t, before, state(t, ns), "%s %v", program, earlier)
 				}
 				if earlier {
-					require.ErrorContains(t, b.Remove(t.Context(), istio.Defaults().Names.Owner()), "the kernel does not have the rules")
+					require.ErrorContains(t, b.Remove(t.Context(), istio.DefaultRedirect().Names.Owner()), "the kernel does not have the rules")
 				}
 			}
 		}
@@ -332,7 +332,7 @@ func TestNothingApplied(t *testing.T) {
 
 // TestTooManyRules: what a pod with CAP_NET_ADMIN has made beyond measure is not read.
 func TestTooManyRules(t *testing.T) {
-	r := istio.Defaults()
+	r := istio.DefaultRedirect()
 	rs := r.MustRuleset()
 	for _, name := range []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy} {
 		t.Run(string(name), func(t *testing.T) {

@@ -40,7 +40,7 @@ func eachVariant(t *testing.T, test func(t *testing.T, v ruleset.Backend)) {
 
 // dual is a dual-stack pod with a bit of everything.
 func dual() redirect.Redirect {
-	r := istio.Defaults()
+	r := istio.DefaultRedirect()
 	r.IPv6 = redirect.FamilyCapture
 	r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: istio.DNSPort}
 	r.Outbound.ExcludeCIDRs = redirect.Prefixes(netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/64"))
@@ -106,7 +106,7 @@ func mustApply(t testing.TB, b apply.Backend, rs ruleset.Ruleset) apply.Result {
 
 func TestApplyIsIdempotent(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
-		for _, r := range []redirect.Redirect{istio.Defaults(), dual(), tproxy()} {
+		for _, r := range []redirect.Redirect{istio.DefaultRedirect(), dual(), tproxy()} {
 			ns := netnstest.New(t)
 			b := choose(t, ns, v)
 			first := mustApply(t, b, r.MustRuleset())
@@ -131,7 +131,7 @@ func TestApplyIsIdempotent(t *testing.T) {
 }
 
 func TestApplyAfterAnother(t *testing.T) {
-	programs := map[string]redirect.Redirect{"plain": istio.Defaults(), "dual": dual(), "tproxy": tproxy()}
+	programs := map[string]redirect.Redirect{"plain": istio.DefaultRedirect(), "dual": dual(), "tproxy": tproxy()}
 	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		for from, old := range programs {
 			for to, want := range programs {
@@ -154,7 +154,7 @@ func TestApplyAfterAnother(t *testing.T) {
 func TestChangedPodIsOneTransaction(t *testing.T) {
 	ns := netnstest.New(t)
 	b := choose(t, ns, ruleset.BackendIptablesNFT)
-	r := istio.Defaults()
+	r := istio.DefaultRedirect()
 	r.IPv6 = redirect.FamilyCapture
 	mustApply(t, b, r.MustRuleset())
 	before := generation(t, ns)
@@ -296,14 +296,14 @@ func TestForeignRulesStay(t *testing.T) {
 		put(t, ns, string(v)+"-restore", foreign)
 		before := state(t, ns)
 		b := choose(t, ns, v)
-		for _, r := range []redirect.Redirect{istio.Defaults(), tproxy(), dual()} {
+		for _, r := range []redirect.Redirect{istio.DefaultRedirect(), tproxy(), dual()} {
 			mustApply(t, b, r.MustRuleset())
 			now := state(t, ns)
 			for line := range strings.Lines(before) {
 				assert.Contains(t, now, line)
 			}
 		}
-		require.NoError(t, b.Remove(t.Context(), istio.Defaults().Names.Owner()))
+		require.NoError(t, b.Remove(t.Context(), istio.DefaultRedirect().Names.Owner()))
 		assert.Equal(t, before, state(t, ns))
 	})
 }
@@ -319,7 +319,7 @@ func put(t testing.TB, ns *netnsexec.NetNS, program, text string) {
 
 func TestRemoveLeavesTheNamespaceAsFound(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
-		for _, r := range []redirect.Redirect{istio.Defaults(), dual(), tproxy()} {
+		for _, r := range []redirect.Redirect{istio.DefaultRedirect(), dual(), tproxy()} {
 			ns := netnstest.New(t)
 			before := state(t, ns) + shell(t, ns, "nft list ruleset")
 			b := choose(t, ns, v)
@@ -527,7 +527,7 @@ func TestIPv6PresentButFailing(t *testing.T) {
 func TestConcurrentApplies(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v ruleset.Backend) {
 		ns := netnstest.New(t)
-		programs := []redirect.Redirect{istio.Defaults(), dual(), tproxy()}
+		programs := []redirect.Redirect{istio.DefaultRedirect(), dual(), tproxy()}
 		var wg sync.WaitGroup
 		for i := range 12 {
 			wg.Go(func() {

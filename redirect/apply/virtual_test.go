@@ -19,7 +19,7 @@ import (
 // TestLookUpFromAVirtualNetwork: the proxy's answer is in the same conntrack
 // zone as the question, so that the asker gets it.
 func TestLookUpFromAVirtualNetwork(t *testing.T) {
-	r := istio.Defaults()
+	r := istio.DefaultRedirect()
 	r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: istio.DNSPort}
 	r.VirtualNetworks = []redirect.VirtualNetwork{{Interface: "virt0", Local: netip.MustParsePrefix("10.99.0.0/24")}}
 	probe, err := netnstest.ParseProbe("vm udp 0/0 -> 10.96.0.10:53")
@@ -42,7 +42,7 @@ func TestWildcardInterface(t *testing.T) {
 		w := netnstest.NewWorld(t, netnstest.Options{})
 		b := choose(t, w.Pod, v)
 		for name, captured := range map[string]bool{"virt0": true, "virt0+": true, "vir+": true, "v+": true, "virt1+": false, "br+": false, "virt": false} {
-			r := istio.Defaults()
+			r := istio.DefaultRedirect()
 			r.VirtualNetworks = []redirect.VirtualNetwork{{Interface: name, Local: netip.MustParsePrefix("10.99.0.0/24")}}
 			rs := r.MustRuleset()
 			mustApply(t, b, rs)

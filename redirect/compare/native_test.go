@@ -131,7 +131,7 @@ table ip asleep {
 
 // istioRules are ours for a pod of the same mesh.
 func istioRules() ruleset.Ruleset {
-	r := istio.Defaults()
+	r := istio.DefaultRedirect()
 	r.IPv6 = redirect.FamilyCapture
 	r.Outbound.ExcludePorts = redirect.Ports(15020)
 	r.Inbound.ExcludePorts = redirect.Ports(15020, 15021, 15090)

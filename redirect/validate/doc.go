@@ -1,7 +1,7 @@
 // Package validate proves, with real connections from inside a pod, that the pod's redirection works. The init
 // container of a mesh runs it before the application starts, if a CNI plugin was to set the rules.
 //
-// The central function is [Validate]. It starts from the same [redirect.Redirect] as the rules. Package trace tells
+// The central function is [Run]. It starts from the same [redirect.Redirect] as the rules. Package trace tells
 // which connections of this process the rules would redirect, and to where. Validate makes a few of those, and each has
 // to arrive at a listener on the proxy's port with its original destination.
 //

@@ -15,7 +15,7 @@ import (
 // An init container that fails its pod, in a way that a repair controller
 // knows, when the rules that it relies on are not there.
 func Example() {
-	report, err := validate.Validate(context.Background(), validate.Options{Redirect: redirect.Default()})
+	report, err := validate.Run(context.Background(), validate.Options{Redirect: redirect.Default()})
 	fmt.Print(report)
 	var missing *validate.MissingError
 	if errors.As(err, &missing) {

@@ -21,11 +21,11 @@ func TestIPv6OffOnLo(t *testing.T) {
 	require.NoError(t, ns.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6", []byte("1"), 0) }))
 	r := redirect.Default()
 	o := validate.Options{Redirect: r, Namespace: ns, Timeout: 10 * time.Second}
-	_, err := validate.Validate(context.Background(), o)
+	_, err := validate.Run(context.Background(), o)
 	var missing *validate.MissingError
 	require.ErrorAs(t, err, &missing)
 	load(t, ns, r.MustRuleset())
-	after, err := validate.Validate(context.Background(), o)
+	after, err := validate.Run(context.Background(), o)
 	require.NoError(t, err, "%s", after)
 	assert.Contains(t, names(after, validate.Works), "ipv4 outbound", "%s", after)
 	assert.Empty(t, names(after, validate.Missing), "%s", after)

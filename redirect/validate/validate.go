@@ -16,11 +16,11 @@ import (
 // for this (istio.io/latest/docs/ops/deployment/application-requirements).
 const DefaultProbePort = 15002
 
-// DefaultTimeout bounds a whole [Validate]. A redirected connection takes less than
+// DefaultTimeout bounds a whole [Run]. A redirected connection takes less than
 // a millisecond; the rest is for a node that is starting many pods.
 const DefaultTimeout = 5 * time.Second
 
-// Options are for [Validate]. Redirect is required.
+// Options are for [Run]. Redirect is required.
 type Options struct {
 	// Redirect is the redirection that is expected.
 	Redirect redirect.Redirect
@@ -186,10 +186,10 @@ func (o Options) in() func(func() error) error {
 	return func(fn func() error) error { return fn() }
 }
 
-// Validate makes the trials that this process can make and reports how they ended. The error is a [*MissingError] if a
+// Run makes the trials that this process can make and reports how they ended. The error is a [*MissingError] if a
 // trial failed, or [ErrNothingTested] if there was none; the report is then complete. Any other error says that a trial
 // could not be made. Validate returns when every trial has ended, or at the timeout, or when ctx is done.
-func Validate(ctx context.Context, o Options) (Report, error) {
+func Run(ctx context.Context, o Options) (Report, error) {
 	rs, err := o.Redirect.Ruleset()
 	if err != nil {
 		return Report{}, fmt.Errorf("validate redirection: %w", err)

@@ -171,7 +171,7 @@ func TestValidate(t *testing.T) {
 			ns := pod(t, tt.addrs...)
 			o := validate.Options{Redirect: tt.redirect, Namespace: ns, Timeout: 10 * time.Second}
 
-			before, err := validate.Validate(context.Background(), o)
+			before, err := validate.Run(context.Background(), o)
 			var missing *validate.MissingError
 			require.ErrorAs(t, err, &missing, "%s", before)
 			assert.ElementsMatch(t, tt.works, names(before, validate.Missing), "%s", before)
@@ -180,7 +180,7 @@ func TestValidate(t *testing.T) {
 			}
 
 			load(t, ns, tt.redirect.MustRuleset())
-			after, err := validate.Validate(context.Background(), o)
+			after, err := validate.Run(context.Background(), o)
 			require.NoError(t, err, "%s", after)
 			assert.ElementsMatch(t, tt.works, names(after, validate.Works), "%s", after)
 			assert.ElementsMatch(t, tt.untested, names(after, validate.Untested), "%s", after)
@@ -216,7 +216,7 @@ func TestPartsMissing(t *testing.T) {
 			t.Parallel()
 			ns := pod(t, dual...)
 			load(t, ns, tt.live.MustRuleset())
-			report, err := validate.Validate(context.Background(), validate.Options{Redirect: tt.want, Namespace: ns, Timeout: 10 * time.Second})
+			report, err := validate.Run(context.Background(), validate.Options{Redirect: tt.want, Namespace: ns, Timeout: 10 * time.Second})
 			var missing *validate.MissingError
 			require.ErrorAs(t, err, &missing, "%s", report)
 			assert.ElementsMatch(t, tt.missing, names(report, validate.Missing), "%s", report)
@@ -230,7 +230,7 @@ func TestPortTaken(t *testing.T) {
 	w := netnstest.NewWorld(t, netnstest.Options{})
 	r := config(dns)
 	load(t, w.Pod, r.MustRuleset())
-	report, err := validate.Validate(context.Background(), validate.Options{Redirect: r, Namespace: w.Pod, Timeout: 10 * time.Second})
+	report, err := validate.Run(context.Background(), validate.Options{Redirect: r, Namespace: w.Pod, Timeout: 10 * time.Second})
 	require.NoError(t, err, "%s", report)
 	assert.Len(t, names(report, validate.Works), 8, "%s", report)
 }
@@ -243,21 +243,21 @@ func TestIPv6Off(t *testing.T) {
 	}))
 	r := config()
 	load(t, ns, r.MustRuleset())
-	report, err := validate.Validate(context.Background(), validate.Options{Redirect: r, Namespace: ns})
+	report, err := validate.Run(context.Background(), validate.Options{Redirect: r, Namespace: ns})
 	require.NoError(t, err, "%s", report)
 	assert.Equal(t, []string{"ipv6 family"}, names(report, validate.Untested))
 }
 
 func TestCannotBegin(t *testing.T) {
 	t.Parallel()
-	_, err := validate.Validate(context.Background(), validate.Options{})
+	_, err := validate.Run(context.Background(), validate.Options{})
 	var field *redirect.FieldError
 	require.ErrorAs(t, err, &field, "the zero Redirect is no plan")
 
 	gone, err := netnsexec.Current()
 	require.NoError(t, err)
 	require.NoError(t, gone.Close())
-	_, err = validate.Validate(context.Background(), validate.Options{Redirect: config(), Namespace: gone})
+	_, err = validate.Run(context.Background(), validate.Options{Redirect: config(), Namespace: gone})
 	require.ErrorIs(t, err, os.ErrClosed)
 }
 
@@ -274,7 +274,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("MESHCNI_VALIDATE_GROUP") != "" {
 		change = append(change, group)
 	}
-	report, err := validate.Validate(context.Background(), validate.Options{Redirect: config(change...), Timeout: 10 * time.Second})
+	report, err := validate.Run(context.Background(), validate.Options{Redirect: config(change...), Timeout: 10 * time.Second})
 	_, _ = os.Stdout.WriteString(report.String())
 	if err != nil {
 		_, _ = os.Stdout.WriteString(err.Error())

@@ -39,7 +39,7 @@ func attached(t testing.TB, cache string, pod *corev1.Pod, types ...string) {
 func TestDetectionOnARealServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	cache, store := t.TempDir(), attachment.In(t.TempDir())
+	cache, store := t.TempDir(), attachment.Open(t.TempDir())
 	ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
 		o.Action, o.Records, o.Detect = repair.ActionNone, store, &repair.Detection{CacheDir: cache}
 	})
@@ -84,7 +84,7 @@ func TestUncapturedIsNotDrifted(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			silent, robbed := live(t, w, "no-check", "silent"), live(t, w, "no-check", "robbed")
-			store := attachment.In(t.TempDir())
+			store := attachment.Open(t.TempDir())
 			netns := robbed.net.Pod.ID()
 			require.NoError(t, store.Write(attachment.Record{
 				ID: attachment.ID{Network: "k8s", ContainerID: "c-robbed", IfName: "eth0"}, NetNS: attachment.NetNS{Dev: netns.Dev, Ino: netns.Ino},

@@ -26,7 +26,7 @@ func TestRepairOfSeveralMeshes(t *testing.T) {
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, kubetest.Servers, podproctest.Cgroups, netnstest.Binary("iptables-nft-save"))
 	w := newWorld(t)
 	pods := map[string]livingPod{"istio": live(t, w, "crash-loop", "istios"), "linkerd": live(t, w, "linkerd", "linkerds")}
-	store := attachment.In(t.TempDir())
+	store := attachment.Open(t.TempDir())
 	for name, pod := range pods {
 		ns := pod.net.Pod.ID()
 		require.NoError(t, store.Write(attachment.Record{

@@ -29,7 +29,7 @@ func TestOwnMeshByNamespace(t *testing.T) {
 
 	r := redirect.Default()
 	own := dialect.Dialect{
-		Name: "own", Names: r.Names, Validation: istio.New().Validation, Build: dialect.FromSchema(redirect.Schema{Defaults: r}),
+		Name: "own", Names: r.Names, Check: istio.New().Check, Build: dialect.FromSchema(redirect.Schema{Defaults: r}),
 		Policy: selection.Policy{Selectors: []selection.Selector{{Namespace: metav1.LabelSelector{MatchLabels: map[string]string{"own/mesh": "on"}}}}},
 	}
 	w.Create(t, podFrom(t, "crash-loop", outside, "theirs", w.node))

@@ -30,7 +30,7 @@ func TestRepairIsWhatCheckHoldsThePodTo(t *testing.T) {
 			w := newWorld(t)
 			broken := live(t, w, "crash-loop", "broken")
 			run := t.TempDir()
-			store, netns := attachment.In(run), broken.net.Pod.ID()
+			store, netns := attachment.Open(run), broken.net.Pod.ID()
 			passed := attachment.Record{
 				ID:    attachment.ID{Network: "k8s", ContainerID: "now", IfName: "eth0"},
 				NetNS: attachment.NetNS{Path: broken.net.PodPath(), Dev: netns.Dev, Ino: netns.Ino},

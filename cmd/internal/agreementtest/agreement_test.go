@@ -68,7 +68,7 @@ var usable = redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.Prese
 func (q question) plan(t *testing.T) verdict {
 	p, err := q.meshes(t).Plan(dialect.Subject{Pod: q.pod, Namespace: q.namespace, Addrs: q.addrs, Kernel: usable})
 	v := verdict{selected: p.Decision.Selected, rules: text(p.Ruleset)}
-	for _, c := range p.Codes() {
+	for _, c := range p.BypassCodes() {
 		v.bypasses = append(v.bypasses, string(c))
 	}
 	if err != nil {
@@ -212,7 +212,7 @@ func (q question) nodeProxy(t *testing.T) (v verdict) {
 	require.NoError(t, err)
 	p, err := c.Plan(t.Context(), q.pod.UID)
 	v.selected, v.rules = p.Decision.Selected, text(p.Ruleset)
-	for _, code := range p.Codes() {
+	for _, code := range p.BypassCodes() {
 		v.bypasses = append(v.bypasses, string(code))
 	}
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 func ExampleNew() {
 	d := istio.New()
 	c := corev1.Container{Name: "istio-init", Args: []string{"istio-iptables", "-b", "*", "-d", "15090,9090"}}
-	r, err := istiofacts.New().Init.Read(&d, mesh.InitContainer{Pod: &corev1.Pod{}, Container: &c, Ours: istio.Defaults()})
+	r, err := istiofacts.New().Init.Read(&d, mesh.InitContainer{Pod: &corev1.Pod{}, Container: &c, Ours: istio.DefaultRedirect()})
 	fmt.Println(r.Inbound.ExcludePorts, err)
 	// Output: 9090,15090 <nil>
 }

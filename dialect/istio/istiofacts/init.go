@@ -138,7 +138,7 @@ func Nothing(r redirect.Redirect) redirect.Redirect {
 
 // written returns the rules that the program writes. Which families have some, the pod's addresses say.
 func written(c mesh.InitContainer) (redirect.Redirect, error) {
-	r := Nothing(istio.Defaults())
+	r := Nothing(istio.DefaultRedirect())
 	r.IPv4, r.IPv6 = c.Ours.IPv4, c.Ours.IPv6
 	if err := c.Apply(&r); err != nil {
 		return r, err

@@ -25,7 +25,7 @@ type injected struct {
 
 // nothing is what Istio's program writes without arguments.
 func nothing() redirect.Redirect {
-	r := istio.Defaults()
+	r := istio.DefaultRedirect()
 	r.Inbound, r.Outbound = redirect.Inbound{}, redirect.Outbound{}
 	return r
 }
@@ -139,7 +139,7 @@ func TestInjectors(t *testing.T) {
 			c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value})
 		}
 		d := istio.New()
-		got, err := istiofacts.New().Init.Read(&d, mesh.InitContainer{Pod: &corev1.Pod{}, Container: &c, Ours: istio.Defaults()})
+		got, err := istiofacts.New().Init.Read(&d, mesh.InitContainer{Pod: &corev1.Pod{}, Container: &c, Ours: istio.DefaultRedirect()})
 		if tt.failure != "" {
 			assert.ErrorContains(t, err, tt.failure, name)
 			continue

@@ -80,7 +80,7 @@ var setIPv6 = redirect.Bool(func(r *redirect.Redirect, on bool) {
 
 // written returns the rules that proxy-init writes.
 func written(c mesh.InitContainer) (redirect.Redirect, error) {
-	r := linkerd.Defaults()
+	r := linkerd.DefaultRedirect()
 	r.Inbound.ExcludePorts, r.IPv6 = redirect.PortSet{}, c.Ours.IPv6
 	if len(c.Values("ipv6")) == 0 && c.HasIPv6() { // the default depends on the version
 		return redirect.Redirect{}, errors.New("without --ipv6 it is not known whether it captures IPv6")
@@ -159,11 +159,11 @@ func changes(name, annotation, do string) mesh.Translate {
 			r.Inbound.ExcludePorts = r.Inbound.ExcludePorts.Union(already)
 			return err
 		}
-		r := linkerd.Defaults()
+		r := linkerd.DefaultRedirect()
 		switch err := apply(&r); {
 		case err != nil:
 			return mesh.Outcome{Err: err}
-		case reflect.DeepEqual(r, linkerd.Defaults()):
+		case reflect.DeepEqual(r, linkerd.DefaultRedirect()):
 			return mesh.Outcome{Needless: "the default here too"}
 		}
 		return mesh.Outcome{Undone: do, Rules: true, Change: apply, Annotation: annotation}

@@ -27,8 +27,8 @@ const (
 	CaptureDNS  = "acme.io/capture-dns"
 )
 
-// Defaults is the redirection of a pod without annotations: all TCP of both families, but for what is said here.
-func Defaults() redirect.Redirect {
+// DefaultRedirect is the redirection of a pod without annotations: all TCP of both families, but for what is said here.
+func DefaultRedirect() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{UIDs: []uint32{7001}, OutboundPort: 7001, InboundPort: 7002}
 	r.Inbound.ExcludePorts = redirect.Ports(7003) // the proxy's health check
@@ -57,10 +57,10 @@ func Dialects() []dialect.Dialect {
 		// A pod is in the mesh that has the proxy, unless it says acme.io/inject: "false", or still has the init container that wrote the
 		// rules before there was a plugin.
 		Policy: selection.Policy{ProxyContainers: []string{Proxy}, InitContainers: []string{"acme-init"}, InjectKey: Inject},
-		Names:  Defaults().Names,
-		Build:  dialect.FromSchema(redirect.Schema{Defaults: Defaults(), RunAsUser: true, Settings: Settings()}),
+		Names:  DefaultRedirect().Names,
+		Build:  dialect.FromSchema(redirect.Schema{Defaults: DefaultRedirect(), RunAsUser: true, Settings: Settings()}),
 		// The injector gives each pod an init container that runs "acme-redirect validate". Where it ends with this code, the pod has no rules, and
 		// the agent repairs it.
-		Validation: dialect.Validation{Container: "acme-validation", ExitCode: 126, ProbePort: 7004, Outbound: 7001, Inbound: 7002},
+		Check: dialect.Check{Container: "acme-validation", ExitCode: 126, ProbePort: 7004, Outbound: 7001, Inbound: 7002},
 	}}
 }

@@ -57,7 +57,7 @@ func TestAnnotations(t *testing.T) {
 	for _, s := range acme.Settings() {
 		keys = append(keys, s.Keys...)
 	}
-	dialecttest.Settings(t, mesh, pod(nil), acme.Defaults(), keys, []dialecttest.Setting{
+	dialecttest.Settings(t, mesh, pod(nil), acme.DefaultRedirect(), keys, []dialecttest.Setting{
 		{Key: acme.SkipPorts, Value: "3306,5432", Want: func(r *R) { r.Outbound.ExcludePorts = redirect.Ports(3306, 5432) }},
 		{Key: acme.SkipPorts, Value: "mysql"},
 		{Key: acme.SkipClients, Value: "10.0.0.0/8", Want: func(r *R) { r.Inbound.ExcludeSources = redirect.Prefixes(netip.MustParsePrefix("10.0.0.0/8")) }},

@@ -50,7 +50,7 @@ func missing(t *testing.T, ns *netnsexec.NetNS, needs []listeners.Need) string {
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	ns, other := netnstest.New(t), netnstest.New(t)
-	needs := listeners.Needed(ambient.Defaults(), ruleset.Families[:])
+	needs := listeners.Needed(ambient.DefaultRedirect(), ruleset.Families[:])
 	for _, all := range []string{":15001", ":15006", ":15008", ":15053"} {
 		listen(t, other, "tcp", all)
 	}
@@ -92,7 +92,7 @@ func TestMissing(t *testing.T) {
 func TestNeeded(t *testing.T) {
 	t.Parallel()
 	v4 := []ruleset.Family{ruleset.IPv4}
-	r := ambient.Defaults()
+	r := ambient.DefaultRedirect()
 	assert.Equal(t, "tcp/ipv4 15001, tcp/ipv4 15006, tcp/ipv4 15008, udp/ipv4 15053, tcp/ipv4 15053", listeners.Words(listeners.Needed(r, v4)))
 	r.Inbound = redirect.Inbound{}
 	assert.Equal(t, "tcp/ipv4 15001, tcp/ipv4 15008, udp/ipv4 15053, tcp/ipv4 15053", listeners.Words(listeners.Needed(r, v4)))

@@ -25,7 +25,7 @@ func List() mesh.List {
 				{Name: "dry-run", Bool: true, Refused: "writes no rules"},
 			},
 			Redirect: func(c mesh.InitContainer) (redirect.Redirect, error) {
-				r := acme.Defaults()
+				r := acme.DefaultRedirect()
 				return r, c.Apply(&r)
 			},
 		},

@@ -35,6 +35,6 @@ func TestAdd(t *testing.T) {
 			Stdout: &stdout,
 		})
 		assert.Zero(t, code, stdout.String())
-		assert.Equal(t, captured, strings.Contains(netns.Live.IPv4.String(), "-j "+acme.Defaults().Names.ChainPrefix), args)
+		assert.Equal(t, captured, strings.Contains(netns.Live.IPv4.String(), "-j "+acme.DefaultRedirect().Names.ChainPrefix), args)
 	}
 }
