@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// Newest is the newest supported version of the CNI specification (https://www.cni.dev/docs/spec/). Newer ones in a list's
+// newest is the newest supported version of the CNI specification (https://www.cni.dev/docs/spec/). Newer ones in a list's
 // "cniVersions" are ignored.
-const Newest = "1.1.0"
+const newest = "1.1.0"
 
 // Plugin is one plugin of a list.
 type Plugin struct {
@@ -244,7 +244,7 @@ func flag(doc map[string]any, key string) (bool, error) {
 	return false, fmt.Errorf("%q is neither true nor false", key)
 }
 
-// listVersion is "cniVersion", or the newest of it and "cniVersions" that is not beyond [Newest].
+// listVersion is "cniVersion", or the newest of it and "cniVersions" that is not beyond newest.
 func listVersion(doc map[string]any) (string, error) {
 	var chosen string
 	if v, there := doc["cniVersion"]; there {
@@ -264,7 +264,7 @@ func listVersion(doc map[string]any) (string, error) {
 	if chosen != "" {
 		list = append(list, chosen)
 	}
-	newest, _ := parseVersion(Newest)
+	newest, _ := parseVersion(newest)
 	var best [3]int
 	found := false
 	for i, v := range list {

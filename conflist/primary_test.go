@@ -49,6 +49,7 @@ func TestPrimary(t *testing.T) {
 			map[string]string{"05.conflist": `{"name":"n","loadOnlyInlinedPlugins":true,"plugins":[{"type":"a"}]}`, "n/10.conf": "{}"},
 			nil, "05.conflist", nil,
 		},
+		{"a directory among the plugins", map[string]string{"05.conflist": list, "n/10.conf/x": ""}, nil, "05.conflist", nil},
 		{"the network's name is a file's", map[string]string{"05.conflist": list, "n": ""}, nil, "05.conflist", nil},
 		{"a directory", map[string]string{"05.conflist/x": "", "06.conf": single}, nil, "06.conf", map[string]string{"05.conflist": "a directory"}},
 		{"none", map[string]string{"README": ""}, nil, "", nil},

@@ -14,37 +14,37 @@ import (
 	"github.com/meshcni/meshcni/internal/diskfile"
 )
 
-// Op is the kind of an [Action].
-type Op string
+// op is the kind of an [action].
+type op string
 
 // The operations, in the order in which an install does them.
 const (
-	OpRemoveTemp  Op = "remove-temp"  // remove Path, the temporary file of a killed process
-	OpBinary      Op = "binary"       // copy From to Path
-	OpKubeconfig  Op = "kubeconfig"   // write New to Path, mode 0600
-	OpRecord      Op = "record"       // write New, the plugin's types, to Path, mode 0600
-	OpCreate      Op = "create"       // write New to Path, which must not exist; mode and owner as From
-	OpReplace     Op = "replace"      // change Path from Old to New
-	OpMoveAside   Op = "move-aside"   // rename From, which contains Old, to Path
-	OpMoveBack    Op = "move-back"    // rename From to Path, which must not exist
-	OpRemoveConf  Op = "remove-conf"  // remove Path, which contains Old
-	OpRemoveOther Op = "remove-other" // remove Path: the kubeconfig, the binary, or a file that the plugin left behind
+	opRemoveTemp  op = "remove-temp"  // remove Path, the temporary file of a killed process
+	opBinary      op = "binary"       // copy From to Path
+	opKubeconfig  op = "kubeconfig"   // write New to Path, mode 0600
+	opRecord      op = "record"       // write New, the plugin's types, to Path, mode 0600
+	opCreate      op = "create"       // write New to Path, which must not exist; mode and owner as From
+	opReplace     op = "replace"      // change Path from Old to New
+	opMoveAside   op = "move-aside"   // rename From, which contains Old, to Path
+	opMoveBack    op = "move-back"    // rename From to Path, which must not exist
+	opRemoveConf  op = "remove-conf"  // remove Path, which contains Old
+	opRemoveOther op = "remove-other" // remove Path: the kubeconfig, the binary, or a file that the plugin left behind
 )
 
-// Action is one step of a [Plan]. Every action is atomic and can be repeated, and the node can start pods after each.
-type Action struct {
-	Op Op
+// action is one step of a [Plan]. Every action is atomic and can be repeated, and the node can start pods after each.
+type action struct {
+	Op op
 	// Path is the file that changes. From is the other file of Op, if it has one.
 	Path, From string
 	// Old is the content that Path or From must still have; otherwise a new plan is made. New is the content to write.
 	Old, New []byte
-	// Cause is the reason for the action.
-	Cause Cause
+	// cause is the reason for the action.
+	Cause cause
 	// Needs are the paths of earlier actions. If one of these fails, this action is skipped.
 	Needs []string
 }
 
-func (a Action) String() string {
+func (a action) String() string {
 	s := string(a.Op) + " " + a.Path
 	if a.From != "" {
 		s += " from " + a.From
@@ -53,36 +53,36 @@ func (a Action) String() string {
 }
 
 // conf reports whether the action changes a network configuration.
-func (a Action) conf() bool {
+func (a action) conf() bool {
 	switch a.Op {
-	case OpCreate, OpReplace, OpMoveAside, OpMoveBack, OpRemoveConf:
+	case opCreate, opReplace, opMoveAside, opMoveBack, opRemoveConf:
 		return true
 	}
 	return false
 }
 
-func (a Action) do() error {
+func (a action) do() error {
 	var err error
 	switch a.Op {
-	case OpRemoveTemp:
+	case opRemoveTemp:
 		err = diskfile.RemoveTemp(a.Path)
-	case OpRemoveOther:
+	case opRemoveOther:
 		err = diskfile.Delete(a.Path)
-	case OpBinary:
+	case opBinary:
 		err = copyBinary(a.From, a.Path)
-	case OpKubeconfig, OpRecord:
+	case opKubeconfig, opRecord:
 		if err = os.MkdirAll(filepath.Dir(a.Path), 0o755); err == nil {
 			err = diskfile.Write(a.Path, a.New, 0o600)
 		}
-	case OpCreate:
+	case opCreate:
 		err = diskfile.Create(a.Path, a.New, a.From)
-	case OpReplace:
+	case opReplace:
 		err = diskfile.Replace(a.Path, a.Old, a.New)
-	case OpMoveAside:
+	case opMoveAside:
 		err = diskfile.Move(a.From, a.Path, a.Old)
-	case OpMoveBack:
+	case opMoveBack:
 		err = diskfile.MoveNew(a.From, a.Path)
-	case OpRemoveConf:
+	case opRemoveConf:
 		err = diskfile.Remove(a.Path, a.Old)
 	}
 	return explain(err, a.Path)

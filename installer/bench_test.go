@@ -28,8 +28,8 @@ func BenchmarkLook(b *testing.B) {
 	obs := newObserver()
 	b.ReportAllocs()
 	for b.Loop() {
-		if s := planInstall(n.Config, obs.look(n.Config)); len(s.Actions) > 0 {
-			b.Fatal(s.Actions)
+		if s := planInstall(n.Config, obs.look(n.Config)); len(s.actions) > 0 {
+			b.Fatal(s.actions)
 		}
 	}
 }

@@ -58,28 +58,28 @@ const (
 	CodeWaiting            Code = "waiting"             // an older agent runs on this node, and this one could not do its work yet
 )
 
-// Cause is the reason for an [Action]. Causes are stable: logs and the metric meshcni_drift_repairs_total use them.
-type Cause string
+// cause is the reason for an [action]. Causes are stable: logs and the metric meshcni_drift_repairs_total use them.
+type cause string
 
 // The causes.
 const (
-	CauseFirstInstall       Cause = "first-install"       // the file has not had the entry since this process began
-	CauseEntryRemoved       Cause = "entry-removed"       // the file was rewritten without the entry
-	CauseEntryChanged       Cause = "entry-changed"       // the entry differs from the one wanted
-	CauseEntryElsewhere     Cause = "entry-elsewhere"     // the entry is in a file that is not the target
-	CauseConfAppeared       Cause = "conf-appeared"       // a .conf appeared that sorts before the list
-	CauseConfBroken         Cause = "conf-broken"         // no runtime could load the file with the entry any more
-	CauseOwnFileMissing     Cause = "own-file-missing"    // our own file was removed
-	CauseOwnFileTaken       Cause = "own-file-taken"      // the entry was fought over, and OwnFile is OwnFileAuto
-	CauseEntryBeside        Cause = "entry-beside"        // our own file was removed twice, so the file that it is derived from has the entry too
-	CauseOwnFileOutdated    Cause = "own-file-outdated"   // the file that ours is derived from has changed
-	CauseBinaryMissing      Cause = "binary-missing"      // there is no usable binary
-	CauseBinaryChanged      Cause = "binary-changed"      // the binary is not the one to install
-	CauseKubeconfigMissing  Cause = "kubeconfig-missing"  // there is no kubeconfig
-	CauseKubeconfigMode     Cause = "kubeconfig-mode"     // the kubeconfig's mode is not 0600
-	CauseCredentialsChanged Cause = "credentials-changed" // the token, the CA or the API server's address has changed
-	CauseTypeNew            Cause = "type-new"            // the plugin's type is to be recorded for an uninstall
-	CauseKilledRun          Cause = "killed-run"          // a killed process left a temporary file
-	CauseGivenBack          Cause = "given-back"          // a .conf returns to its name
-	CauseUninstall          Cause = "uninstall"           // the plugin is removed
+	causeFirstInstall       cause = "first-install"       // the file has not had the entry since this process began
+	causeEntryRemoved       cause = "entry-removed"       // the file was rewritten without the entry
+	causeEntryChanged       cause = "entry-changed"       // the entry differs from the one wanted
+	causeEntryElsewhere     cause = "entry-elsewhere"     // the entry is in a file that is not the target
+	causeConfAppeared       cause = "conf-appeared"       // a .conf appeared that sorts before the list
+	causeConfBroken         cause = "conf-broken"         // no runtime could load the file with the entry any more
+	causeOwnFileMissing     cause = "own-file-missing"    // our own file was removed
+	causeOwnFileTaken       cause = "own-file-taken"      // the entry was fought over, and OwnFile is OwnFileAuto
+	causeEntryBeside        cause = "entry-beside"        // our own file was removed twice, so the file that it is derived from has the entry too
+	causeOwnFileOutdated    cause = "own-file-outdated"   // the file that ours is derived from has changed
+	causeBinaryMissing      cause = "binary-missing"      // there is no usable binary
+	causeBinaryChanged      cause = "binary-changed"      // the binary is not the one to install
+	causeKubeconfigMissing  cause = "kubeconfig-missing"  // there is no kubeconfig
+	causeKubeconfigMode     cause = "kubeconfig-mode"     // the kubeconfig's mode is not 0600
+	causeCredentialsChanged cause = "credentials-changed" // the token, the CA or the API server's address has changed
+	causeTypeNew            cause = "type-new"            // the plugin's type is to be recorded for an uninstall
+	causeKilledRun          cause = "killed-run"          // a killed process left a temporary file
+	causeGivenBack          cause = "given-back"          // a .conf returns to its name
+	causeUninstall          cause = "uninstall"           // the plugin is removed
 )

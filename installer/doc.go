@@ -4,7 +4,7 @@
 // start pods at every instant, also after a kill -9: the file that the container runtime loads never names a binary that does
 // not exist, and is never torn, empty or missing.
 //
-// [Install] and [Uninstall] do their work once, [Preview] says what an install would do, and an [Agent] watches and repairs,
+// [Install] and [Uninstall] do their work once, and an [Agent] watches and repairs,
 // reports health and metrics, and prints what the node's plugins log. An install proceeds in the order binary, kubeconfig,
 // conflist; an uninstall in reverse. An action that fails holds up only those that need it: a new token does not wait for
 // room on the binary's disk.

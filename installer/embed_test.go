@@ -143,7 +143,7 @@ func TestFirstInstallIsNoRepair(t *testing.T) {
 		var log bytes.Buffer
 		_, err := Install(t.Context(), n.Config, slog.New(slog.NewTextHandler(&log, nil)))
 		require.NoError(t, err)
-		assert.Contains(t, log.String(), "cause="+string(CauseFirstInstall))
+		assert.Contains(t, log.String(), "cause="+string(causeFirstInstall))
 		for _, cause := range losses {
 			assert.NotContains(t, log.String(), "cause="+string(cause))
 		}

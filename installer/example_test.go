@@ -63,22 +63,3 @@ func ExampleInstall() {
 	// {"name": "cbr0", "cniVersion": "1.0.0", "plugins": [{"type": "flannel"},{"type": "meshcni", "dialect": "istio"}]}
 	// {"name": "cbr0", "cniVersion": "1.0.0", "plugins": [{"type": "flannel"}]}
 }
-
-// What would an install do?
-func ExamplePreview() {
-	c, _, remove := flannelNode()
-	defer remove()
-	plan, err := installer.Preview(c)
-	if err != nil {
-		panic(err)
-	}
-	for _, a := range plan.Actions {
-		fmt.Println(a.Op, filepath.Base(a.Path), a.Cause)
-	}
-	fmt.Println(plan.Target, plan.Network, plan.Err())
-	// Output:
-	// binary meshcni binary-missing
-	// kubeconfig kubeconfig kubeconfig-missing
-	// replace 10-flannel.conflist first-install
-	// 10-flannel.conflist cbr0 <nil>
-}

@@ -101,8 +101,8 @@ func (a *Agent) remembers(c Config) {
 // goneWhileAway decides what to make of an entry that was there when an agent last looked, and that this one does not find before it has
 // seen the node in order once: a file of our own is taken if the node has booted since, or if it is not the first time.
 func (a *Agent) goneWhileAway(c Config, seen observed, plan Plan) {
-	i := slices.IndexFunc(plan.Actions, Action.conf)
-	if a.weighed || i < 0 || plan.Target == "" || a.past.File == "" || a.taken || plan.Actions[i].Cause != CauseFirstInstall {
+	i := slices.IndexFunc(plan.actions, action.conf)
+	if a.weighed || i < 0 || plan.Target == "" || a.past.File == "" || a.taken || plan.actions[i].Cause != causeFirstInstall {
 		return
 	}
 	a.weighed = true

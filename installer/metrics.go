@@ -80,7 +80,7 @@ func (m *metrics) begin() {
 		m.records:  {"DEBUG", "INFO", "WARN", "ERROR", "malformed"},
 		m.dropped:  {"queue-full", "too-long"},
 		m.reloads:  {"applied", "refused"},
-		m.failures: {"run-dir", "lease", "log-socket", "uninstall", "token", string(OpBinary), string(OpKubeconfig), string(OpCreate), string(OpReplace), string(OpMoveAside)},
+		m.failures: {"run-dir", "lease", "log-socket", "uninstall", "token", string(opBinary), string(opKubeconfig), string(opCreate), string(opReplace), string(opMoveAside)},
 	} {
 		for _, v := range values {
 			vec.WithLabelValues(v)

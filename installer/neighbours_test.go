@@ -58,8 +58,7 @@ func TestNeighbours(t *testing.T) {
 				tc.given(n)
 			}
 			n.install()
-			plan, err := Preview(n.Config)
-			require.NoError(t, err)
+			plan := planInstall(n.Config, newObserver().lookForInstall(n.Config))
 			require.NoError(t, plan.Err(), "it is a warning")
 			var got []string
 			for _, other := range plan.Neighbours {

@@ -17,13 +17,13 @@ type performer struct {
 }
 
 type failure struct {
-	op  Op
+	op  op
 	err error
 }
 
 // perform does the actions in order and returns those that succeeded. A failed action holds up only those that need it.
 // changed is set when another process has changed a file, so that a new plan is needed.
-func (p *performer) perform(actions []Action, log *slog.Logger) (done []Action, changed error) {
+func (p *performer) perform(actions []action, log *slog.Logger) (done []action, changed error) {
 	undone := map[string]bool{}
 	for _, a := range actions {
 		if _, again := p.failed[a.Path]; again || slices.ContainsFunc(a.Needs, func(path string) bool { return undone[path] }) {
@@ -52,7 +52,7 @@ func (p *performer) perform(actions []Action, log *slog.Logger) (done []Action, 
 // failures returns what failed, by path. A temporary file that stays blocks nothing, so it is only a note.
 func (p *performer) failures() (blocked []*BlockedError, notes []string) {
 	for _, path := range slices.Sorted(maps.Keys(p.failed)) {
-		if f := p.failed[path]; f.op == OpRemoveTemp {
+		if f := p.failed[path]; f.op == opRemoveTemp {
 			notes = append(notes, "a temporary file of a killed process stays: "+f.err.Error())
 		} else {
 			blocked = append(blocked, &BlockedError{CodeWriteFailed, f.err})

@@ -13,10 +13,10 @@ import (
 	"github.com/meshcni/meshcni/conflist"
 )
 
-// Plan lists what has to be done on a node; see [Preview].
+// Plan is what has to be done on a node, or was left to do when [Install] or [Uninstall] ended.
 type Plan struct {
-	// Actions in the order in which to do them.
-	Actions []Action
+	// actions in the order in which to do them.
+	actions []action
 	// Target is the name of the file that contains the entry when all is done. It is empty if the plan is blocked, and for
 	// an uninstall.
 	Target string
@@ -24,7 +24,7 @@ type Plan struct {
 	Network string
 	// Skipped are the files that the runtime tries before Target and cannot load.
 	Skipped []conflist.Skipped
-	// Blocked is the reason why pods would still not be captured after all Actions; empty if they would. Actions then go as far as is safe.
+	// Blocked is the reason why pods would still not be captured after all that; empty if they would. What is done then goes as far as is safe.
 	Blocked []*BlockedError
 	// Notes are warnings for the log.
 	Notes []string
@@ -32,7 +32,7 @@ type Plan struct {
 	Neighbours []Neighbour
 
 	unseen bool  // the configurations could not be judged, so nor could Neighbours
-	broken error // why no runtime can load the target, whose earlier text Actions put back; nil: it is no such plan
+	broken error // why no runtime can load the target, whose earlier text the actions put back; nil: it is no such plan
 }
 
 // Err returns nil, a *[BlockedError], or several joined.
@@ -59,7 +59,7 @@ type planner struct {
 func newPlanner(c Config, o observed) (*planner, error) {
 	p := &planner{c: c, o: o, last: map[string]string{}}
 	for _, path := range o.stale {
-		p.do(Action{Op: OpRemoveTemp, Path: path, Cause: CauseKilledRun})
+		p.do(action{Op: opRemoveTemp, Path: path, Cause: causeKilledRun})
 	}
 	var err error
 	p.entry, p.typ, err = c.entry()
@@ -77,10 +77,10 @@ func planInstall(c Config, o observed) Plan {
 	}
 	binaries, kubeconfig := p.binaries(), p.kubeconfig()
 	p.record()
-	before := len(p.Actions)
+	before := len(p.actions)
 	conf := p.conf()
 	if !conf || !binaries || !kubeconfig {
-		p.Actions = p.Actions[:before]
+		p.actions = p.actions[:before]
 	} else {
 		p.notes()
 	}
@@ -94,9 +94,9 @@ func planInstall(c Config, o observed) Plan {
 }
 
 // do adds an action. One on a configuration file needs everything that the entry names to exist, and the action before it.
-func (p *planner) do(a Action) {
+func (p *planner) do(a action) {
 	switch {
-	case a.Cause == CauseBinaryMissing, a.Cause == CauseKubeconfigMissing:
+	case a.Cause == causeBinaryMissing, a.Cause == causeKubeconfigMissing:
 		p.absent = append(p.absent, a.Path)
 	case a.conf():
 		stem := ""
@@ -109,7 +109,7 @@ func (p *planner) do(a Action) {
 		}
 		p.last[stem] = a.Path
 	}
-	p.Actions = append(p.Actions, a)
+	p.actions = append(p.actions, a)
 }
 
 // block adds a reason, once, and returns false.
@@ -131,7 +131,7 @@ func (p *planner) binaries() bool {
 	from := p.c.source()
 	ok := true
 	for _, dir := range p.o.binDirs {
-		install := Action{Op: OpBinary, From: from, Path: filepath.Join(dir.path, p.typ), Cause: CauseBinaryMissing}
+		install := action{Op: opBinary, From: from, Path: filepath.Join(dir.path, p.typ), Cause: causeBinaryMissing}
 		switch {
 		case dir.err != nil:
 			ok = p.block(CodeBinDir, fmt.Errorf("reading the binary directory: %w", dir.err))
@@ -142,7 +142,7 @@ func (p *planner) binaries() bool {
 			ok = p.block(CodeNoBinary, fmt.Errorf("reading the binary to install: %w", p.o.sourceErr))
 		default:
 			if dir.usable {
-				install.Cause = CauseBinaryChanged
+				install.Cause = causeBinaryChanged
 			}
 			p.do(install)
 		}
@@ -154,7 +154,7 @@ func (p *planner) binaries() bool {
 func (p *planner) record() {
 	if p.typ != p.c.Identity.WithDefaults().Plugin && !slices.Contains(p.o.types, p.typ) {
 		types := append(slices.Clone(p.o.types), p.typ)
-		p.do(Action{Op: OpRecord, Path: p.c.record(), New: recordOf(types), Cause: CauseTypeNew})
+		p.do(action{Op: opRecord, Path: p.c.record(), New: recordOf(types), Cause: causeTypeNew})
 	}
 }
 
@@ -170,14 +170,14 @@ func (p *planner) kubeconfig() bool {
 	if p.c.KubernetesHost == "" {
 		return p.block(CodeNoAPIServer, errors.New("the API server's address is unknown: set KUBERNETES_SERVICE_HOST or --kubernetes-service-host"))
 	}
-	write := Action{Op: OpKubeconfig, Path: p.c.kubeconfig(), New: kubeconfigFor(p.c, p.o.credentials)}
+	write := action{Op: opKubeconfig, Path: p.c.kubeconfig(), New: kubeconfigFor(p.c, p.o.credentials)}
 	switch {
 	case p.o.kubeconfig == nil:
-		write.Cause = CauseKubeconfigMissing
+		write.Cause = causeKubeconfigMissing
 	case !bytes.Equal(p.o.kubeconfig, write.New):
-		write.Cause = CauseCredentialsChanged
+		write.Cause = causeCredentialsChanged
 	case p.o.kubeconfigMode != 0o600:
-		write.Cause = CauseKubeconfigMode
+		write.Cause = causeKubeconfigMode
 	default:
 		return true
 	}

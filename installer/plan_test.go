@@ -44,34 +44,34 @@ const (
 
 // The order is the promise: binary, kubeconfig, list; and back: list, kubeconfig, binary.
 func TestPlanOrder(t *testing.T) {
-	ops := func(s Plan) (out []Op) {
-		for _, a := range s.Actions {
+	ops := func(s Plan) (out []op) {
+		for _, a := range s.actions {
 			out = append(out, a.Op)
 		}
 		return out
 	}
 	o := seen(map[string]string{"10-a.conf": conf})
 	o.stale = []string{"/host/etc/cni/net.d/.x.meshcni-tmp-1"}
-	assert.Equal(t, []Op{
-		OpRemoveTemp, OpBinary, OpKubeconfig, OpCreate, OpMoveAside,
+	assert.Equal(t, []op{
+		opRemoveTemp, opBinary, opKubeconfig, opCreate, opMoveAside,
 	}, ops(planInstall(wanted(), o)))
 
 	o = seen(map[string]string{"10-a.conflist": both})
 	o.binDirs[0].names, o.kubeconfig = []string{pluginName}, []byte("k")
-	assert.Equal(t, []Op{OpReplace}, ops(planUninstall(wanted(), o)))
+	assert.Equal(t, []op{opReplace}, ops(planUninstall(wanted(), o)))
 	o.conf = snapshotOf(map[string]string{"10-a.conflist": list})
 	s := planUninstall(wanted(), o)
-	assert.Equal(t, []Op{OpRemoveOther, OpRemoveOther}, ops(s))
-	assert.Equal(t, []string{"/var/run/meshcni/kubeconfig", "/host/opt/cni/bin/meshcni"}, []string{s.Actions[0].Path, s.Actions[1].Path})
+	assert.Equal(t, []op{opRemoveOther, opRemoveOther}, ops(s))
+	assert.Equal(t, []string{"/var/run/meshcni/kubeconfig", "/host/opt/cni/bin/meshcni"}, []string{s.actions[0].Path, s.actions[1].Path})
 	o.attachments = []string{"n/c/eth0"}
-	assert.Equal(t, []Op{OpRemoveOther}, ops(planUninstall(wanted(), o)))
+	assert.Equal(t, []op{opRemoveOther}, ops(planUninstall(wanted(), o)))
 	o.attachments, o.attachmentsErr = nil, errors.New("unreadable")
 	s = planUninstall(wanted(), o)
-	assert.Empty(t, s.Actions, "what may name the binary cannot be seen")
+	assert.Empty(t, s.actions, "what may name the binary cannot be seen")
 	require.NotEmpty(t, s.Blocked)
 	o.conf, o.confErr = nil, errors.New("unreadable")
 	s = planUninstall(wanted(), o)
-	assert.Empty(t, s.Actions, "what may name the binary cannot be seen")
+	assert.Empty(t, s.actions, "what may name the binary cannot be seen")
 	require.NotEmpty(t, s.Blocked)
 }
 
@@ -92,8 +92,8 @@ func TestPlanStopsBeforeTheList(t *testing.T) {
 		require.NotEmpty(t, s.Blocked, code)
 		assert.Equal(t, code, s.Blocked[0].Code)
 		assert.Empty(t, s.Target)
-		for _, a := range s.Actions {
-			assert.NotContains(t, []Op{OpReplace, OpCreate, OpMoveAside}, a.Op, code)
+		for _, a := range s.actions {
+			assert.NotContains(t, []op{opReplace, opCreate, opMoveAside}, a.Op, code)
 		}
 	}
 }

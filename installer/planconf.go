@@ -42,29 +42,29 @@ func (p *planner) chained() bool {
 	p.Skipped, p.Network = choice.Skipped, choice.File.Network()
 	found := choice.File.Bytes()
 	if p.Target = choice.Name; broken != nil {
-		p.do(Action{Op: OpReplace, Path: p.path(choice.Name), Old: broken, New: list, Cause: CauseConfBroken})
+		p.do(action{Op: opReplace, Path: p.path(choice.Name), Old: broken, New: list, Cause: causeConfBroken})
 	} else if !choice.File.IsList() {
 		p.Target = choice.ListName()
 		if !p.convert(choice, list) {
 			return false
 		}
 	} else if !bytes.Equal(list, found) {
-		cause := p.unlessFirst(CauseEntryRemoved)
+		cause := p.unlessFirst(causeEntryRemoved)
 		if choice.File.Has(p.typ) {
-			cause = CauseEntryChanged
+			cause = causeEntryChanged
 		}
-		p.do(Action{Op: OpReplace, Path: p.path(choice.Name), Old: found, New: list, Cause: cause})
+		p.do(action{Op: opReplace, Path: p.path(choice.Name), Old: found, New: list, Cause: cause})
 	}
 	p.stripExcept(p.Target, false)
 	return true
 }
 
 // unlessFirst returns cause, or CauseFirstInstall for a target that has not had the entry before.
-func (p *planner) unlessFirst(cause Cause) Cause {
+func (p *planner) unlessFirst(cause cause) cause {
 	if p.o.held[p.Target] {
 		return cause
 	}
-	return CauseFirstInstall
+	return causeFirstInstall
 }
 
 // withEntry returns the chosen list with our entry. It refuses a version that the plugin does not support, because no pod
@@ -163,8 +163,8 @@ func (p *planner) parse(name string) *conflist.File {
 // convert replaces a single configuration by a list. The list is in place before the .conf steps aside: until then the
 // runtime loads the .conf, which sorts first.
 func (p *planner) convert(choice conflist.Loaded, list []byte) bool {
-	cause := p.unlessFirst(CauseConfAppeared)
-	create := Action{Op: OpCreate, Path: p.path(p.Target), From: p.path(choice.Name), New: list, Cause: cause}
+	cause := p.unlessFirst(causeConfAppeared)
+	create := action{Op: opCreate, Path: p.path(p.Target), From: p.path(choice.Name), New: list, Cause: cause}
 	there, err := fs.ReadFile(p.o.conf, p.Target)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -173,16 +173,16 @@ func (p *planner) convert(choice conflist.Loaded, list []byte) bool {
 		return p.unreadable(p.Target, err)
 	case bytes.Equal(there, list):
 	case p.derived(there):
-		p.do(Action{Op: OpReplace, Path: p.path(p.Target), Old: there, New: list, Cause: cause})
+		p.do(action{Op: opReplace, Path: p.path(p.Target), Old: there, New: list, Cause: cause})
 	default: // somebody else's list, which the .conf has hidden
 		if clean, err := conflist.Remove(there, p.typ); err == nil && !bytes.Equal(clean, there) {
-			p.do(Action{Op: OpReplace, Path: p.path(p.Target), Old: there, New: clean, Cause: cause})
+			p.do(action{Op: opReplace, Path: p.path(p.Target), Old: there, New: clean, Cause: cause})
 			there = clean
 		}
-		p.do(Action{Op: OpMoveAside, From: p.path(p.Target), Path: p.path(p.Target + savedSuffix), Old: there, Cause: cause})
+		p.do(action{Op: opMoveAside, From: p.path(p.Target), Path: p.path(p.Target + savedSuffix), Old: there, Cause: cause})
 		p.do(create)
 	}
-	p.do(Action{Op: OpMoveAside, From: p.path(choice.Name), Path: p.path(choice.Name + savedSuffix), Old: choice.File.Bytes(), Cause: cause})
+	p.do(action{Op: opMoveAside, From: p.path(choice.Name), Path: p.path(choice.Name + savedSuffix), Old: choice.File.Bytes(), Cause: cause})
 	return true
 }
 
@@ -229,13 +229,13 @@ func (p *planner) readOwn(name string) (data []byte, ok bool) {
 func (p *planner) writeOwn(there, data []byte, like string) bool {
 	switch {
 	case there == nil:
-		cause := p.unlessFirst(CauseOwnFileMissing)
-		if p.o.taken && cause == CauseFirstInstall {
-			cause = CauseOwnFileTaken
+		cause := p.unlessFirst(causeOwnFileMissing)
+		if p.o.taken && cause == causeFirstInstall {
+			cause = causeOwnFileTaken
 		}
-		p.do(Action{Op: OpCreate, Path: p.path(p.Target), From: like, New: data, Cause: cause})
+		p.do(action{Op: opCreate, Path: p.path(p.Target), From: like, New: data, Cause: cause})
 	case !bytes.Equal(there, data):
-		p.do(Action{Op: OpReplace, Path: p.path(p.Target), Old: there, New: data, Cause: CauseOwnFileOutdated})
+		p.do(action{Op: opReplace, Path: p.path(p.Target), Old: there, New: data, Cause: causeOwnFileOutdated})
 	}
 	p.stripExcept(p.Target, true)
 	return true
@@ -274,7 +274,7 @@ func (p *planner) ownFile() bool {
 		return false
 	}
 	if found := choice.File.Bytes(); p.beside != "" && p.o.beside && !bytes.Equal(list, found) {
-		p.do(Action{Op: OpReplace, Path: p.path(choice.Name), Old: found, New: list, Cause: CauseEntryBeside})
+		p.do(action{Op: opReplace, Path: p.path(choice.Name), Old: found, New: list, Cause: causeEntryBeside})
 	}
 	return true
 }
@@ -313,12 +313,12 @@ func (p *planner) stripExcept(target string, giveBack bool) {
 		if f == nil || !f.Has(p.typ) {
 			continue
 		}
-		strip := Action{Op: OpRemoveConf, Path: p.path(name), Old: f.Bytes(), Cause: CauseEntryElsewhere}
+		strip := action{Op: opRemoveConf, Path: p.path(name), Old: f.Bytes(), Cause: causeEntryElsewhere}
 		clean, err := conflist.Remove(f.Bytes(), p.typ)
 		conf := strings.TrimSuffix(name, ".conflist") + ".conf"
 		givenBack := giveBack && p.exists(conf) && p.derived(f.Bytes()) // killed between giving back and removing
 		if err == nil && !givenBack && !slices.Contains(ours, strings.TrimSuffix(name, ciliumSuffix)) {
-			strip.Op, strip.New = OpReplace, clean
+			strip.Op, strip.New = opReplace, clean
 		}
 		p.do(strip)
 	}
@@ -341,16 +341,16 @@ func (p *planner) giveBack(conf string) string {
 		return ""
 	case p.exists(conf): // its owner has written it anew
 		if old, err := fs.ReadFile(p.o.conf, saved); err == nil {
-			p.do(Action{Op: OpRemoveConf, Path: p.path(saved), Old: old, Cause: CauseGivenBack})
+			p.do(action{Op: opRemoveConf, Path: p.path(saved), Old: old, Cause: causeGivenBack})
 		}
 	default:
-		p.do(Action{Op: OpMoveBack, From: p.path(saved), Path: p.path(conf), Cause: CauseGivenBack})
+		p.do(action{Op: opMoveBack, From: p.path(saved), Path: p.path(conf), Cause: causeGivenBack})
 	}
 	if derived {
-		p.do(Action{Op: OpRemoveConf, Path: p.path(list), Old: data, Cause: CauseGivenBack})
+		p.do(action{Op: opRemoveConf, Path: p.path(list), Old: data, Cause: causeGivenBack})
 	}
 	if p.exists(list + savedSuffix) {
-		p.do(Action{Op: OpMoveBack, From: p.path(list + savedSuffix), Path: p.path(list), Cause: CauseGivenBack})
+		p.do(action{Op: opMoveBack, From: p.path(list + savedSuffix), Path: p.path(list), Cause: causeGivenBack})
 	}
 	return list
 }

@@ -86,12 +86,12 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 			plan.Blocked = nil // not yet
 		}
 		if wait > 0 { // everything but the network's configuration
-			plan.Actions = slices.DeleteFunc(plan.Actions, Action.conf)
+			plan.actions = slices.DeleteFunc(plan.actions, action.conf)
 		}
-		done, changed := doing.perform(plan.Actions, a.log)
+		done, changed := doing.perform(plan.actions, a.log)
 		a.count(done)
 		a.putBack = a.putBack || slices.ContainsFunc(done, puts)
-		if slices.ContainsFunc(done, func(act Action) bool { return act.Cause == CauseEntryBeside }) {
+		if slices.ContainsFunc(done, func(act action) bool { return act.Cause == causeEntryBeside }) {
 			a.besideAt = a.now()
 		}
 		if changed != nil {
@@ -154,7 +154,7 @@ func (a *Agent) conclude(c Config, seen observed, plan Plan, doing performer, wa
 		}
 		return soonest(wait, retry)
 	}
-	if !slices.ContainsFunc(plan.Actions, Action.conf) {
+	if !slices.ContainsFunc(plan.actions, action.conf) {
 		a.settled(c, seen, plan)
 	}
 	wait = a.conflict.kept(a.now())
@@ -221,7 +221,7 @@ func (a *Agent) doubtful(plan Plan) time.Duration {
 	switch last := a.lastTarget(); {
 	case last != "" && plan.noNetwork():
 		doubt = string(CodeNoNetwork)
-	case plan.Target == "" || !slices.ContainsFunc(plan.Actions, Action.conf),
+	case plan.Target == "" || !slices.ContainsFunc(plan.actions, action.conf),
 		plan.broken == nil && len(plan.Skipped) == 0 && (last == "" || plan.Target <= last):
 		a.doubt = ""
 		return 0
@@ -243,11 +243,11 @@ func (a *Agent) doubtful(plan Plan) time.Duration {
 // contested decides whether to put back an entry that was removed. If not, it says why, and how long to wait. It may take a file
 // of our own instead.
 func (a *Agent) contested(c Config, seen observed, plan Plan) (*BlockedError, time.Duration) {
-	i := slices.IndexFunc(plan.Actions, Action.conf)
-	if i < 0 || !a.held[plan.Target] || !slices.Contains(losses, plan.Actions[i].Cause) {
+	i := slices.IndexFunc(plan.actions, action.conf)
+	if i < 0 || !a.held[plan.Target] || !slices.Contains(losses, plan.actions[i].Cause) {
 		return nil, 0
 	}
-	found := plan.Actions[i].Old
+	found := plan.actions[i].Old
 	now := a.now()
 	report := func(losses int, over time.Duration) string {
 		return culprit(plan.Target, plan.Target == c.ownName(), a.wrote, found, losses, over)
@@ -276,14 +276,14 @@ func (a *Agent) contested(c Config, seen observed, plan Plan) (*BlockedError, ti
 
 // lostForGood counts a loss of the entry from a file of the network, and reports whether there have been enough for OwnFileAuto.
 func (a *Agent) lostForGood(plan Plan, found []byte) bool {
-	i := slices.IndexFunc(plan.Actions, Action.conf)
-	if plan.Actions[i].Cause == CauseOwnFileMissing {
+	i := slices.IndexFunc(plan.actions, action.conf)
+	if plan.actions[i].Cause == causeOwnFileMissing {
 		a.past.OwnLosses++
 		if a.past.OwnLosses == enoughLosses {
 			a.log.Warn("our own file was removed again: the network's file gets our entry too", "file", plan.Target)
 		}
 	}
-	if cause := plan.Actions[i].Cause; cause != CauseEntryRemoved && cause != CauseConfAppeared || bytes.Equal(found, a.wrote) {
+	if cause := plan.actions[i].Cause; cause != causeEntryRemoved && cause != causeConfAppeared || bytes.Equal(found, a.wrote) {
 		return false
 	}
 	a.past.Losses++
@@ -291,16 +291,16 @@ func (a *Agent) lostForGood(plan Plan, found []byte) bool {
 }
 
 // puts reports whether an action brought back an entry that no file had, or that none had which the runtime loads.
-func puts(act Action) bool {
+func puts(act action) bool {
 	switch act.Cause {
-	case CauseFirstInstall, CauseEntryRemoved, CauseOwnFileMissing, CauseOwnFileTaken, CauseConfAppeared, CauseConfBroken:
+	case causeFirstInstall, causeEntryRemoved, causeOwnFileMissing, causeOwnFileTaken, causeConfAppeared, causeConfBroken:
 		return act.conf()
 	}
 	return false
 }
 
 // losses are the causes for which somebody else has removed or changed the entry.
-var losses = []Cause{CauseEntryRemoved, CauseEntryChanged, CauseOwnFileMissing, CauseConfAppeared, CauseConfBroken}
+var losses = []cause{causeEntryRemoved, causeEntryChanged, causeOwnFileMissing, causeConfAppeared, causeConfBroken}
 
 // settled remembers a node with the entry in place.
 func (a *Agent) settled(c Config, seen observed, plan Plan) {
@@ -327,14 +327,14 @@ func (a *Agent) lastTarget() string {
 	return a.target
 }
 
-func (a *Agent) count(done []Action) {
+func (a *Agent) count(done []action) {
 	for _, act := range done {
 		switch {
-		case act.Cause == CauseFirstInstall:
-			if act.Op != OpMoveAside {
+		case act.Cause == causeFirstInstall:
+			if act.Op != opMoveAside {
 				a.m.installs.Inc()
 			}
-		case act.Op != OpRemoveTemp && a.lastTarget() != "": // the node had been in order
+		case act.Op != opRemoveTemp && a.lastTarget() != "": // the node had been in order
 			a.m.repairs.WithLabelValues(string(act.Cause)).Inc()
 		}
 	}

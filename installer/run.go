@@ -17,14 +17,6 @@ import (
 // the other process, so this many in a row are no accident.
 const rounds = 100
 
-// Preview returns what [Install] would do now. It changes nothing.
-func Preview(c Config) (Plan, error) {
-	if err := c.Validate(); err != nil {
-		return Plan{}, err
-	}
-	return planInstall(c, newObserver().lookForInstall(c)), nil
-}
-
 // Install carries out plans until one has no actions left, and returns that one. If there is nothing to do, it writes nothing.
 // A token that a running agent has given the plugin stays. It never waits: without a network to chain into, it returns a *[BlockedError] that names each file and why the runtime would
 // pass over it.
@@ -98,7 +90,7 @@ func settle(ctx context.Context, log *slog.Logger, plan func() Plan) (Plan, erro
 			return Plan{}, err
 		}
 		p := plan()
-		switch done, changed := doing.perform(p.Actions, log); {
+		switch done, changed := doing.perform(p.actions, log); {
 		case changed != nil:
 			last = changed
 		case len(done) == 0:

@@ -65,7 +65,7 @@ func TestPluginHasATokenOfItsOwn(t *testing.T) {
 		return strings.Contains(n.read(n.kubeconfig()), base64.StdEncoding.EncodeToString([]byte("another CA")))
 	})
 	assert.Equal(t, own, n.token())
-	assert.Empty(t, n.install().Actions, "an install beside the agent leaves it")
+	assert.Empty(t, n.install().actions, "an install beside the agent leaves it")
 	assert.Equal(t, own, n.token())
 }
 

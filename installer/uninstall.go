@@ -25,7 +25,7 @@ func planUninstall(c Config, o observed) Plan {
 		return p.Plan
 	}
 	for _, p.typ = range types {
-		if p.stripExcept("", true); slices.ContainsFunc(p.Actions, Action.conf) {
+		if p.stripExcept("", true); slices.ContainsFunc(p.actions, action.conf) {
 			return p.Plan // the next plan is for what is then there
 		}
 	}
@@ -60,7 +60,7 @@ func planUninstall(c Config, o observed) Plan {
 }
 
 func (p *planner) remove(path string) {
-	p.do(Action{Op: OpRemoveOther, Path: path, Cause: CauseUninstall})
+	p.do(action{Op: opRemoveOther, Path: path, Cause: causeUninstall})
 }
 
 func (p *planner) installed(typ string) bool {

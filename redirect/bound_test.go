@@ -150,6 +150,24 @@ func TestTooManyRules(t *testing.T) {
 	}
 }
 
+// TestMostRules: as many as there may be are made, and not one more.
+func TestMostRules(t *testing.T) {
+	with := func(n int) redirect.Redirect {
+		r := redirect.Default()
+		r.Outbound.ExcludeCIDRs = subnets(n)
+		return r
+	}
+	few := with(3).MustRuleset()
+	n := 3 + redirect.MaxRules - few.IPv4.NumRules() - few.IPv6.NumRules() // a rule a prefix
+	most, err := with(n).Ruleset()
+	require.NoError(t, err)
+	assert.Equal(t, redirect.MaxRules, most.IPv4.NumRules()+most.IPv6.NumRules())
+	var limit *redirect.LimitError
+	_, err = with(n + 1).Ruleset()
+	require.ErrorAs(t, err, &limit)
+	assert.Equal(t, redirect.MaxRules+1, limit.Rules)
+}
+
 // allocated is how many bytes a function takes from the heap, freed ones included.
 func allocated(fn func()) uint64 {
 	var before, after runtime.MemStats

@@ -125,11 +125,11 @@ func ParsePrefix(s string, g Grammar) (netip.Prefix, error) {
 	return p, err
 }
 
-// ParseInterfaces parses a list of interface names (see [ValidInterface]) and drops
+// ParseInterfaces parses a list of interface names, as [ValidInterfacePattern] without a wildcard, and drops
 // duplicates. An empty or blank value is none. Spaces around a name are allowed.
 func ParseInterfaces(s string) ([]string, error) {
 	names, err := parseList(s, true, func(name string) (string, error) {
-		if !ValidInterface(name) {
+		if !validInterface(name) {
 			return "", fmt.Errorf("%s is not an interface name: %s", truncate.Quote(name), interfaceNames)
 		}
 		return name, nil
@@ -153,10 +153,9 @@ func distinct[T comparable](list []T) []T {
 
 const interfaceNames = "at most 15 characters, a letter first, then letters, digits, '.', '-' and '_'"
 
-// ValidInterface reports whether a rule may name the interface: at most 15 bytes (IFNAMSIZ less the
-// terminating zero), a letter first, then letters, digits, '.', '-' and '_'. The kernel allows
+// validInterface is [ValidInterfacePattern] without the wildcard. The kernel allows
 // more, but iptables reads a leading '-' as an option and a trailing '+' as a wildcard.
-func ValidInterface(name string) bool {
+func validInterface(name string) bool {
 	if name == "" || len(name) > 15 {
 		return false
 	}
@@ -169,11 +168,11 @@ func ValidInterface(name string) bool {
 	return true
 }
 
-// ValidInterfacePattern is [ValidInterface] with iptables' wildcard: a "+" at the end, with which the name is what the
-// interface's begins with. At most 15 bytes, with the "+".
+// ValidInterfacePattern reports whether a rule may name the interface: at most 15 bytes (IFNAMSIZ less the terminating zero), a letter
+// first, then letters, digits, '.', '-' and '_'; and iptables' wildcard, a "+" at the end, for all interfaces whose names begin so.
 func ValidInterfacePattern(name string) bool {
 	prefix, _ := ruleset.InterfaceMatch{Name: name}.Wildcard()
-	return ValidInterface(prefix) && len(name) <= 15
+	return validInterface(prefix) && len(name) <= 15
 }
 
 // ParseIDs parses a list of user or group ids, 0 to 4294967294, and drops

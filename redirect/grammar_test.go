@@ -2,6 +2,7 @@ package redirect_test
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -345,4 +346,14 @@ func FuzzParseInterfaces(f *testing.F) {
 		r.ExcludeInterfaces, r.VirtualInterfaces = names, names
 		rendersToItself(t, r)
 	})
+}
+
+// All with anything is all, from either side.
+func TestPrefixSetUnion(t *testing.T) {
+	a, b := netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")
+	one := redirect.Prefixes(a)
+	assert.True(t, one.Union(redirect.Prefixes(b, a)).Equal(redirect.Prefixes(a, b)))
+	assert.True(t, one.Union(redirect.AllPrefixes()).All())
+	assert.True(t, redirect.AllPrefixes().Union(one).All())
+	assert.False(t, one.Union(redirect.PrefixSet{}).All())
 }

@@ -121,7 +121,7 @@ func (v *validator) proxy(p Proxy) {
 func (v *validator) interfaces(field string, names []string) {
 	seen := map[string]bool{}
 	each(v, names, func(_ int, n string) {
-		v.check(ValidInterface(n), field, "%q is not an interface name: %s", n, interfaceNames)
+		v.check(validInterface(n), field, "%q is not an interface name: %s", n, interfaceNames)
 		v.check(!seen[n], field, "%q is there twice", n)
 		seen[n] = true
 	})

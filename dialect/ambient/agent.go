@@ -69,7 +69,7 @@ func (a agentRules) chains() []ruleset.Chain {
 		)...)
 	}
 	all = append(all, agentChains(ruleset.Mangle,
-		[]ruleset.Rule{{Mark: a.proxy(false), Target: ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: ReplyMark, Mask: MarkMask}}},
+		[]ruleset.Rule{{Mark: a.proxy(false), Target: ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: ReplyMark, Mask: markMask}}},
 		[]ruleset.Rule{{ConnMark: reply, Target: ruleset.Target{Action: ruleset.ActionRestoreMark}}},
 	)...)
 	return append(all, agentChains(ruleset.NAT, a.prerouting(), a.output())...)
@@ -87,10 +87,10 @@ func agentChains(t ruleset.Table, prerouting, output []ruleset.Rule) []ruleset.C
 	return append(all, ruleset.Chain{Table: t, Name: agentPrerouting, Rules: prerouting}, ruleset.Chain{Table: t, Name: agentOutput, Rules: output})
 }
 
-var reply = ruleset.MarkMatch{Value: ReplyMark, Mask: MarkMask}
+var reply = ruleset.MarkMatch{Value: ReplyMark, Mask: markMask}
 
 func (a agentRules) proxy(not bool) ruleset.MarkMatch {
-	return ruleset.MarkMatch{Value: ProxyMark, Mask: MarkMask, Not: not}
+	return ruleset.MarkMatch{Value: ProxyMark, Mask: markMask, Not: not}
 }
 
 func (a agentRules) notLocalhost() ruleset.PrefixMatch {
@@ -132,7 +132,7 @@ func (a agentRules) output() (rules []ruleset.Rule) {
 		}
 	}
 	if a.DNS.Enabled() {
-		ports, to := ruleset.MatchPorts(ruleset.Port(port53)), redirectTo(DNSPort)
+		ports, to := ruleset.MatchPorts(ruleset.Port(port53)), redirectTo(dnsPort)
 		rules = append(rules,
 			ruleset.Rule{Out: ruleset.InterfaceMatch{Name: "lo", Not: true}, Proto: ruleset.UDP, DstPorts: ports, Mark: a.proxy(true), MarkFirst: true, Target: to},
 			ruleset.Rule{Dst: a.notLocalhost(), Proto: ruleset.TCP, DstPorts: ports, Mark: a.proxy(true), Target: to})

@@ -37,8 +37,8 @@ const SidecarStatus = "sidecar.istio.io/status"
 // speak the tunnel's protocol to a pod that says it is enabled.
 const (
 	Redirection        = "ambient.istio.io/redirection"
-	RedirectionEnabled = "enabled"
-	RedirectionPending = "pending"
+	redirectionEnabled = "enabled"
+	redirectionPending = "pending"
 )
 
 // The annotations that configure a pod.
@@ -53,16 +53,16 @@ const (
 	OutboundPort = 15001
 	InboundPort  = 15006
 	TunnelPort   = 15008
-	DNSPort      = 15053
+	dnsPort      = 15053
 )
 
 // Marks and routing, as Istio and its node proxy use them.
 const (
 	ProxyMark     = 0x539
 	ReplyMark     = 0x111
-	MarkMask      = 0xfff
-	RouteTable    = 100
-	RoutePriority = 32764
+	markMask      = 0xfff
+	routeTable    = 100
+	routePriority = 32764
 )
 
 // Selectors are the defaults of Istio's chart: pods with the label value "ambient",

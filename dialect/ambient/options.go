@@ -24,19 +24,15 @@ type Options struct {
 	// NoIPv6 leaves IPv6 alone, so that it bypasses the mesh; see [dialect.Options].
 	NoIPv6 bool
 	// ProbeIPv4 and ProbeIPv6 are the source addresses that the host's rules give its own connections to pods in the mesh.
-	// They must be nobody's. Zero: those of [ProbeSources].
+	// They must be nobody's. Zero: Istio's, 169.254.7.127 and fd16:9254:7127:1337:ffff:ffff:ffff:ffff.
 	ProbeIPv4, ProbeIPv6 netip.Addr
 }
 
-// The source addresses of the host's own connections; see [ProbeSources].
+// Istio's source addresses of the host's own connections.
 var (
 	probeIPv4 = netip.AddrFrom4([4]byte{169, 254, 7, 127})
 	probeIPv6 = netip.AddrFrom16([16]byte{0xfd, 0x16, 0x92, 0x54, 0x71, 0x27, 0x13, 0x37, 255, 255, 255, 255, 255, 255, 255, 255})
 )
-
-// ProbeSources are the source addresses, one a family, that the host's rules give the kubelet's probes by default:
-// 169.254.7.127 and fd16:9254:7127:1337:ffff:ffff:ffff:ffff, Istio's.
-func ProbeSources() redirect.PrefixSet { return Options{}.probeSources() }
 
 func (o Options) probeSources() redirect.PrefixSet {
 	single := func(a, byDefault netip.Addr) netip.Prefix {
@@ -114,7 +110,7 @@ func (o Options) Validate() error {
 func (o Options) defaults() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{
-		Mark:         redirect.Mark{Value: ProxyMark, Mask: MarkMask},
+		Mark:         redirect.Mark{Value: ProxyMark, Mask: markMask},
 		OutboundPort: OutboundPort,
 		InboundPort:  InboundPort,
 		TunnelPort:   TunnelPort,
@@ -130,14 +126,14 @@ func (o Options) defaults() redirect.Redirect {
 		r.IPv6 = redirect.FamilyPass
 	}
 	r.Names.ChainPrefix = "ISTIO_"
-	r.Names.InboundMark, r.Names.MarkMask = ReplyMark, MarkMask
-	r.Names.RouteTable, r.Names.RoutePriority = RouteTable, RoutePriority
+	r.Names.InboundMark, r.Names.MarkMask = ReplyMark, markMask
+	r.Names.RouteTable, r.Names.RoutePriority = routeTable, routePriority
 	r.Names.OtherChains, r.Names.OtherTables = []string{agentPrerouting}, agentTables()
 	return r
 }
 
 // captured sends all DNS queries to the proxy.
-var captured = redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort}
+var captured = redirect.DNS{Servers: redirect.AllPrefixes(), Port: dnsPort}
 
 // DefaultRedirect is the Redirect of a pod without settings, with the default [Options].
 func DefaultRedirect() redirect.Redirect { return Options{}.defaults() }
@@ -170,7 +166,7 @@ func New(o Options) dialect.Dialect {
 		// The node proxy is no container of the pod, so none checks.
 		Check: dialect.Check{Outbound: OutboundPort, Inbound: InboundPort},
 		NodeProxy: &dialect.NodeProxy{
-			StatusAnnotation: Redirection, Enrolled: RedirectionEnabled, Pending: RedirectionPending,
+			StatusAnnotation: Redirection, Enrolled: redirectionEnabled, Pending: redirectionPending,
 			ProbeSources: o.probeSources(),
 			Agents:       map[string]dialect.OtherAgent{IstioCNI: {Rules: AgentRuleset, Layout: AgentLayout()}},
 		},

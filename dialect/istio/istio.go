@@ -53,21 +53,21 @@ const (
 
 // Ports of Istio's proxy (istio.io/latest/docs/ops/deployment/application-requirements).
 const (
-	OutboundPort   = 15001
-	ProbePort      = 15002
-	InboundPort    = 15006
-	TunnelPort     = 15008
-	AgentPort      = 15020
-	HealthPort     = 15021
+	outboundPort   = 15001
+	probePort      = 15002
+	inboundPort    = 15006
+	tunnelPort     = 15008
+	agentPort      = 15020
+	healthPort     = 15021
 	DNSPort        = 15053
-	PrometheusPort = 15090
+	prometheusPort = 15090
 )
 
 // ProxyID is the proxy's user and group, unless its container has others.
 const ProxyID = 1337
 
 // alwaysExcluded are the proxy's own ports, which are never captured.
-var alwaysExcluded = redirect.Ports(AgentPort, HealthPort, PrometheusPort)
+var alwaysExcluded = redirect.Ports(agentPort, healthPort, prometheusPort)
 
 // passIPv6 is ::6, from which Envoy speaks to the application.
 var passIPv6 = netip.AddrFrom16([16]byte{15: 6})
@@ -79,15 +79,15 @@ func DefaultRedirect() redirect.Redirect {
 	r.Proxy = redirect.Proxy{
 		UIDs:         []uint32{ProxyID},
 		GIDs:         []uint32{ProxyID},
-		OutboundPort: OutboundPort,
-		InboundPort:  InboundPort,
-		TunnelPort:   TunnelPort,
+		OutboundPort: outboundPort,
+		InboundPort:  inboundPort,
+		TunnelPort:   tunnelPort,
 		// Envoy's source address towards the application.
 		PassSources: []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 6}), passIPv6},
 	}
 	r.Names.LoopbackIPv6 = passIPv6
 	r.Inbound.ExcludePorts = alwaysExcluded
-	r.Outbound.ExcludePorts = redirect.Ports(AgentPort)
+	r.Outbound.ExcludePorts = redirect.Ports(agentPort)
 	r.Names.ChainPrefix = "ISTIO_"
 	return r
 }
@@ -113,9 +113,9 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 		Check: dialect.Check{
 			Container: "istio-validation",
 			ExitCode:  126,
-			ProbePort: ProbePort,
-			Outbound:  OutboundPort,
-			Inbound:   InboundPort,
+			ProbePort: probePort,
+			Outbound:  outboundPort,
+			Inbound:   inboundPort,
 		},
 	}
 }

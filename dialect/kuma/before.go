@@ -27,7 +27,7 @@ func (p *parser) before() {
 // virtualProbes lets the kubelet's probes reach the port where the proxy serves them, unless a newer Kuma's probe proxy
 // does.
 func (p *parser) virtualProbes() {
-	port := strconv.Itoa(ProbePort)
+	port := strconv.Itoa(probePort)
 	key := VirtualProbes
 	if value, ok := p.annotations[VirtualProbesPort]; ok {
 		key, port = VirtualProbesPort, value

@@ -79,13 +79,13 @@ var known = []string{
 
 // Defaults of Kuma.
 const (
-	OutboundPort = 15001
-	InboundPort  = 15006
-	DNSPort      = 15053
+	outboundPort = 15001
+	inboundPort  = 15006
+	dnsPort      = 15053
 	ProxyUID     = 5678
 	LogLevel     = 7 // debug
-	// ProbePort is the port of virtual probes in Kuma 2.x.
-	ProbePort = 9000
+	// probePort is the port of virtual probes in Kuma 2.x.
+	probePort = 9000
 	// oldInboundPortIPv6 was the default before Kuma 2.5, which added the family
 	// mode. Plugins since then read it as "the inbound port".
 	oldInboundPortIPv6 = 15010
@@ -96,8 +96,8 @@ func DefaultRedirect() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{
 		UIDs:         []uint32{ProxyUID},
-		OutboundPort: OutboundPort,
-		InboundPort:  InboundPort,
+		OutboundPort: outboundPort,
+		InboundPort:  inboundPort,
 		PassSources:  passSources(),
 	}
 	r.Names.ChainPrefix = "KUMA_MESH_"
@@ -129,8 +129,8 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			Container:  "kuma-validation",
 			ExitCode:   1,
 			ProbeAddrs: passSources(),
-			Outbound:   OutboundPort,
-			Inbound:    InboundPort,
+			Outbound:   outboundPort,
+			Inbound:    inboundPort,
 		},
 	}
 }

@@ -31,7 +31,7 @@ type parser struct {
 func newParser(pod *corev1.Pod) *parser {
 	return &parser{
 		annotations: pod.Annotations, pod: pod, r: DefaultRedirect(), inbound: true, outbound: true, logLevel: LogLevel,
-		dns: redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort, UDPOnly: true},
+		dns: redirect.DNS{Servers: redirect.AllPrefixes(), Port: dnsPort, UDPOnly: true},
 	}
 }
 

@@ -61,15 +61,15 @@ const (
 
 // Defaults of Linkerd's charts.
 const (
-	DefaultInboundPort  = 4143
-	DefaultOutboundPort = 4140
-	ControlPort         = 4190
-	AdminPort           = 4191
+	defaultInboundPort  = 4143
+	defaultOutboundPort = 4140
+	controlPort         = 4190
+	adminPort           = 4191
 	DefaultUID          = 2102
 )
 
 // ownPorts are the proxy's own listeners, which are never captured.
-var ownPorts = redirect.Ports(ControlPort, AdminPort)
+var ownPorts = redirect.Ports(controlPort, adminPort)
 
 // apiServerPorts are the ports of the API server's Service and of its usual target,
 // as Linkerd uses them when it cannot ask.
@@ -80,8 +80,8 @@ func DefaultRedirect() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{
 		UIDs:         []uint32{DefaultUID},
-		OutboundPort: DefaultOutboundPort,
-		InboundPort:  DefaultInboundPort,
+		OutboundPort: defaultOutboundPort,
+		InboundPort:  defaultInboundPort,
 	}
 	r.Inbound.ExcludePorts = ownPorts
 	r.Loopback = redirect.LoopbackPass
@@ -107,8 +107,8 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			ExitCode:   95,
 			ProbeAddrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, 2})},
 			ProbePort:  1404,
-			Outbound:   DefaultOutboundPort,
-			Inbound:    DefaultInboundPort,
+			Outbound:   defaultOutboundPort,
+			Inbound:    defaultInboundPort,
 		},
 	}
 }

@@ -12,8 +12,8 @@ import (
 // MaxMessage is the size of the largest message, in bytes: each end reads into a buffer of this size.
 const MaxMessage = 1024
 
-// Version1 is the only version of the protocol, as the proxy's hello names it.
-const Version1 = 1
+// version1 is the only version of the protocol, as the proxy's hello names it.
+const version1 = 1
 
 // ErrTooLong: a message would have more than [MaxMessage] bytes, so nothing was sent. Check with
 // errors.Is(err, zds.ErrTooLong).
@@ -201,10 +201,10 @@ func (i *Info) merge(body []byte) error {
 
 // MarshalHello returns the proxy's hello.
 func MarshalHello() []byte {
-	return protowire.AppendVarint(protowire.AppendTag(nil, helloVersion, protowire.VarintType), Version1)
+	return protowire.AppendVarint(protowire.AppendTag(nil, helloVersion, protowire.VarintType), version1)
 }
 
-// ParseHello decodes the proxy's hello, and refuses versions other than [Version1].
+// ParseHello decodes the proxy's hello, and refuses versions other than [version1].
 func ParseHello(packet []byte) error {
 	var version uint64
 	err := eachField(packet, func(number protowire.Number, f field) (err error) {
@@ -216,8 +216,8 @@ func ParseHello(packet []byte) error {
 	if err != nil {
 		return fmt.Errorf("hello: %w: %w", ErrMalformed, err)
 	}
-	if version != Version1 {
-		return fmt.Errorf("hello: version %d of the protocol is not known, only version %d", version, Version1)
+	if version != version1 {
+		return fmt.Errorf("hello: version %d of the protocol is not known, only version %d", version, version1)
 	}
 	return nil
 }

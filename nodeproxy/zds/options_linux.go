@@ -14,9 +14,9 @@ import (
 // DefaultPath is the socket to which Istio's ztunnel connects, unless its INPOD_UDS names another.
 const DefaultPath = "/var/run/ztunnel/ztunnel.sock"
 
-// DefaultAckTimeout leaves an ADD that no proxy answers the time to be undone within 5 seconds, which is how long Istio's own
+// defaultAckTimeout leaves an ADD that no proxy answers the time to be undone within 5 seconds, which is how long Istio's own
 // agent waits for an ack.
-const DefaultAckTimeout = 4500 * time.Millisecond
+const defaultAckTimeout = 4500 * time.Millisecond
 
 // maxProxies bounds the connections. One proxy serves a node; while it is replaced there are two.
 const maxProxies = 16
@@ -28,7 +28,7 @@ type Options struct {
 	Path string
 	// UIDs are the users whose processes may connect. Nil: root only.
 	UIDs []uint32
-	// AckTimeout bounds a proxy's time for its hello and for each ack. Default: [DefaultAckTimeout].
+	// AckTimeout bounds a proxy's time for its hello and for each ack. Default: 4.5 s.
 	AckTimeout time.Duration
 	// Snapshot returns the pods that the proxies are to have; one without NetNS is kept if the proxy has it. It is called for
 	// each proxy that connects, on a goroutine of its own, and for the one that is left when the newest goes. Since a proxy gives
@@ -66,7 +66,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.UIDs = []uint32{0}
 	}
 	if o.AckTimeout == 0 {
-		o.AckTimeout = DefaultAckTimeout
+		o.AckTimeout = defaultAckTimeout
 	}
 	if o.Refused == nil {
 		o.Refused = func(types.UID, error) {}

@@ -5,6 +5,7 @@ package apply_test
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -146,7 +147,18 @@ func TestLinksInRoot(t *testing.T) {
 		require.NoError(t, err, path)
 		assert.Equal(t, want, got, path)
 	}
-	_, err := apply.Follow(root, "/usr/sbin/loop")
+	// As many links as the kernel itself follows, and one more.
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "chain"), 0o755))
+	link("/usr/sbin", "chain/0")
+	for i := range 40 {
+		link(strconv.Itoa(i), filepath.Join("chain", strconv.Itoa(i+1)))
+	}
+	got, err := apply.Follow(root, "/chain/39")
+	require.NoError(t, err)
+	assert.Equal(t, "/usr/sbin", got)
+	_, err = apply.Follow(root, "/chain/40")
+	require.ErrorIs(t, err, unix.ELOOP)
+	_, err = apply.Follow(root, "/usr/sbin/loop")
 	require.ErrorIs(t, err, unix.ELOOP)
 	_, err = apply.Follow(root, "/usr/sbin/outside")
 	require.ErrorIs(t, err, os.ErrNotExist)

@@ -115,6 +115,17 @@ func TestDifferent(t *testing.T) {
 	}
 }
 
+// TestAnotherAddress: the same port of another address is another fate.
+func TestAnotherAddress(t *testing.T) {
+	to := func(addr string) ruleset.Ruleset {
+		rs, err := parse("*nat\n-A OUTPUT -p tcp -j DNAT --to-destination "+addr+":15001\nCOMMIT\n", ruleset.Ruleset{})
+		require.NoError(t, err)
+		return rs
+	}
+	assert.Empty(t, run(t, to("127.0.0.6"), to("127.0.0.6")).Differences)
+	assert.NotEmpty(t, run(t, to("127.0.0.6"), to("127.0.0.7")).Differences)
+}
+
 // TestAddrType: a rule about local addresses is understood, and is the same as
 // rules that name the pod's own.
 func TestAddrType(t *testing.T) {

@@ -113,6 +113,7 @@ func TestForeignRules(t *testing.T) {
 		"-j CT --zone 70000",
 		"-j TPROXY --on-port 15006 --on-ip 10.0.0.1 --tproxy-mark 0x1/0xffffffff",
 		"-j DNAT --to-destination 10.0.0.1:80-90",
+		"-j LOG --log-prefix \"a\x7f\" --log-level 7", // not to be printed
 	} {
 		t.Run(text, func(t *testing.T) {
 			_, err := ruleset.ParseRule(ruleset.IPv4, text)

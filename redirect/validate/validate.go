@@ -109,8 +109,8 @@ type Report struct {
 	Steps []Step `json:"steps"`
 }
 
-// Count returns how many steps had the outcome.
-func (r Report) Count(o Outcome) int {
+// count returns how many steps had the outcome.
+func (r Report) count(o Outcome) int {
 	n := 0
 	for _, s := range r.Steps {
 		if s.Outcome == o {
@@ -212,7 +212,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	switch {
 	case len(missing) > 0:
 		return report, &MissingError{missing}
-	case report.Count(Works) == 0:
+	case report.count(Works) == 0:
 		return report, ErrNothingTested
 	}
 	return report, nil

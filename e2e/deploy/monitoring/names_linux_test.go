@@ -57,7 +57,7 @@ var values = map[string][]string{
 	"kind":        {"no-listeners"}, // the help of drift_found_total has all
 	"code":        {string(installer.CodeConflict)},
 	"http_status": {"429", "5..", "error"},
-	"cause":       {string(installer.CauseCredentialsChanged)},
+	"cause":       {"credentials-changed"},
 }
 
 var placeholder = regexp.MustCompile(`\{\{-? *(?:\$labels\.)?([a-z_]+) *-?\}\}|\$labels\.([a-z_]+)`)
