@@ -99,6 +99,7 @@ func TestLogSocketIsBounded(t *testing.T) {
 		return strings.Contains(scrape(t, a), `meshcni_plugin_log_dropped_total{reason="queue-full"} `)
 	})
 	assert.LessOrEqual(t, a.sock.queued.Load(), int64(maxQueued+len(record)))
+	assert.LessOrEqual(t, len(a.sock.queue)*len(record), maxQueued)
 	close(hang)
 	stop()
 }

@@ -6,17 +6,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/cmd/internal/apiserver"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/uninstallwait"
-	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
@@ -31,7 +31,7 @@ On a node with such pods the plugin's binary and records stay too, since the run
 // awaitUninstall makes the command that a release's removal ends with. Pods of a DaemonSet run "uninstall" on each node; it
 // waits for all of them and says of which nodes that failed.
 func (p Program) awaitUninstall() *cobra.Command {
-	var api repaircmd.API
+	var api apiserver.Access
 	var namespace, daemonSet, agents string
 	var testPods []string
 	var patience time.Duration
@@ -42,7 +42,10 @@ func (p Program) awaitUninstall() *cobra.Command {
 			if namespace == "" || daemonSet == "" || api.Host == "" {
 				return cli.Usage(errors.New("--pod-namespace, --daemonset-name and --kubernetes-service-host are required"))
 			}
-			config := api.Config()
+			config, err := api.Config()
+			if err != nil {
+				return err
+			}
 			config.UserAgent = p.Identity.Agent
 			cluster, err := uninstallwait.Connect(config, namespace, daemonSet)
 			if err != nil {
@@ -84,16 +87,9 @@ func (p Program) awaitUninstall() *cobra.Command {
 	c.Flags().StringSliceVar(&testPods, "delete-pod", nil, "pods to delete first, such as those that tests have left")
 	c.Flags().BoolVar(&first, "first-part", false, "the pods only release other pods, before anything is uninstalled: nodes where that is not done are named, and are no failure")
 	c.Flags().DurationVar(&patience, "timeout", 2*time.Minute, "how long to wait")
-	c.Flags().StringVar(&api.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "token and ca.crt")
-	c.Flags().StringVar(&api.Host, "kubernetes-service-host", "", "the API server")
-	c.Flags().StringVar(&api.Port, "kubernetes-service-port", "443", "its port")
-	c.Flags().StringVar(&api.Protocol, "kubernetes-service-protocol", "https", "its protocol")
-	fill := map[string][]string{"pod-namespace": {"POD_NAMESPACE"}}
-	c.Flags().VisitAll(func(f *pflag.Flag) {
-		if strings.HasPrefix(f.Name, "kubernetes-service-") {
-			fill[f.Name] = []string{strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))}
-		}
-	})
+	api.RegisterPod(c.Flags())
+	fill := maps.Clone(apiserver.Variables)
+	fill["pod-namespace"] = []string{"POD_NAMESPACE"}
 	cli.BindEnv(c.Flags(), p.Identity.EnvPrefix, fill)
 	c.PreRunE = func(c *cobra.Command, _ []string) error { return cli.Usage(cli.Fill(c.Flags(), cli.Env(p.Env))) }
 	return c

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/cmd/internal/apiserver"
 	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
@@ -148,7 +149,8 @@ func TestSettings(t *testing.T) {
 	assert.Equal(t, []string{"label", "node-1"}, []string{string(s.Action), s.Node})
 	s.Action = "delete"
 	s.Plugin = netconf.Config{Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}, ExcludeNamespaceSelector: "mesh=off"}, RefuseProxyUID: true, RefuseNetRaw: true, UncapturedFamily: redirect.UncapturedDrop}
-	s.API = repaircmd.API{Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: "/nonexistent"}
+	access := apiserver.Access{Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: "/nonexistent"}
+	s = repaircmd.WithAccess(s, access)
 	require.NoError(t, s.Validate(builtin.All()), "no file is read")
 
 	host := repaircmd.Host{
@@ -156,7 +158,8 @@ func TestSettings(t *testing.T) {
 	}
 	_, err = s.New(host)
 	require.ErrorContains(t, err, "service account's token")
-	s.ServiceAccountDir = account(t)
+	access.ServiceAccountDir = account(t)
+	s = repaircmd.WithAccess(s, access)
 	_, err = s.New(host)
 	require.NoError(t, err)
 	o, err := repaircmd.OptionsOf(s, host)

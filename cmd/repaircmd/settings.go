@@ -4,21 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/cmd/internal/apiserver"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/inpod"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -43,19 +41,10 @@ type Settings struct {
 	// Plugin is the plugin's configuration. Repair uses Type, Dialects, Backend, UncapturedFamily, RefuseProxyUID, RefuseNetRaw, RunDir,
 	// PodNamespace and the namespaces that Kubernetes excludes, to decide and apply as the plugin does.
 	Plugin netconf.Config
-	API
-	// Kubeconfig is the path of a kubeconfig to use instead of API. Default: none.
-	Kubeconfig string
+	access apiserver.Access
 	// InstallerReadyURL is the URL of the node agent's /readyz. Nothing is deleted
 	// unless it answers 200. Empty: it is not asked.
 	InstallerReadyURL string
-}
-
-// API configures a pod's access to the API server.
-type API struct {
-	Host, Port, Protocol string
-	// ServiceAccountDir contains the files token and ca.crt.
-	ServiceAccountDir string
 }
 
 // register declares the flags with their defaults.
@@ -70,11 +59,7 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.Var(cli.Required((*string)(&s.Plugin.UncapturedFamily), "string"), "uncaptured-family", "what the plugin does with an address family that the mesh does not capture: allow, drop")
 	fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
 	fs.BoolVar(&s.Plugin.RefuseNetRaw, "refuse-net-raw", false, "whether the plugin refuses a pod with a container that may set the proxy's mark; such a pod is left alone")
-	fs.StringVar(&s.Kubeconfig, "kubeconfig", "", "kubeconfig to use instead of the pod's service account")
-	fs.StringVar(&s.Host, "kubernetes-service-host", "", "the API server, where there is no kubeconfig")
-	fs.StringVar(&s.Port, "kubernetes-service-port", "443", "its port")
-	fs.StringVar(&s.Protocol, "kubernetes-service-protocol", "https", "its protocol")
-	fs.StringVar(&s.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's credentials are")
+	s.access.Register(fs)
 	fs.StringVar(&s.InstallerReadyURL, "installer-ready-url", "", "the node agent's /readyz: while it does not answer 200, nothing is deleted (default: not asked)")
 	fs.StringVar(&s.Plugin.RunDir, "run-dir", s.Identity.RunDir, "the plugin's run_dir, where its records of attachments are kept up to date; one that is not there has none")
 	fs.BoolVar(&s.Detect, "detect", true, "find pods in the mesh that started without the plugin, and say so")
@@ -86,10 +71,8 @@ func (s *Settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 }
 
 func (s *Settings) bindEnv(fs *pflag.FlagSet) {
-	also := map[string][]string{"node-name": {"NODE_NAME"}}
-	for _, name := range []string{"kubernetes-service-host", "kubernetes-service-port", "kubernetes-service-protocol"} {
-		also[name] = []string{strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
-	}
+	also := maps.Clone(apiserver.Variables)
+	also["node-name"] = []string{"NODE_NAME"}
 	cli.BindEnv(fs, s.Identity.EnvPrefix, also)
 }
 
@@ -149,9 +132,6 @@ type Host struct {
 	Log *slog.Logger
 }
 
-// Enabled reports whether an action, verification or detection is set.
-func (s Settings) Enabled() bool { return s.Acts() || s.Detect }
-
 // Acts reports whether an action or verification is set.
 func (s Settings) Acts() bool {
 	return s.Action != "" && s.Action != repair.ActionNone || s.VerifyInterval > 0
@@ -161,15 +141,6 @@ func (s Settings) Acts() bool {
 func (s Settings) Validate(known []dialect.Dialect) error {
 	_, err := s.options(Host{Dialects: known})
 	return err
-}
-
-// Permissions returns what the controller asks of the API server. Its errors are those of Validate.
-func (s Settings) Permissions(known []dialect.Dialect) ([]authorizationv1.ResourceAttributes, error) {
-	o, err := s.options(Host{Dialects: known})
-	if err != nil {
-		return nil, err
-	}
-	return o.Permissions(), nil
 }
 
 // New makes the controller. For a bad setting the error names the flag.
@@ -312,26 +283,16 @@ const (
 	requestsAtOnce    = 40
 )
 
-// restConfig reads the kubeconfig, or uses the pod's service account.
-func (s Settings) restConfig() (config *rest.Config, err error) {
-	if s.Kubeconfig != "" {
-		if config, err = clientcmd.BuildConfigFromFlags("", s.Kubeconfig); err != nil {
-			return nil, fmt.Errorf("read kubeconfig: %w", err)
-		}
-	} else {
-		if s.Host == "" {
-			return nil, errors.New("no API server: neither --kubeconfig nor --kubernetes-service-host (KUBERNETES_SERVICE_HOST) is set")
-		}
-		config = s.API.Config()
+func (s Settings) restConfig() (*rest.Config, error) {
+	config, err := s.access.Config()
+	if err != nil {
+		return nil, err
+	}
+	if s.access.Kubeconfig == "" {
 		if _, err := os.Stat(config.BearerTokenFile); err != nil {
 			return nil, fmt.Errorf("read the service account's token: %w", err)
 		}
 	}
 	config.QPS, config.Burst = requestsPerSecond, requestsAtOnce
 	return config, nil
-}
-
-// Config returns the client configuration of a pod's service account.
-func (a API) Config() *rest.Config {
-	return inpod.Config(a.Protocol, a.Host, a.Port, a.ServiceAccountDir)
 }

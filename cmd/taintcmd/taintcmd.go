@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"time"
 
@@ -19,11 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/cmd/internal/apiserver"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/repaircmd"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/readytaint"
 	"github.com/meshcni/meshcni/internal/serve"
@@ -83,8 +83,7 @@ func (p Program) name() string { return p.Identity.Program("taint") }
 // settings are the flags.
 type settings struct {
 	product meshcni.Identity
-	repaircmd.API
-	kubeconfig string
+	access  apiserver.Access
 
 	key        string
 	alsoRemove []string
@@ -101,11 +100,7 @@ func (p Program) command(c *cobra.Command, declare func(*settings, *pflag.FlagSe
 	fs.SortFlags = false
 	fs.StringVar(&s.key, "taint-key", p.Identity.Taint(), "the taint's key; its effect is NoSchedule")
 	fs.Var(cli.List(&s.alsoRemove, "a,b"), "also-remove", "others' taints that are removed with it, and never put back, such as cni.istio.io/not-ready")
-	fs.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig to use instead of the pod's service account")
-	fs.StringVar(&s.Host, "kubernetes-service-host", "", "the API server, where there is no kubeconfig")
-	fs.StringVar(&s.Port, "kubernetes-service-port", "443", "its port")
-	fs.StringVar(&s.Protocol, "kubernetes-service-protocol", "https", "its protocol")
-	fs.StringVar(&s.ServiceAccountDir, "service-account-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's credentials are")
+	s.access.Register(fs)
 	fs.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := cli.Fill(fs, cli.Env(p.Env)); err != nil {
@@ -125,10 +120,9 @@ func (p Program) command(c *cobra.Command, declare func(*settings, *pflag.FlagSe
 		return do(c.Context(), s, log)
 	}
 	declare(s, fs)
-	cli.BindEnv(fs, p.Identity.EnvPrefix, map[string][]string{
-		"pod-namespace": {"POD_NAMESPACE"}, "identity": {"POD_NAME"}, "kubernetes-service-host": {"KUBERNETES_SERVICE_HOST"},
-		"kubernetes-service-port": {"KUBERNETES_SERVICE_PORT"}, "kubernetes-service-protocol": {"KUBERNETES_SERVICE_PROTOCOL"},
-	})
+	also := maps.Clone(apiserver.Variables)
+	also["pod-namespace"], also["identity"] = []string{"POD_NAMESPACE"}, []string{"POD_NAME"}
+	cli.BindEnv(fs, p.Identity.EnvPrefix, also)
 	return c
 }
 
@@ -152,14 +146,11 @@ func (s *settings) registerCluster(fs *pflag.FlagSet) {
 
 // validate returns everything that is wrong with the flags that a command has.
 func (s *settings) validate(fs *pflag.FlagSet) error {
-	var errs []error
+	errs := []error{s.access.Validate()}
 	for _, key := range append([]string{s.key}, s.alsoRemove...) {
 		for _, wrong := range validation.IsQualifiedName(key) {
 			errs = append(errs, fmt.Errorf("taint key %q: %s", key, wrong))
 		}
-	}
-	if s.kubeconfig == "" && s.Host == "" {
-		errs = append(errs, errors.New("no API server: neither --kubeconfig nor --kubernetes-service-host (KUBERNETES_SERVICE_HOST) is set"))
 	}
 	if fs.Lookup("pod-namespace") == nil {
 		return errors.Join(errs...)
@@ -189,11 +180,10 @@ func (s *settings) validate(fs *pflag.FlagSet) error {
 // requests a second, and at once: a thousand new nodes have their taints removed within half a minute.
 const requestsPerSecond, requestsAtOnce = 50, 100
 
-func (s *settings) config(agent string) (config *rest.Config, err error) {
-	if s.kubeconfig == "" {
-		config = s.API.Config()
-	} else if config, err = clientcmd.BuildConfigFromFlags("", s.kubeconfig); err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
+func (s *settings) config(agent string) (*rest.Config, error) {
+	config, err := s.access.Config()
+	if err != nil {
+		return nil, err
 	}
 	config.UserAgent, config.QPS, config.Burst, config.Timeout = agent, requestsPerSecond, requestsAtOnce, 0
 	return config, nil

@@ -133,6 +133,7 @@ func TestOtherServers(t *testing.T) {
 		"no pod":                   {frame(1, 129, "xx"), "it has no pod"},
 		"a pod too long":           {frame(1, 129, "\x00\x00\x00\x09x"), "its pod has 9 bytes, of 1"},
 		"no protobuf":              {frame(1, 129, "\x00\x00\x00\x01x"), "decode the pod"},
+		"no namespace":             {frame(1, 129, "\x00\x00\x00\x00x"), "decode the namespace"},
 		"too long":                 {[]byte{0xff, 0, 0, 0, 1, 129}, "its length is 4278190080"},
 	} {
 		t.Run(name, func(t *testing.T) {

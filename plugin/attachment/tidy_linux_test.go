@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
@@ -23,6 +25,13 @@ func TestTidy(t *testing.T) {
 		require.NoError(t, store.Tidy(id))
 	}
 	write("kept", "/proc/self/ns/net") // one that is there
+	if os.Geteuid() == 0 {             // one of which the record does not say which it was
+		ns, err := netnsexec.New()
+		require.NoError(t, err)
+		defer func() { require.NoError(t, ns.Close()) }()
+		write("unknown", fmt.Sprintf("/proc/self/fd/%d", ns.Fd()))
+		defer func() { assert.True(t, slices.Contains(ls(t, store), "k8s@unknown@eth0.json"), "nobody can tell that it is another") }()
+	}
 	const runs, bound = 3000, 1200
 	for i := range runs {
 		write(fmt.Sprint(i), "/var/run/netns/gone-"+fmt.Sprint(i))
