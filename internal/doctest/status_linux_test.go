@@ -188,7 +188,7 @@ func TestEventsOfPods(t *testing.T) {
 func TestStatusIsWhole(t *testing.T) {
 	for kind, declared := range map[status.Kind][]string{
 		status.KindNotice:  constants(t, "installer", "NoticeCode"),
-		status.KindCause:   constants(t, "installer", "Cause"),
+		status.KindCause:   constants(t, "installer", "cause"),
 		status.KindBypass:  constants(t, "dialect", "BypassCode"),
 		status.KindWarning: append(constants(t, "warning", "Code"), string(dialect.WarningContested)),
 	} {

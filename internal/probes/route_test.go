@@ -76,6 +76,17 @@ func TestBranchENI(t *testing.T) {
 			assert.Equal(t, 2, result.Routed)
 			assert.Equal(t, now, rules(), "mended")
 
+			// Beside ours may be another's rule to the same end. Nobody has said that it is to be taken over.
+			another := []string{"pref", "512", "to", pod4.String(), "lookup", "101", "protocol", "77"}
+			do(t, w.host, "ip", append([]string{"rule", "add"}, another...)...)
+			beside := rules()
+			require.Greater(t, strings.Count(beside, "512:"), strings.Count(now, "512:"))
+			_, err = s.Ensure(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, beside, rules(), "another's rule is not touched")
+			do(t, w.host, "ip", append([]string{"rule", "del"}, another...)...)
+			require.Equal(t, now, rules())
+
 			require.NoError(t, w.set(t, ruleset.BackendAuto).Delete(uid), "by another process")
 			assert.NotContains(t, rules(), "512:")
 			_, err = s.Ensure(t.Context())

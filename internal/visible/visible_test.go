@@ -66,8 +66,8 @@ func TestPrinter(t *testing.T) {
 	}
 	assert.Equal(t, `  7 x\n    "a\nb" true 1.50`, visible.Sprintf("%3d %-6s%q %t %.2f", 7, "x\n", "a\nb", true, 1.5), "verbs do what they do in fmt")
 	var b strings.Builder
-	visible.To(&b).Text("one\x1b[1m\n\ttwo\nend")
-	assert.Equal(t, "one\\u001b[1m\n\ttwo\nend", b.String())
+	visible.To(&b).Text("one\x1b[1m\n\ttwo\rforged\nend")
+	assert.Equal(t, "one\\u001b[1m\n\ttwo\\u000dforged\nend", b.String())
 }
 
 type broken struct{ n int }
