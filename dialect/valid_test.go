@@ -148,7 +148,7 @@ func TestValidate(t *testing.T) {
 		`Domains: "mine/" is no domain`: func(d *dialect.Dialect) {
 			d.Build, d.Domains = schemaOf(func(*redirect.Schema) {}), []string{"mine", "mine/"}
 		},
-		"Validation: no container can": func(d *dialect.Dialect) { d.Check.Container, d.Check.ExitCode = "Check", 1 },
+		"Check: no container can": func(d *dialect.Dialect) { d.Check.Container, d.Check.ExitCode = "Check", 1 },
 		"NodeProxy: no annotation can": func(d *dialect.Dialect) {
 			d.NodeProxy = &dialect.NodeProxy{StatusAnnotation: "a b", Enrolled: "on", Pending: "off"}
 		},

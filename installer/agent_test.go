@@ -57,7 +57,7 @@ func TestAgentRepairs(t *testing.T) {
 			n.write(n.conf(file), changed, 0o644)
 		}, nil},
 		{"the directory is made anew", func(n *node) {
-			require.NoError(n.t, os.RemoveAll(n.CNIConfDir))
+			n.removeBeside(n.CNIConfDir)
 			require.NoError(n.t, os.Mkdir(n.CNIConfDir, 0o755))
 			n.write(n.conf(file), changed, 0o644)
 		}, nil},
@@ -91,7 +91,7 @@ func TestAgentRepairs(t *testing.T) {
 			data, _ := os.ReadFile(n.kubeconfig())
 			return strings.Contains(string(data), `"token-2"`)
 		}},
-		{"the run directory is emptied", func(n *node) { require.NoError(n.t, os.RemoveAll(n.RunDir)) }, func(n *node) bool {
+		{"the run directory is emptied", func(n *node) { n.removeBeside(n.RunDir) }, func(n *node) bool {
 			_, err := os.Stat(filepath.Join(n.RunDir, "log.sock"))
 			return err == nil
 		}},

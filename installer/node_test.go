@@ -96,6 +96,12 @@ func (n *node) put(path, data string) {
 	require.NoError(n.t, os.Rename(tmp, path))
 }
 
+// removeBeside removes a directory into which an agent may be writing at this moment: where what is new keeps it there, again.
+func (n *node) removeBeside(dir string) {
+	n.t.Helper()
+	within(n.t, patience, dir+" removed", func() bool { return os.RemoveAll(dir) == nil })
+}
+
 func (n *node) read(path string) string {
 	n.t.Helper()
 	data, err := os.ReadFile(path)
