@@ -155,7 +155,7 @@ func (d Dialect) validateOwn() (errs []error) {
 		}
 	}
 	if name := d.Check.Container; name != "" && len(validation.IsDNS1123Label(name)) > 0 {
-		errs = append(errs, fmt.Errorf("its Validation: no container can have the name %s", truncate.Quote(name)))
+		errs = append(errs, fmt.Errorf("its Check: no container can have the name %s", truncate.Quote(name)))
 	}
 	if p := d.NodeProxy; p != nil && p.StatusAnnotation != "" {
 		if !validKey(p.StatusAnnotation) {
@@ -206,12 +206,12 @@ func sameNames(a, b redirect.Names) bool {
 
 func (v Check) validate() (errs []error) {
 	if v.Container != "" && (v.ExitCode < 1 || v.ExitCode > 255) {
-		errs = append(errs, fmt.Errorf("Validation: exit code %d of container %s is not from 1 to 255", v.ExitCode, truncate.Quote(v.Container)))
+		errs = append(errs, fmt.Errorf("Check: exit code %d of container %s is not from 1 to 255", v.ExitCode, truncate.Quote(v.Container)))
 	}
 	seen := map[ruleset.Family]bool{}
 	for _, a := range v.ProbeAddrs {
 		if !a.IsValid() || seen[ruleset.FamilyOf(a)] {
-			errs = append(errs, fmt.Errorf("Validation: probe address %s is none, or a second one of its family", truncate.Quote(a.String())))
+			errs = append(errs, fmt.Errorf("Check: probe address %s is none, or a second one of its family", truncate.Quote(a.String())))
 			continue
 		}
 		seen[ruleset.FamilyOf(a)] = true
