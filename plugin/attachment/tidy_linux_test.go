@@ -30,7 +30,9 @@ func TestTidy(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { require.NoError(t, ns.Close()) }()
 		write("unknown", fmt.Sprintf("/proc/self/fd/%d", ns.Fd()))
-		defer func() { assert.True(t, slices.Contains(ls(t, store), "k8s@unknown@eth0.json"), "nobody can tell that it is another") }()
+		defer func() {
+			assert.True(t, slices.Contains(ls(t, store), "k8s@unknown@eth0.json"), "nobody can tell that it is another")
+		}()
 	}
 	const runs, bound = 3000, 1200
 	for i := range runs {
