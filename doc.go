@@ -21,6 +21,7 @@
 //	dialect/kuma            Kuma
 //	dialect/consul          Consul
 //	explain                 what becomes of a pod, why, and what to do, for people and programs
+//	explain/live            how a running pod is, and what is behind it if it is not well
 //	mesh                    a mesh's facts for people and commands: its injector, init container and own plugin
 //	mesh/builtin            those beside our dialects: dialect/istio/istiofacts, dialect/ambient/ambientfacts,
 //	                        dialect/linkerd/linkerdfacts, dialect/kuma/kumafacts, dialect/consul/consulfacts

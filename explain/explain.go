@@ -30,6 +30,8 @@ type Input struct {
 	Facts mesh.List
 	// Template: the pod is what a workload's template says, before any injector has seen it.
 	Template bool
+	// Online: who reads the explanation can ask the pod's cluster, so remedies name it. Default: there are files only.
+	Online bool
 	// Warnings are those of how the input was found. The Explanation has them first.
 	Warnings []string
 	// Configuration is the origin of the meshes and their options.
@@ -49,7 +51,7 @@ func Pod(meshes dialect.Set, in Input) (Explanation, error) {
 	x := Explanation{
 		Pod: Name(in.Subject.Pod), Dialect: cmp.Or(plan.Dialect, meshes.String()), Answers: plan.Answers, Configuration: in.Configuration, Decision: plan.Decision,
 		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, plan.BypassCodes()...), Warnings: append([]string{}, in.Warnings...),
-		Plan: plan, err: err, Subject: in.Subject, meshes: meshes, facts: in.Facts, template: in.Template, identity: in.Identity.WithDefaults(),
+		Plan: plan, err: err, Subject: in.Subject, meshes: meshes, facts: in.Facts, online: in.Online, template: in.Template, identity: in.Identity.WithDefaults(),
 	}
 	if in.Template {
 		x.Warnings = append(x.Warnings, TemplateOnly)
@@ -103,12 +105,12 @@ type Explanation struct {
 	Subject dialect.Subject `json:"-"`
 	Plan    dialect.Plan    `json:"-"`
 
-	err      error // of a refused pod
-	meshes   dialect.Set
-	facts    mesh.List
-	identity meshcni.Identity
-	template bool
-	proxy    string // the name of its proxy container
+	err              error // of a refused pod
+	meshes           dialect.Set
+	facts            mesh.List
+	identity         meshcni.Identity
+	online, template bool
+	proxy            string // the name of its proxy container
 }
 
 // Err is the error with which the plugin refuses the pod; nil: it does not. It is that of [dialect.Set.Plan].

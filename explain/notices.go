@@ -78,7 +78,7 @@ func (x Explanation) refused(v *Verdict) {
 		if !x.Plan.Decision.Undecided {
 			v.Sentence = "This pod is in the mesh, and it cannot be told how it is captured, because its namespace is not known, from which it may inherit settings."
 		}
-		v.Do = append(v.Do, GiveNamespace(x.identity),
+		v.Do = append(v.Do, giveNamespace(x.identity, pod, x.online),
 			"On a node such a pod is refused: see that the agent may read namespaces (its log says why it cannot)")
 		v.Because = Reasons(err)
 		return

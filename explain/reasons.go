@@ -22,13 +22,17 @@ type about struct {
 	dialect   *dialect.Dialect // nil: not known
 	pod       *corev1.Pod
 	namespace *corev1.Namespace // nil: not known
+	online    bool              // as in [Input]
 	template  bool              // the pod is what a workload's template says, before any injector has seen it
 	selection.Decision
 	product meshcni.Identity
 }
 
-// GiveNamespace is the remedy for a pod whose Namespace is not known.
-func GiveNamespace(product meshcni.Identity) string {
+// giveNamespace is the remedy for a pod whose Namespace is not known.
+func giveNamespace(product meshcni.Identity, pod *corev1.Pod, online bool) string {
+	if online {
+		return "See that the pod's namespace is there, and that you may read it: kubectl get namespace " + pod.Namespace
+	}
 	return "Give the namespace too (--namespace-file), or ask " + product.WithDefaults().Kubectl + " explain, which reads it from the cluster"
 }
 
@@ -198,7 +202,7 @@ func (a about) joining(found mesh.Asked, because *string) []string {
 	}
 	if a.namespace == nil && len(a.Injection.Namespace) > 0 {
 		*because += "; whether its namespace asks for it is not known here"
-		do = append(do, GiveNamespace(a.product))
+		do = append(do, giveNamespace(a.product, a.pod, a.online))
 	} else if len(a.Injection.Pod) > 0 {
 		*because += ", and nothing asks " + a.Title + " for one"
 	}

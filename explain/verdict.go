@@ -130,7 +130,7 @@ func (x Explanation) outside(v *Verdict) {
 }
 
 func (x Explanation) about(d *dialect.Dialect, a dialect.Answer) about {
-	return about{Facts: x.facts.Of(a.Dialect, d), name: a.Dialect, dialect: d, pod: x.Subject.Pod, namespace: x.Subject.Namespace, template: x.template, Decision: a.Decision, product: x.identity}
+	return about{Facts: x.facts.Of(a.Dialect, d), name: a.Dialect, dialect: d, pod: x.Subject.Pod, namespace: x.Subject.Namespace, online: x.online, template: x.template, Decision: a.Decision, product: x.identity}
 }
 
 // otherDialect looks whether the pod is of a mesh that was not asked.

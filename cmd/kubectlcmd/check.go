@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/rights"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -72,7 +73,7 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 		}
 		where, rights := "node/"+a.Node, rights.Least(a.Node)
 		switch {
-		case errors.Is(err, errNoAgent):
+		case errors.Is(err, live.ErrNoAgent):
 			without++
 			f.add(codeNodeWithoutAgent, levelError, where, "has no agent: new pods of the mesh bypass it there, or do not start")
 		case err != nil:

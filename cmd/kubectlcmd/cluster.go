@@ -22,6 +22,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
+	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
@@ -232,17 +233,12 @@ func better(a, b agent) bool {
 	return a.started.After(b.started)
 }
 
-var (
-	errNoAgent  = errors.New("no agent runs there")
-	errNoAgents = fmt.Errorf("%w, nor on any other node", errNoAgent)
-)
-
-// agentOn returns the agent to ask about a node. errors.Is(err, errNoAgent) if it has none.
+// agentOn returns the agent to ask about a node. errors.Is(err, live.ErrNoAgent) if it has none.
 func (c *cluster) agentOn(ctx context.Context, node string) (agent, error) {
 	agents, err := c.agentsByNode(ctx, node)
 	a, ok := agents[node]
 	if err == nil && !ok {
-		err = fmt.Errorf("node %s: %w (looked for the pods of a DaemonSet of pods with the labels %s)", node, errNoAgent, c.agentSelector)
+		err = fmt.Errorf("node %s: %w (looked for the pods of a DaemonSet of pods with the labels %s)", node, live.ErrNoAgent, c.agentSelector)
 	}
 	return a, err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -40,6 +41,12 @@ type subject struct {
 	// flags say what to do about rules that the agent cannot read. entered: they were read otherwise, or tried to.
 	flags   enterFlags
 	entered bool
+}
+
+// refused reports whether the pod's settings are refused, by what decides now.
+func (s *subject) refused() bool {
+	v := s.explained.Verdict
+	return v.State == status.StateRefused && v.Code != status.CodeNamespaceUnknown
 }
 
 // nodeView is a node, as its agent tells of it.
@@ -175,7 +182,7 @@ func (e *explainer) explain(ctx context.Context, s *subject) {
 	s.selector, s.product, s.namespace = e.c.agentSelector, e.c.Identity, e.namespaces[name]
 	if d := s.deciding; d != nil {
 		s.explained, s.undecided = explain.Pod(d.meshes, explain.Input{
-			Subject: dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}, Identity: s.product, Facts: e.c.Facts, Template: s.template, Configuration: d.from,
+			Subject: dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}, Identity: s.product, Facts: e.c.Facts, Template: s.template, Online: true, Configuration: d.from,
 		})
 	}
 }
@@ -219,19 +226,19 @@ func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *cor
 		pod := &pods[i]
 		s := e.subject(ctx, pod)
 		// That nobody has looked into it is no trouble.
-		is := onNode{selected: s.explained.Verdict.State == status.StateCaptured, started: s.started(), Pod: agentapi.Pod{Records: []attachment.Record{{Selected: true}}, LiveError: "not looked at"}}
+		is := live.OnNode{Pod: agentapi.Pod{Records: []attachment.Record{{Selected: true}}, LiveError: "not looked at"}}
 		for _, state := range s.node.Pods {
 			if podid.Is(pod, state.Namespace, state.Name, state.UID) {
 				is.State = &state
 			}
 		}
 		rank := well
-		switch now := s.present(is); {
-		case now.exit == ExitWrong:
+		switch now := s.live(is).Now(); {
+		case now.Health == live.Wrong:
 			rank = wrong
 		case now.Code == status.CodeEnding:
 			rank = deleted
-		case now.trouble():
+		case now.Trouble():
 			rank = unsure
 		}
 		if rank < well {
@@ -260,7 +267,7 @@ func (e *explainer) any(ctx context.Context) (p nodeView) {
 	}
 	agents, err := e.c.agentsByNode(ctx, "")
 	if p.asking = err; err == nil {
-		p.asking = errNoAgent
+		p.asking = live.ErrNoAgent
 	}
 	nodes := slices.SortedFunc(maps.Keys(agents), func(a, b string) int {
 		return cmp.Or(cmp.Compare(agents[a].Trouble, agents[b].Trouble), cmp.Compare(a, b))
@@ -287,9 +294,9 @@ func (c *cluster) view(ctx context.Context, name string) *nodeView {
 	if p.agent, p.asking = c.agentOn(ctx, name); p.asking == nil {
 		p.node, p.asking = c.node(ctx, p.agent)
 	}
-	if errors.Is(p.asking, errNoAgent) {
+	if errors.Is(p.asking, live.ErrNoAgent) {
 		if all, err := c.agentsByNode(ctx, ""); err == nil && len(all) == 0 { // else it is that node's trouble alone, as far as is known
-			p.asking = fmt.Errorf("%w (looked for a DaemonSet of pods with the labels %s)", errNoAgents, c.agentSelector)
+			p.asking = fmt.Errorf("%w (looked for a DaemonSet of pods with the labels %s)", live.ErrNoAgents, c.agentSelector)
 		}
 	}
 	return p

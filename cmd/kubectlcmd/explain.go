@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/status"
 )
@@ -106,11 +107,10 @@ func (c *cluster) explainOne(ctx context.Context, args []string, o explainFlags)
 	if err != nil {
 		return err
 	}
-	s.online()
 	planned := s.undecided
 	switch v := s.explained.Verdict; {
 	case planned != nil:
-	case s.refusedNow():
+	case s.refused():
 		planned = cli.Exit(ExitWrong)
 	case s.fromFile && v.Code == status.CodeNamespaceUnknown:
 		planned = cli.Exit(ExitUnknown)
@@ -122,47 +122,45 @@ func (c *cluster) explainOne(ctx context.Context, args []string, o explainFlags)
 		return cmp.Or(o.Print(c.Stdout, s.explained), planned)
 	}
 	s.flags = o.enterFlags
-	is := c.onNode(ctx, s)
+	p := c.live(ctx, s)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	now := s.present(is)
-	return cmp.Or(s.printNow(c.Stdout, is, now, o), planned, now.err())
+	now := p.Now()
+	return cmp.Or(printNow(c.Stdout, p, now, o), planned, exit(now.Health))
 }
 
 // briefly is the output of explain --brief as JSON.
 type briefly struct {
-	Now     present         `json:"now"`
+	Now     live.Now        `json:"now"`
 	Verdict explain.Verdict `json:"verdict"`
 }
 
 // printNow prints how the pod is and what should be, and what is on its node, as the flags say.
-func (s *subject) printNow(w io.Writer, is onNode, now present, o explainFlags) error {
-	v := s.explained.Verdict
+func printNow(w io.Writer, p live.Pod, now live.Now, o explainFlags) error {
+	v := p.Explained.Verdict
 	switch {
 	case o.Output == "json" && o.Brief:
 		return printers.JSON(w, briefly{now, v})
 	case o.Output == "json":
 		all := struct {
 			*explain.Explanation
-			Now    present `json:"now"`
-			OnNode onNode  `json:"onNode"`
-		}{Now: now, OnNode: is}
+			Now    live.Now    `json:"now"`
+			OnNode live.OnNode `json:"onNode"`
+		}{Now: now, OnNode: p.OnNode}
 		if v.Code != "" {
-			all.Explanation = &s.explained
+			all.Explanation = &p.Explained
 		}
 		return printers.JSON(w, all)
-	case v.Code == "" && !now.trouble():
+	case v.Code == "" && !now.Trouble():
 		return nil // no decision was reached, and the error says why
 	}
-	if err := now.print(w, v); o.Brief || v.Code == "" || err != nil {
+	if err := now.WriteWith(w, v); o.Brief || v.Code == "" || err != nil {
 		return err
 	}
 	out := visible.To(w)
 	out.Printf("\n")
-	err := s.explained.WriteDetails(w)
-	is.print(out)
-	return errors.Join(err, out.Err())
+	return errors.Join(out.Err(), p.Explained.WriteDetails(w), p.WriteDetails(w))
 }
 
 // several selects the pods of an explain of more than one.
@@ -205,11 +203,11 @@ func (c *cluster) explainMany(ctx context.Context, args []string, o explainFlags
 	err = list(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
 		seen++
 		s := x.subject(ctx, pod)
-		now, v := s.present(c.onNode(ctx, s)), s.explained.Verdict
-		if worst == nil || now.exit == ExitWrong {
-			worst = cmp.Or(now.err(), worst)
+		now, v := c.live(ctx, s).Now(), s.explained.Verdict
+		if worst == nil || now.Health == live.Wrong {
+			worst = cmp.Or(exit(now.Health), worst)
 		}
-		if now.trouble() && first == "" {
+		if now.Trouble() && first == "" {
 			first = pod.Name
 		}
 		if o.Output == "json" {

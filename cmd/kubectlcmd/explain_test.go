@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -109,8 +110,8 @@ on node a
 	x := decode[struct {
 		Decision struct{ Selected bool }
 		Verdict  explain.Verdict
-		Now      present
-		OnNode   onNode
+		Now      live.Now
+		OnNode   live.OnNode
 	}](t, out)
 	assert.Equal(t, status.CodeCaptured, x.Now.Code)
 	assert.Equal(t, status.StateCaptured, x.Verdict.State)

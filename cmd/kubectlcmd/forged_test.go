@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/internal/visible/visibletest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -25,29 +25,6 @@ func TestPrintersKeepLines(t *testing.T) {
 	})
 	visibletest.Check(t, "check", nil, func(w *visible.Printer, r report) { assert.NoError(t, r.print(w)) })
 	visibletest.Check(t, "test", nil, func(w *visible.Printer, r trialReport) { assert.NoError(t, r.print(w)) })
-	for name, change := range map[string]func(*onNode){
-		"told": nil, "not told": func(is *onNode) { is.Records = nil }, "no state": func(is *onNode) { is.State, is.selected, is.started = nil, true, true },
-		"live": func(is *onNode) { is.LiveError, is.Unknown, is.started = "", "", true }, "not started": func(is *onNode) { is.State = nil }, "hint": func(is *onNode) { is.hint, is.started = true, true },
-	} {
-		visibletest.Check(t, "on node: "+name, change, func(w *visible.Printer, is onNode) { is.print(w) })
-	}
-	type both struct {
-		Now present
-		V   explain.Verdict
-	}
-	for name, change := range map[string]func(*both){
-		"trouble": nil, "captured": func(b *both) { b.Now.Code = status.CodeCaptured }, "outside": func(b *both) { b.Now.Code = status.CodeOutside }, "refused": func(b *both) { b.V.State, b.V.Sentence = status.StateRefused, b.Now.Sentence+"!" },
-	} {
-		visibletest.Check(t, "now: "+name, change, func(w *visible.Printer, b both) { assert.NoError(t, b.Now.print(printed{w}, b.V)) })
-	}
-}
-
-// printed is a writer of what is printed already.
-type printed struct{ w *visible.Printer }
-
-func (p printed) Write(b []byte) (int, error) {
-	p.w.Text(string(b))
-	return len(b), p.w.Err()
 }
 
 // TestForgedLines: what a tenant, a node's agent and a pod's kernel say stays on its line in every command. In JSON it is exact.
@@ -131,7 +108,7 @@ func TestForgedLines(t *testing.T) {
 	require.Len(t, rules, 2)
 	assert.Equal(t, want, rules[0].Chain)
 	_, out, _ = w.run(t, "-n", "shop", "explain", "waits", "-o", "json")
-	is := decode[struct{ OnNode onNode }](t, out).OnNode
+	is := decode[struct{ OnNode live.OnNode }](t, out).OnNode
 	require.Len(t, is.Events, 3)
 	assert.Equal(t, want, is.Events[0].Message)
 	assert.Equal(t, want, is.State.Detail)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/mesh"
@@ -243,7 +244,7 @@ func (m *move) look(ctx context.Context, n *migration.Nodes) error {
 	return m.eachNode(ctx, func(a agent, said agentapi.Node, err error) {
 		n.Total++
 		switch {
-		case errors.Is(err, errNoAgent):
+		case errors.Is(err, live.ErrNoAgent):
 			n.Set(a.Node, migration.WithoutOurs)
 		case err != nil:
 			n.Set(a.Node, migration.NotKnown)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
@@ -148,7 +149,7 @@ func (c *cluster) deletePod(ctx context.Context, pod *corev1.Pod) {
 // are concerned. What it has of them is of their DaemonSet's template.
 func (c *cluster) jobPod(ctx context.Context, j nodeJob) (*corev1.Pod, error) {
 	agent, err := c.agentOn(ctx, j.Node)
-	if err != nil && !errors.Is(err, errNoAgent) {
+	if err != nil && !errors.Is(err, live.ErrNoAgent) {
 		return nil, err
 	}
 	run := shortLivedContainer("job", image{name: j.Image}, 0)
@@ -169,9 +170,9 @@ func (c *cluster) jobPod(ctx context.Context, j nodeJob) (*corev1.Pod, error) {
 			j.Mounts = append(slices.Clone(j.Mounts), hostDir{Path: onHost(t, runDir(c.Identity, agentContainer(t))), At: j.RunDirAt})
 		}
 	case j.Image == "":
-		return nil, fmt.Errorf("%w whose image could be used: --image names one", errNoAgent)
+		return nil, fmt.Errorf("%w whose image could be used: --image names one", live.ErrNoAgent)
 	case pod.Namespace == "":
-		return nil, fmt.Errorf("%w in whose namespace it could be: --agent-namespace names one", errNoAgent)
+		return nil, fmt.Errorf("%w in whose namespace it could be: --agent-namespace names one", live.ErrNoAgent)
 	}
 	for i, d := range j.Mounts {
 		volume := fmt.Sprintf("host-%d", i)

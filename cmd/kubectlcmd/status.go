@@ -19,6 +19,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
@@ -190,7 +191,7 @@ func (c *cluster) eachNode(ctx context.Context, each func(a agent, n agentapi.No
 	for _, node := range nodes {
 		asking.Go(func() error {
 			var n agentapi.Node
-			a, err := agents[node], errNoAgent
+			a, err := agents[node], live.ErrNoAgent
 			if a.Node = node; a.Name != "" {
 				n, err = c.node(ctx, a)
 			}
@@ -220,7 +221,7 @@ func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
 func (s *clusterStatus) add(a agent, n agentapi.Node, err error) {
 	row := nodeStatus{Node: a.Node}
 	switch {
-	case errors.Is(err, errNoAgent):
+	case errors.Is(err, live.ErrNoAgent):
 		row.State, row.Why = stateNoAgent, []string{err.Error()}
 	case err != nil:
 		row.State, row.Why = stateUnknown, visible.Lines(err)
@@ -348,4 +349,9 @@ func (n counts) columns(table *visible.Table) {
 		}
 	}
 	table.Printf("\n")
+}
+
+// daemonSets finds the agents' DaemonSet.
+func daemonSets(selector string) string {
+	return "kubectl get daemonset --all-namespaces --selector " + selector
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
@@ -217,7 +218,7 @@ func (x *switcher) back(ctx context.Context, name string) error {
 		} else {
 			x.say(name, "warning: our agent does not answer: %v", err)
 		}
-	case !errors.Is(err, errNoAgent):
+	case !errors.Is(err, live.ErrNoAgent):
 		return err
 	}
 	is, err := x.entry(ctx, name, s.cniDirs, false, "show")
@@ -287,8 +288,8 @@ func (x *switcher) at(ctx context.Context, name string) (s phase, warnings []str
 	}
 	s.agent, err = x.agentOn(ctx, name)
 	switch {
-	case errors.Is(err, errNoAgent):
-		return s, nil, fmt.Errorf("%w: install the chart first", errNoAgent)
+	case errors.Is(err, live.ErrNoAgent):
+		return s, nil, fmt.Errorf("%w: install the chart first", live.ErrNoAgent)
 	case err != nil:
 		return s, nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/meshcni/meshcni/cmd/internal/netprobe"
+	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
@@ -124,7 +125,7 @@ func (t *trial) all(ctx context.Context, names []string, agents map[string]agent
 	byNode := each(trialsAtOnce, names, func(i int, node string) (rows []trialRow) {
 		a, ok := agents[node]
 		if !ok {
-			return []trialRow{{Node: node, What: "agent", Result: resultFailed, Detail: errNoAgent.Error()}}
+			return []trialRow{{Node: node, What: "agent", Result: resultFailed, Detail: live.ErrNoAgent.Error()}}
 		}
 		rows, nodes[i] = t.node(ctx, i, a)
 		t.say("tested node %s", node)
