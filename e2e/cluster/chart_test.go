@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -110,9 +111,19 @@ func TestChart(t *testing.T) {
 	step(t, c, "settings that apply at once", func(t *testing.T) { testSettings(t, s) })
 	step(t, c, "rights", func(t *testing.T) {
 		assertConfined(t, agentPid(t), wantedCapabilities(t, c))
-		// An agent that ends asks whether it is for good, unless a newer one has taken its place, as in an upgrade.
-		c.Run(t, "kubectl", "--namespace", system, "delete", "pod", "-l", "app.kubernetes.io/name=meshcni", "--timeout=60s")
-		rolledOut(t, c)
+		// An agent that ends asks whether it is for good, unless a newer one has taken its place, as that of a new pod may. So only its
+		// container ends.
+		container := func(of string) string {
+			return c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/component=node", "-o", "jsonpath={.items[*].status.containerStatuses[*]."+of+"}")
+		}
+		before := container("restartCount")
+		require.NoError(t, syscall.Kill(agentPid(t), syscall.SIGTERM))
+		eventually(t, soon, "the agent runs again", func() error {
+			if n, ready := container("restartCount"), container("ready"); n == before || ready != "true" {
+				return fmt.Errorf("%s restarts, ready: %s", n, ready)
+			}
+			return nil
+		})
 		assertRights(t, c, since, "get pods", "patch events") // for a plugin with the agent's token and for verification; when an event is there already
 	})
 	step(t, c, "uninstall", func(t *testing.T) { testUninstall(t, s) })
