@@ -80,7 +80,7 @@ func (o Options) newSocket(s Config, pods *nodepods.Watch, e enroller) *socket {
 		required: s.Plugin.Agent == netconf.AgentRequire || e != nil, log: o.Log,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: s.Identity.Metric("agent_requests_total"),
-			Help: "Requests on the agent's socket, by request and outcome; request \"none\" was not read.",
+			Help: "Requests on the agent's socket, by request (pod, attach, detach, pods, release, ready) and outcome (ok, unknown and more). Request \"none\" was not read.",
 		}, []string{"request", "outcome"}),
 	}
 	for _, outcome := range []string{"ok", "unknown"} {

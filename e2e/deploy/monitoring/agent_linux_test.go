@@ -92,7 +92,7 @@ func exported(t *testing.T) map[string]metric {
 	found := map[string]metric{}
 	describe(found, registry)
 	// Of the agent's socket, which nothing exports but a running agent; TestScrape sees it.
-	found["meshcni_agent_requests_total"] = metric{`Requests on the agent's socket, by request (pod, attach, detach, pods, release, ready) and outcome (ok, unknown and more).`, []string{"request", "outcome"}}
+	found["meshcni_agent_requests_total"] = metric{`Requests on the agent's socket, by request (pod, attach, detach, pods, release, ready) and outcome (ok, unknown and more). Request "none" was not read.`, []string{"request", "outcome"}}
 	return found
 }
 
@@ -146,6 +146,7 @@ func TestScrape(t *testing.T) {
 		}
 	}
 	all := exported(t)
+	assert.Contains(t, shown, "# HELP meshcni_agent_requests_total "+all["meshcni_agent_requests_total"].help+"\n")
 	for name := range names {
 		_, ok := all[name]
 		assert.True(t, ok, "the agent shows %s", name)
