@@ -48,6 +48,7 @@
 //	repair                  find pods that started without rules, and label, evict or repair them
 //	nodeagent               all of these in one process: the agent of a node, as a value
 //	nodeagent/agentapi      what an agent says of its node and pods, and a client
+//	nodeagent/agents        which pods are the agents, by what no tenant can write
 //
 // # Command lines, for your own mesh too
 //

@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/rights"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -67,20 +67,20 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 	c.progress("the nodes")
 	var r report
 	needed, without := rightsWanted{}, 0
-	err := c.eachNode(ctx, func(a agent, n agentapi.Node, err error) {
+	err := c.eachNode(ctx, func(a agents.Agent, n agentapi.Node, err error) {
 		if r.Nodes++; r.Nodes%100 == 0 {
 			c.progress("the nodes: %d have been asked", r.Nodes)
 		}
 		where, rights := "node/"+a.Node, rights.Least(a.Node)
 		switch {
-		case errors.Is(err, live.ErrNoAgent):
+		case errors.Is(err, agentapi.ErrNoAgent):
 			without++
 			f.add(codeNodeWithoutAgent, levelError, where, "has no agent: new pods of the mesh bypass it there, or do not start")
 		case err != nil:
 			f.add(codeAgentSilent, levelUnknown, where, err.Error())
 		default:
 			f.node(where, n)
-			f.places(where, a.mounts, n)
+			f.places(where, mountsOf(&a.Pod.Spec, agents.Probed(&a.Pod.Spec)), n)
 			f.kernel(where, n)
 			s.add(f, a.Node, n)
 			if len(n.Rights) > 0 {
@@ -88,7 +88,7 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 			}
 		}
 		if a.Name != "" {
-			needed.add(a.Namespace, a.account, a.Node, rights)
+			needed.add(a.Namespace, accountOf(a.Pod), a.Node, rights)
 		}
 	})
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 		f.add(codeNoAgents, levelUnknown, "", "there is no node")
 	case without == r.Nodes:
 		f.all, f.known = nil, map[[2]string]*finding{}
-		f.add(codeNoAgents, levelError, "", "no node has an agent: the chart is not installed, or its pods have other labels than "+c.agentSelector)
+		f.add(codeNoAgents, levelError, "", "no node has an agent: the chart is not installed, or its pods have other labels than "+c.finder.Selector)
 	}
 	s.compare(f)
 	if len(needed.all) > 0 {

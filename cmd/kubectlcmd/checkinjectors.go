@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/status"
 )
@@ -57,7 +58,7 @@ func (c *cluster) injectors(ctx context.Context, f *findings, s *settings) (foun
 	}
 	found.known = true
 	down := map[[2]string]bool{}
-	err := list(ctx, c.client.AdmissionregistrationV1().MutatingWebhookConfigurations().List, metav1.ListOptions{}, func(configuration *admissionv1.MutatingWebhookConfiguration) {
+	err := apilist.Each(ctx, c.client.AdmissionregistrationV1().MutatingWebhookConfigurations().List, metav1.ListOptions{}, func(configuration *admissionv1.MutatingWebhookConfiguration) {
 		for _, w := range configuration.Webhooks {
 			i, ok := injectorOf(c.Facts, configuration.Name, w)
 			if !ok || !slices.Contains(meshes, i.mesh) {
@@ -116,7 +117,7 @@ func selectorOf(s *metav1.LabelSelector) (labels.Selector, error) {
 func (c *cluster) unserved(ctx context.Context, f *findings, service [2]string) bool {
 	ready := false
 	o := metav1.ListOptions{LabelSelector: labels.Set{discoveryv1.LabelServiceName: service[1]}.String()}
-	err := list(ctx, c.client.DiscoveryV1().EndpointSlices(service[0]).List, o, func(s *discoveryv1.EndpointSlice) {
+	err := apilist.Each(ctx, c.client.DiscoveryV1().EndpointSlices(service[0]).List, o, func(s *discoveryv1.EndpointSlice) {
 		for _, e := range s.Endpoints {
 			ready = ready || e.Conditions.Ready == nil || *e.Conditions.Ready
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -163,7 +164,7 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks i
 		}
 		some = some[:0]
 	}
-	err = list(ctx, c.client.CoreV1().Pods("").List, metav1.ListOptions{}, func(pod *corev1.Pod) {
+	err = apilist.Each(ctx, c.client.CoreV1().Pods("").List, metav1.ListOptions{}, func(pod *corev1.Pod) {
 		d := s.of[pod.Spec.NodeName]
 		if d == nil || !hasNetwork(pod) {
 			return
@@ -171,7 +172,7 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks i
 		if n++; n%10000 == 0 {
 			c.progress("the pods: %d have been looked at", n)
 		}
-		if some = append(some, &judged{pod: pod, namespace: namespaces[pod.Namespace], d: d}); len(some) == pageSize {
+		if some = append(some, &judged{pod: pod, namespace: namespaces[pod.Namespace], d: d}); len(some) == apilist.PageSize {
 			judge()
 		}
 	})
@@ -187,7 +188,7 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks i
 // namespaces are all, with what decides on pods.
 func (c *cluster) namespaces(ctx context.Context) (map[string]*corev1.Namespace, error) {
 	all := map[string]*corev1.Namespace{}
-	err := list(ctx, c.client.CoreV1().Namespaces().List, metav1.ListOptions{}, func(ns *corev1.Namespace) {
+	err := apilist.Each(ctx, c.client.CoreV1().Namespaces().List, metav1.ListOptions{}, func(ns *corev1.Namespace) {
 		ns.ManagedFields = nil
 		all[ns.Name] = ns
 	})

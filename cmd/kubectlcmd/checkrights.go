@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/internal/rights"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
@@ -66,11 +67,11 @@ func (c *cluster) addTaint(ctx context.Context, r *rightsWanted) error {
 	if err != nil || set == nil {
 		return err
 	}
-	selector := strings.Replace(c.agentSelector, "app.kubernetes.io/component=node", "app.kubernetes.io/component=taint", 1)
-	if selector == c.agentSelector {
+	selector := strings.Replace(c.finder.Selector, "app.kubernetes.io/component=node", "app.kubernetes.io/component=taint", 1)
+	if selector == c.finder.Selector {
 		return nil // the labels are somebody's own
 	}
-	return list(ctx, c.client.CoreV1().Pods(set.Namespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
+	return apilist.Each(ctx, c.client.CoreV1().Pods(set.Namespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || len(pod.Spec.Containers) == 0 {
 			return
 		}

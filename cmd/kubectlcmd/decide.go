@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
@@ -51,7 +52,7 @@ func (s *subject) refused() bool {
 
 // nodeView is a node, as its agent tells of it.
 type nodeView struct {
-	agent agent
+	agent agents.Agent
 	// asking is the reason that the agent has not answered; then node is empty.
 	asking error
 	node   agentapi.Node
@@ -179,7 +180,7 @@ func (e *explainer) explain(ctx context.Context, s *subject) {
 		}
 		e.namespaces[name] = ns
 	}
-	s.selector, s.product, s.namespace = e.c.agentSelector, e.c.Identity, e.namespaces[name]
+	s.selector, s.product, s.namespace = e.c.finder.Selector, e.c.Identity, e.namespaces[name]
 	if d := s.deciding; d != nil {
 		s.explained, s.undecided = explain.Pod(d.meshes, explain.Input{
 			Subject: dialect.Subject{Pod: s.pod, Namespace: s.namespace, Addrs: explain.Addrs(s.pod)}, Identity: s.product, Facts: e.c.Facts, Template: s.template, Online: true, Configuration: d.from,
@@ -267,7 +268,7 @@ func (e *explainer) any(ctx context.Context) (p nodeView) {
 	}
 	agents, err := e.c.agentsByNode(ctx, "")
 	if p.asking = err; err == nil {
-		p.asking = live.ErrNoAgent
+		p.asking = agentapi.ErrNoAgent
 	}
 	nodes := slices.SortedFunc(maps.Keys(agents), func(a, b string) int {
 		return cmp.Or(cmp.Compare(agents[a].Trouble, agents[b].Trouble), cmp.Compare(a, b))
@@ -294,9 +295,9 @@ func (c *cluster) view(ctx context.Context, name string) *nodeView {
 	if p.agent, p.asking = c.agentOn(ctx, name); p.asking == nil {
 		p.node, p.asking = c.node(ctx, p.agent)
 	}
-	if errors.Is(p.asking, live.ErrNoAgent) {
+	if errors.Is(p.asking, agentapi.ErrNoAgent) {
 		if all, err := c.agentsByNode(ctx, ""); err == nil && len(all) == 0 { // else it is that node's trouble alone, as far as is known
-			p.asking = fmt.Errorf("%w (looked for a DaemonSet of pods with the labels %s)", live.ErrNoAgents, c.agentSelector)
+			p.asking = fmt.Errorf("%w (looked for a DaemonSet of pods with the labels %s)", agentapi.ErrNoAgents, c.finder.Selector)
 		}
 	}
 	return p

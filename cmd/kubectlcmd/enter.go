@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -148,7 +149,7 @@ func (s *subject) rules(ctx context.Context, c *cluster) (ruleset.Live, error) {
 func runtimeUID(pod *corev1.Pod) string { return string(cmp.Or(podid.Mirrored(pod), pod.UID)) }
 
 // tells asks an agent for what is on its node of a pod.
-func (c *cluster) tells(ctx context.Context, a agent, pod *corev1.Pod) (p agentapi.Pod, err error) {
+func (c *cluster) tells(ctx context.Context, a agents.Agent, pod *corev1.Pod) (p agentapi.Pod, err error) {
 	if err = c.get(ctx, a, agentapi.PodPath+runtimeUID(pod), &p); err == nil {
 		err = theirs(pod, p)
 	}

@@ -17,9 +17,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -175,7 +177,7 @@ func enterMany(t *testing.T, k *jobKubelet) {
 		}
 		return looks(t, known)(pod)
 	})
-	c := &cluster{Program: Program{Identity: own, Stderr: &output{}}, client: k.clientset(t), agentSelector: own.AgentSelector}
+	c := &cluster{Program: Program{Identity: own, Stderr: &output{}}, client: k.clientset(t), finder: agents.Finder{Client: k.clientset(t), Identity: own}}
 	found, err := c.lookInto(t.Context(), "a", "60 pods", "", uids)
 	assert.NoError(t, errors.Join(err, c.left))
 	assert.Len(t, found, len(uids))
@@ -252,7 +254,7 @@ func TestMigrateEnters(t *testing.T) {
 	// More pods than a page has stand between this one and the others: still one pod a node is made.
 	first := w.meshPod(t, "a", "first", "a")
 	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "many"), nil)
-	kubetest.Parallel(pageSize, func(i int) {
+	kubetest.Parallel(apilist.PageSize, func(i int) {
 		assert.NoError(t, w.Try(http.MethodPost, "/api/v1/namespaces/many/pods", &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", i)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "i"}}},
 		}, nil))

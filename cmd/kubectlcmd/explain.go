@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/explain/live"
+	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/status"
 )
@@ -200,7 +201,7 @@ func (c *cluster) explainMany(ctx context.Context, args []string, o explainFlags
 	lines, seen, first := []podLine{}, 0, ""
 	var worst error
 	out := visible.To(c.Stdout)
-	err = list(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
+	err = apilist.Each(ctx, c.client.CoreV1().Pods(namespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
 		seen++
 		s := x.subject(ctx, pod)
 		now, v := c.live(ctx, s).Now(), s.explained.Verdict

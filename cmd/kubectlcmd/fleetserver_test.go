@@ -99,7 +99,7 @@ func (f *fleet) render() {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("volume-", i), VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodConditionType(fmt.Sprint("Condition", i)), Status: corev1.ConditionTrue})
 	}
-	f.set = agents("meshcni-system", "meshcni-node")
+	f.set = agentSet("meshcni-system", "meshcni-node")
 	f.set.UID = "meshcni-node"
 	owned := meta("meshcni-system", "meshcni-node-NODE", agentLabels)
 	owned.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(f.set, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"io"
 	"net/http"
 	"strconv"
@@ -22,14 +23,14 @@ import (
 // asker asks agents on their loopback interface; tests have another than [forwarder].
 type asker interface {
 	// get decodes the JSON of a path into into.
-	get(ctx context.Context, a agent, path string, into any) error
+	get(ctx context.Context, a agents.Agent, path string, into any) error
 }
 
 // forwarder asks through the API server, with the caller's right to create pods/portforward. It opens no port on this machine,
 // where others could ask too.
 type forwarder struct{ config *rest.Config }
 
-func (f forwarder) get(ctx context.Context, a agent, path string, into any) error {
+func (f forwarder) get(ctx context.Context, a agents.Agent, path string, into any) error {
 	dialer, err := f.dialer(a)
 	if err != nil {
 		return err
@@ -67,7 +68,7 @@ func (f forwarder) get(ctx context.Context, a agent, path string, into any) erro
 }
 
 // dialer tries WebSockets, and SPDY where an older API server or a proxy in between refuses them, as kubectl does.
-func (f forwarder) dialer(a agent) (httpstream.Dialer, error) {
+func (f forwarder) dialer(a agents.Agent) (httpstream.Dialer, error) {
 	config := rest.CopyConfig(f.config)
 	config.GroupVersion, config.APIPath, config.NegotiatedSerializer = &corev1.SchemeGroupVersion, "/api", scheme.Codecs
 	client, err := rest.RESTClientFor(config)
@@ -90,7 +91,7 @@ func (f forwarder) dialer(a agent) (httpstream.Dialer, error) {
 }
 
 // request sends an HTTP request over a connection of the port-forward protocol: a stream for errors, and one for data.
-func request(ctx context.Context, conn httpstream.Connection, a agent, path string, into any) error {
+func request(ctx context.Context, conn httpstream.Connection, a agents.Agent, path string, into any) error {
 	headers := http.Header{}
 	headers.Set(corev1.StreamType, corev1.StreamTypeError)
 	headers.Set(corev1.PortHeader, strconv.Itoa(int(a.Port)))

@@ -20,6 +20,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 )
 
 // kubelet forwards ports of this machine as an API server and its kubelet do, by SPDY: WebSockets are refused, as by an older one.
@@ -72,7 +73,7 @@ func kubelet(t *testing.T, dial func(port int) (net.Conn, error)) *rest.Config {
 func TestForward(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 1)
-	agents := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked <- r.Host + r.URL.Path
 		switch r.URL.Path {
 		case agentapi.NodePath:
@@ -85,13 +86,13 @@ func TestForward(t *testing.T) {
 			http.NotFound(w, r)
 		}
 	}))
-	t.Cleanup(agents.Close)
+	t.Cleanup(served.Close)
 	ports := make(chan int, 1)
 	f := forwarder{kubelet(t, func(port int) (net.Conn, error) {
 		ports <- port
-		return net.Dial("tcp", agents.Listener.Addr().String())
+		return net.Dial("tcp", served.Listener.Addr().String())
 	})}
-	a := agent{Namespace: "meshcni-system", Name: "meshcni-node-x", Port: 8000}
+	a := agents.Agent{Namespace: "meshcni-system", Name: "meshcni-node-x", Port: 8000}
 	for path, want := range map[string]string{
 		agentapi.NodePath: "", "/busy": "it answered 503 Service Unavailable: the agent is busy", "/long": "the answer is longer than 4 MiB", "/v1/old": agentapi.ErrNoAPI.Error(),
 	} {
@@ -110,7 +111,7 @@ func TestForward(t *testing.T) {
 
 	refused := forwarder{kubelet(t, func(int) (net.Conn, error) { return nil, io.ErrClosedPipe })}
 	require.EqualError(t, refused.get(t.Context(), a, agentapi.NodePath, nil), "forward port 8000: io: read/write on closed pipe")
-	err := f.get(t.Context(), agent{Namespace: "meshcni-system", Name: "other", Port: 8000}, agentapi.NodePath, nil)
+	err := f.get(t.Context(), agents.Agent{Namespace: "meshcni-system", Name: "other", Port: 8000}, agentapi.NodePath, nil)
 	require.ErrorContains(t, err, "is forbidden")
 
 	silent, accepted := net.Pipe()

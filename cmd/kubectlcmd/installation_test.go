@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
 )
@@ -28,7 +29,7 @@ type listener struct {
 	asked []string
 }
 
-func (l *listener) get(ctx context.Context, a agent, path string, into any) error {
+func (l *listener) get(ctx context.Context, a agents.Agent, path string, into any) error {
 	l.mu.Lock()
 	l.asked = append(l.asked, a.Namespace+"/"+a.Name)
 	l.mu.Unlock()
@@ -54,7 +55,7 @@ const evil = "registry.example/evil:1"
 func (w *world) imitate(t *testing.T, namespace, node string, set *appsv1.DaemonSet) *appsv1.DaemonSet {
 	t.Helper()
 	_ = w.Try(http.MethodPost, "/api/v1/namespaces", object("Namespace", namespace), nil) // it may be there
-	theirs := agents(namespace, "meshcni-node")
+	theirs := agentSet(namespace, "meshcni-node")
 	c := &theirs.Spec.Template.Spec.Containers[0]
 	c.Image, c.Command = evil, []string{"/evil"}
 	c.SecurityContext = &corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Type: "spc_t"}}
@@ -139,11 +140,11 @@ func TestWhoIsTheAgent(t *testing.T) {
 		assert.Equal(t, slices.Equal(args, []string{"explain", "-n", "shop", "cart", "--enter"}), len(k.made) == 1, "%v: %s%s", args, out, errs)
 	}
 	// What test runs is the template's, too.
-	c := &cluster{Program: Program{Identity: own}, client: w.clientset(t), agentSelector: own.AgentSelector}
+	c := &cluster{Program: Program{Identity: own}, finder: agents.Finder{Client: w.clientset(t), Identity: own}}
 	byNode, err := c.agentsByNode(t.Context(), "")
 	require.NoError(t, err)
 	assert.Len(t, byNode, 2)
-	assert.Equal(t, image{name: "i"}, byNode["a"].program)
+	assert.Equal(t, image{name: "i"}, programOf(byNode["a"]))
 }
 
 // TestWhichInstallation: the ClusterRoleBinding, which no tenant writes, or the administrator says which DaemonSet is the agents'. What
@@ -162,11 +163,11 @@ func TestWhichInstallation(t *testing.T) {
 	}
 	find := func(t *testing.T, w *world, c *cluster) (string, error) {
 		t.Helper()
-		if c.client == nil {
-			c.client = w.clientset(t)
+		if c.finder.Client == nil {
+			c.finder.Client = w.clientset(t)
 		}
-		if c.agentSelector == "" {
-			c.agentSelector = own.AgentSelector
+		if c.finder.Selector == "" {
+			c.finder.Selector = own.AgentSelector
 		}
 		set, err := c.daemonSet(t.Context())
 		if err != nil || set == nil {
@@ -181,21 +182,21 @@ func TestWhichInstallation(t *testing.T) {
 		assert.Empty(t, name, "not installed")
 		w.imitate(t, "shop", "a", nil)
 		_, err = find(t, w, &cluster{Program: Program{Identity: own}})
-		require.ErrorIs(t, err, errWhichAgents)
+		require.ErrorAs(t, err, new(*agents.WhichError))
 		assert.EqualError(t, err, "find the agents: it cannot be told which DaemonSet is the agents': there is no ClusterRoleBinding meshcni-plugin, which names the installation's namespace, "+
-			"and the labels of DaemonSet shop/meshcni-node prove nothing; --agent-namespace names the installation's namespace")
+			"and the labels of DaemonSet shop/meshcni-node prove nothing; --agent-namespace chooses one")
 		code, out, errs := w.run(t, "status")
 		assert.Equal(t, ExitWrong, code)
 		assert.Empty(t, out)
-		assert.Contains(t, errs, "--agent-namespace names")
-		name, err = find(t, w, &cluster{Program: Program{Identity: own}, agentNamespace: "shop"})
+		assert.Contains(t, errs, "--agent-namespace chooses")
+		name, err = find(t, w, &cluster{Program: Program{Identity: own}, finder: agents.Finder{Namespace: "shop"}})
 		require.NoError(t, err)
 		assert.Equal(t, "shop/meshcni-node", name, "the administrator says so")
-		name, err = find(t, w, &cluster{Program: Program{Identity: own}, agentNamespace: "one"})
+		name, err = find(t, w, &cluster{Program: Program{Identity: own}, finder: agents.Finder{Namespace: "one"}})
 		require.NoError(t, err)
 		assert.Empty(t, name)
 
-		w.daemonSet(t, agents(own.Namespace, "mine"))
+		w.daemonSet(t, agentSet(own.Namespace, "mine"))
 		name, err = find(t, w, &cluster{Program: Program{Identity: own}})
 		require.NoError(t, err)
 		assert.Equal(t, "meshcni-system/mine", name, "where it is installed by default")
@@ -203,7 +204,7 @@ func TestWhichInstallation(t *testing.T) {
 	t.Run("it has none", func(t *testing.T) {
 		w := start(t, "one")
 		w.imitate(t, "shop", "a", nil)
-		w.daemonSet(t, agents(own.Namespace, "other")) // somebody's else, too
+		w.daemonSet(t, agentSet(own.Namespace, "other")) // somebody's else, too
 		name, err := find(t, w, &cluster{Program: Program{Identity: own}})
 		require.NoError(t, err)
 		assert.Empty(t, name)
@@ -211,34 +212,34 @@ func TestWhichInstallation(t *testing.T) {
 	t.Run("two installations", func(t *testing.T) {
 		w := start(t, "one", "two")
 		for _, namespace := range []string{"one", "two"} {
-			w.daemonSet(t, agents(namespace, "meshcni-node"))
+			w.daemonSet(t, agentSet(namespace, "meshcni-node"))
 		}
 		_, err := find(t, w, &cluster{Program: Program{Identity: own}})
-		require.ErrorIs(t, err, errWhichAgents)
+		require.ErrorAs(t, err, new(*agents.WhichError))
 		assert.ErrorContains(t, err, "there are DaemonSet one/meshcni-node and DaemonSet two/meshcni-node; --agent-namespace chooses one")
-		name, err := find(t, w, &cluster{Program: Program{Identity: own}, agentNamespace: "two"})
+		name, err := find(t, w, &cluster{Program: Program{Identity: own}, finder: agents.Finder{Namespace: "two"}})
 		require.NoError(t, err)
 		assert.Equal(t, "two/meshcni-node", name)
 	})
 	t.Run("two in a namespace", func(t *testing.T) {
 		w := start(t, "one")
-		w.daemonSet(t, agents("one", "meshcni-node"))
-		other := agents("one", "meshcni-test")
+		w.daemonSet(t, agentSet("one", "meshcni-node"))
+		other := agentSet("one", "meshcni-test")
 		labels := map[string]string{"app.kubernetes.io/name": "meshcni", "app.kubernetes.io/component": "node", "ring": "test"}
 		other.Spec.Template.Labels, other.Spec.Selector.MatchLabels = labels, labels
 		w.daemonSet(t, other)
 		_, err := find(t, w, &cluster{Program: Program{Identity: own}})
-		require.ErrorIs(t, err, errWhichAgents)
+		require.ErrorAs(t, err, new(*agents.WhichError))
 		assert.ErrorContains(t, err, "--agent-selector chooses one")
-		name, err := find(t, w, &cluster{Program: Program{Identity: own}, agentSelector: "ring=test"})
+		name, err := find(t, w, &cluster{Program: Program{Identity: own}, finder: agents.Finder{Selector: "ring=test"}})
 		require.NoError(t, err)
 		assert.Equal(t, "one/meshcni-test", name)
-		_, err = find(t, w, &cluster{Program: Program{Identity: own}, agentSelector: "a=b=c"})
-		assert.ErrorContains(t, err, "--agent-selector: ")
+		_, err = find(t, w, &cluster{Program: Program{Identity: own}, finder: agents.Finder{Selector: "a=b=c"}})
+		assert.ErrorContains(t, err, `the agents' labels "a=b=c"`)
 	})
 	t.Run("the caller's rights", func(t *testing.T) {
 		w := start(t, "one")
-		w.daemonSet(t, agents("one", "meshcni-node"))
+		w.daemonSet(t, agentSet("one", "meshcni-node"))
 		w.imitate(t, "shop", "a", nil)
 		config, err := w.server.Config(kubetest.AdminToken)
 		require.NoError(t, err)
@@ -246,10 +247,10 @@ func TestWhichInstallation(t *testing.T) {
 		alice, err := kubernetes.NewForConfig(config)
 		require.NoError(t, err)
 		grant(t, w, "alice", "alice", map[string][]string{"daemonsets.apps": {"list"}})
-		_, err = find(t, w, &cluster{Program: Program{Identity: own}, client: alice})
-		require.ErrorIs(t, err, errWhichAgents)
+		_, err = find(t, w, &cluster{Program: Program{Identity: own}, finder: agents.Finder{Client: alice}})
+		require.ErrorAs(t, err, new(*agents.WhichError))
 		assert.ErrorContains(t, err, "you may not read the ClusterRoleBinding meshcni-plugin")
-		name, err := find(t, w, &cluster{Program: Program{Identity: own}, client: alice, agentNamespace: "one"})
+		name, err := find(t, w, &cluster{Program: Program{Identity: own}, finder: agents.Finder{Client: alice, Namespace: "one"}})
 		require.NoError(t, err)
 		assert.Equal(t, "one/meshcni-node", name)
 	})

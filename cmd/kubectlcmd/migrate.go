@@ -19,11 +19,12 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/explain/live"
+	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 )
 
 type migrateFlags struct {
@@ -171,7 +172,7 @@ func (c *cluster) otherPlugin(ctx context.Context, plugin, daemonSet string) (*f
 		return &found{from, ds}, nil
 	}
 	var all []found
-	err := list(ctx, c.client.AppsV1().DaemonSets("").List, metav1.ListOptions{}, func(ds *appsv1.DaemonSet) {
+	err := apilist.Each(ctx, c.client.AppsV1().DaemonSets("").List, metav1.ListOptions{}, func(ds *appsv1.DaemonSet) {
 		if from, ok := migration.Recognise(c.Facts, ds); ok && (plugin == "" || plugin == from.Plugin.Type) {
 			all = append(all, found{from, ds.DeepCopy()})
 		}
@@ -215,7 +216,7 @@ func (m *move) read(ctx context.Context, x found) error {
 func (m *move) inits(ctx context.Context) error {
 	m.progress("the pods' init containers")
 	meshes := map[string]bool{}
-	err := list(ctx, m.client.CoreV1().Pods("").List, metav1.ListOptions{}, func(pod *corev1.Pod) {
+	err := apilist.Each(ctx, m.client.CoreV1().Pods("").List, metav1.ListOptions{}, func(pod *corev1.Pod) {
 		if d, c := migration.Init(pod, dialect.SetOf(m.Dialects...)); c != nil {
 			meshes[d.Name] = true
 		}
@@ -241,10 +242,10 @@ func (m *move) look(ctx context.Context, n *migration.Nodes) error {
 	if err != nil {
 		return err
 	}
-	return m.eachNode(ctx, func(a agent, said agentapi.Node, err error) {
+	return m.eachNode(ctx, func(a agents.Agent, said agentapi.Node, err error) {
 		n.Total++
 		switch {
-		case errors.Is(err, live.ErrNoAgent):
+		case errors.Is(err, agentapi.ErrNoAgent):
 			n.Set(a.Node, migration.WithoutOurs)
 		case err != nil:
 			n.Set(a.Node, migration.NotKnown)

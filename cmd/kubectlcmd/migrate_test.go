@@ -3,7 +3,6 @@ package kubectlcmd
 import (
 	"errors"
 	"flag"
-	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/migration"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"

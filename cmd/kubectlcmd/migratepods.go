@@ -14,15 +14,17 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // ruleSource is the agent of a node, as far as rules of running pods are asked for.
 type ruleSource struct {
-	agent agent
+	agent agents.Agent
 	// trouble is the reason that it is asked no more.
 	trouble string
 	failed  int
@@ -66,7 +68,7 @@ func (m *move) pods(ctx context.Context) error {
 		return err
 	}
 	nodes := []string{""} // of the pods that have none yet
-	if err := list(ctx, m.client.CoreV1().Nodes().List, metav1.ListOptions{}, func(n *corev1.Node) { nodes = append(nodes, n.Name) }); err != nil {
+	if err := apilist.Each(ctx, m.client.CoreV1().Nodes().List, metav1.ListOptions{}, func(n *corev1.Node) { nodes = append(nodes, n.Name) }); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
 	seen := 0
@@ -95,7 +97,7 @@ func (m *move) pods(ctx context.Context) error {
 
 // onNode returns the pods of a node, with the rules of those of the mesh.
 func (m *move) onNode(ctx context.Context, node string, namespaces map[string]*corev1.Namespace) (all []*candidate, err error) {
-	failed := list(ctx, m.client.CoreV1().Pods("").List, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}, func(pod *corev1.Pod) {
+	failed := apilist.Each(ctx, m.client.CoreV1().Pods("").List, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}, func(pod *corev1.Pod) {
 		if !hasNetwork(pod) || err != nil {
 			return
 		}

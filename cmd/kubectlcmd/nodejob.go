@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 )
 
 // nodeJob is a command of the agent's image that a short-lived pod runs on one node.
@@ -149,30 +149,30 @@ func (c *cluster) deletePod(ctx context.Context, pod *corev1.Pod) {
 // are concerned. What it has of them is of their DaemonSet's template.
 func (c *cluster) jobPod(ctx context.Context, j nodeJob) (*corev1.Pod, error) {
 	agent, err := c.agentOn(ctx, j.Node)
-	if err != nil && !errors.Is(err, live.ErrNoAgent) {
+	if err != nil && !errors.Is(err, agentapi.ErrNoAgent) {
 		return nil, err
 	}
 	run := shortLivedContainer("job", image{name: j.Image}, 0)
 	for _, arg := range j.Args {
 		run.Args = append(run.Args, strings.ReplaceAll(arg, "$", "$$")) // $(NAME) would be a reference
 	}
-	pod := shortLivedPod(c.agentNamespace, c.Identity.Program("job-")+rand.String(8), j.Node, j.Timeout+time.Minute, jobGrace)
+	pod := shortLivedPod(c.finder.Namespace, c.Identity.Program("job-")+rand.String(8), j.Node, j.Timeout+time.Minute, jobGrace)
 	// No mesh takes the pod: each goes by one of these.
 	pod.Labels = map[string]string{c.Identity.Key(jobLabel): "true", "sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none", "kuma.io/sidecar-injection": "disabled"}
 	pod.Annotations = map[string]string{"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled", "kuma.io/sidecar-injection": "disabled", "consul.hashicorp.com/connect-inject": "false"}
 	pod.Spec.HostNetwork, pod.Spec.HostPID = true, j.Enters // so it starts also where others do not
 	switch {
 	case err == nil:
-		t := agent.template
+		t := agent.Template()
 		pod.Namespace, pod.Spec.ServiceAccountName, pod.Spec.ImagePullSecrets = agent.Namespace, t.ServiceAccountName, t.ImagePullSecrets
-		asAgent(&run, agentContainer(t))
+		asAgent(&run, agents.Container(t))
 		if j.RunDirAt != "" {
-			j.Mounts = append(slices.Clone(j.Mounts), hostDir{Path: onHost(t, runDir(c.Identity, agentContainer(t))), At: j.RunDirAt})
+			j.Mounts = append(slices.Clone(j.Mounts), hostDir{Path: onHost(t, runDir(c.Identity, agents.Container(t))), At: j.RunDirAt})
 		}
 	case j.Image == "":
-		return nil, fmt.Errorf("%w whose image could be used: --image names one", live.ErrNoAgent)
+		return nil, fmt.Errorf("%w whose image could be used: --image names one", agentapi.ErrNoAgent)
 	case pod.Namespace == "":
-		return nil, fmt.Errorf("%w in whose namespace it could be: --agent-namespace names one", live.ErrNoAgent)
+		return nil, fmt.Errorf("%w in whose namespace it could be: --agent-namespace names one", agentapi.ErrNoAgent)
 	}
 	for i, d := range j.Mounts {
 		volume := fmt.Sprintf("host-%d", i)
@@ -200,14 +200,6 @@ func asAgent(run, agent *corev1.Container) {
 			run.SecurityContext.SeccompProfile = s.SeccompProfile
 		}
 	}
-}
-
-// agentContainer is that of an agent's pod that has the agent: the first if no probe tells.
-func agentContainer(agent *corev1.PodSpec) *corev1.Container {
-	if c := probed(agent); c != nil {
-		return c
-	}
-	return &agent.Containers[0] // the API server takes no pod without one
 }
 
 // runDir is the agent's run directory, as the agent has it.

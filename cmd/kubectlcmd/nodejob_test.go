@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -160,7 +161,7 @@ func TestNodeJob(t *testing.T) {
 	w.node(t, "bare", nil)
 	k := newJobKubelet(t, w)
 	var said output
-	c := &cluster{Program: Program{Identity: own, Stderr: &said, Dialects: builtin.All()}, client: w.clientset(t), agents: w, agentSelector: own.AgentSelector}
+	c := &cluster{Program: Program{Identity: own, Stderr: &said, Dialects: builtin.All()}, client: w.clientset(t), agents: w, finder: agents.Finder{Client: w.clientset(t), Identity: own}}
 
 	out, err := c.runJob(t.Context(), nodeJob{
 		Node: "a", What: "to see", Args: []string{"look", "$(HOME)"},
@@ -302,7 +303,7 @@ func jobInterrupts(t *testing.T, c *cluster, k *jobKubelet, said *output) {
 	require.NoError(t, err)
 	grant(t, k.world, "jobs", "alice", map[string][]string{"pods": {"list", "get", "create"}, "pods/log": {"get"}, "daemonsets.apps": {"list"}})
 	k.next(nil)
-	c = &cluster{Program: Program{Identity: own, Stderr: said}, client: alice, agentSelector: own.AgentSelector}
+	c = &cluster{Program: Program{Identity: own, Stderr: said}, client: alice, finder: agents.Finder{Client: alice, Identity: own}}
 	out, err := c.runJob(t.Context(), nodeJob{Node: "a", Args: []string{"look"}})
 	require.NoError(t, err)
 	assert.ErrorContains(t, c.left, `User "alice" cannot delete resource "pods"`)

@@ -71,7 +71,7 @@ func TestOwnMesh(t *testing.T) {
 	require.Equal(t, ExitOK, code, out+errs)
 	assert.Contains(t, out, "1 of 1 nodes were tried: 8 ok, 0 failed, 0 unknown", "in both families, with the one exclusion that the mesh has")
 
-	ds := agents("fabric", "other")
+	ds := agentSet("fabric", "other")
 	ds.Labels = map[string]string{"app": "fabric-cni"}
 	ds.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LEVEL", Value: "warning"}}
 	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "fabric"), nil)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
+	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -70,7 +71,7 @@ func (c *cluster) complete(ctx context.Context, resource string) (names []string
 	}
 	var list metav1.PartialObjectMetadataList
 	if err == nil {
-		err = getJSON(ctx, c.client.CoreV1().RESTClient().Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("limit", strconv.Itoa(pageSize)), &list)
+		err = getJSON(ctx, c.client.CoreV1().RESTClient().Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("limit", strconv.Itoa(apilist.PageSize)), &list)
 	}
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError

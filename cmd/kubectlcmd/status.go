@@ -19,9 +19,10 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/explain/live"
+	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -139,7 +140,7 @@ func (c *cluster) statusCommand() *cobra.Command {
 		},
 		RunE: c.query(func(ctx context.Context, _ []string) error {
 			for {
-				c.installed = installation{} // it may have been installed anew
+				c.finder.Forget() // it may have been installed anew
 				s, err := c.status(ctx)
 				if err == nil {
 					err = s.print(c, output)
@@ -167,7 +168,7 @@ func (c *cluster) statusCommand() *cobra.Command {
 // listNodes returns the names of all nodes that pods of the chart's DaemonSet could be on.
 func (c *cluster) listNodes(ctx context.Context) (names []string, err error) {
 	o := metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "!=windows"} // there is no plugin for it
-	if err := list(ctx, c.client.CoreV1().Nodes().List, o, func(n *corev1.Node) { names = append(names, n.Name) }); err != nil {
+	if err := apilist.Each(ctx, c.client.CoreV1().Nodes().List, o, func(n *corev1.Node) { names = append(names, n.Name) }); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	slices.Sort(names)
@@ -176,7 +177,7 @@ func (c *cluster) listNodes(ctx context.Context) (names []string, err error) {
 
 // eachNode asks the agents of all nodes, and calls each with what they say, one after the other: err says why one has not answered. The
 // agent of a node without one has no more than the node's name. It keeps nothing of the answers.
-func (c *cluster) eachNode(ctx context.Context, each func(a agent, n agentapi.Node, err error)) error {
+func (c *cluster) eachNode(ctx context.Context, each func(a agents.Agent, n agentapi.Node, err error)) error {
 	nodes, err := c.listNodes(ctx)
 	if err != nil {
 		return err
@@ -191,7 +192,7 @@ func (c *cluster) eachNode(ctx context.Context, each func(a agent, n agentapi.No
 	for _, node := range nodes {
 		asking.Go(func() error {
 			var n agentapi.Node
-			a, err := agents[node], live.ErrNoAgent
+			a, err := agents[node], agentapi.ErrNoAgent
 			if a.Node = node; a.Name != "" {
 				n, err = c.node(ctx, a)
 			}
@@ -206,7 +207,7 @@ func (c *cluster) eachNode(ctx context.Context, each func(a agent, n agentapi.No
 }
 
 func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
-	s := clusterStatus{selector: c.agentSelector, product: c.Identity, Nodes: []nodeStatus{}, Total: newCounts(), Wrong: []status.Pod{}, Next: []string{}}
+	s := clusterStatus{selector: c.finder.Selector, product: c.Identity, Nodes: []nodeStatus{}, Total: newCounts(), Wrong: []status.Pod{}, Next: []string{}}
 	if err := c.eachNode(ctx, s.add); err != nil {
 		return s, err
 	}
@@ -218,10 +219,10 @@ func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
 	return s, nil
 }
 
-func (s *clusterStatus) add(a agent, n agentapi.Node, err error) {
+func (s *clusterStatus) add(a agents.Agent, n agentapi.Node, err error) {
 	row := nodeStatus{Node: a.Node}
 	switch {
-	case errors.Is(err, live.ErrNoAgent):
+	case errors.Is(err, agentapi.ErrNoAgent):
 		row.State, row.Why = stateNoAgent, []string{err.Error()}
 	case err != nil:
 		row.State, row.Why = stateUnknown, visible.Lines(err)

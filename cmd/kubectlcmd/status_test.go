@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -161,7 +162,7 @@ func fiveHundred(t *testing.T, w *world) {
 func TestStatusOfARefusedPod(t *testing.T) {
 	t.Parallel()
 	s := clusterStatus{Total: newCounts()}
-	s.add(agent{Node: "a"}, agentapi.Node{Ready: true, Pods: []status.Pod{
+	s.add(agents.Agent{Node: "a"}, agentapi.Node{Ready: true, Pods: []status.Pod{
 		{ID: status.ID{Namespace: "shop", Name: "bad"}, State: status.StateWaiting, Reason: "pod-refused", Detail: "annotation a: no number"},
 	}}, nil)
 	require.ErrorIs(t, s.exit(), cli.Exit(ExitWrong))

@@ -19,7 +19,9 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/peerentry"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
@@ -167,7 +169,7 @@ func (x *switcher) theirs(ctx context.Context, node string) (pods []corev1.Pod, 
 	if x.ds == nil {
 		return nil, nil
 	}
-	pods, err = x.podsOf(ctx, x.ds, node)
+	pods, err = x.finder.Pods(ctx, x.ds, node)
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of %s: %w", x.from, err)
 	}
@@ -192,7 +194,7 @@ func (x *switcher) mark(ctx context.Context, node string, label, annotation any)
 
 // switchedNodes are those whose operator has given the word to leave a plugin.
 func (c *cluster) switchedNodes(ctx context.Context, plugin string) (names []string, err error) {
-	err = list(ctx, c.client.CoreV1().Nodes().List, metav1.ListOptions{LabelSelector: c.Identity.Key(switchedFrom) + "=" + plugin}, func(n *corev1.Node) { names = append(names, n.Name) })
+	err = apilist.Each(ctx, c.client.CoreV1().Nodes().List, metav1.ListOptions{LabelSelector: c.Identity.Key(switchedFrom) + "=" + plugin}, func(n *corev1.Node) { names = append(names, n.Name) })
 	if err != nil {
 		return nil, fmt.Errorf("list the switched nodes: %w", err)
 	}
@@ -230,7 +232,7 @@ func (x *switcher) cniDirsOf(said *agentapi.Node, agent *corev1.PodSpec) cniDirs
 
 // onHost is the host's path of a directory of an agent. Of one that is not the host's it is a guess, by its name.
 func onHost(agent *corev1.PodSpec, dir string) string {
-	if host, _ := behind(mountsOf(agent, agentContainer(agent)), path.Clean(dir)); host != "" {
+	if host, _ := behind(mountsOf(agent, agents.Container(agent)), path.Clean(dir)); host != "" {
 		return host
 	}
 	if rest, ok := strings.CutPrefix(dir, hostPrefix+"/"); ok {
@@ -279,7 +281,7 @@ func (x *switcher) writers(ctx context.Context, node string, p cniDirs) (names [
 		return nil, err
 	}
 	o := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
-	err = list(ctx, x.client.CoreV1().Pods("").List, o, func(pod *corev1.Pod) {
+	err = apilist.Each(ctx, x.client.CoreV1().Pods("").List, o, func(pod *corev1.Pod) {
 		// A pod of another namespace may have any labels.
 		ours := set != nil && pod.Namespace == set.Namespace && (metav1.IsControlledBy(pod, set) || pod.Labels[x.Identity.Key(jobLabel)] != "")
 		writes := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
@@ -332,7 +334,7 @@ func (x *switcher) older(ctx context.Context, s phase) (pods []*corev1.Pod, err 
 	if err != nil {
 		return nil, err
 	}
-	err = list(ctx, x.client.CoreV1().Pods("").List, metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.name}, func(pod *corev1.Pod) {
+	err = apilist.Each(ctx, x.client.CoreV1().Pods("").List, metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.name}, func(pod *corev1.Pod) {
 		started := pod.Status.StartTime // nil: the kubelet has not begun with it, so it gets ours alone
 		if pod.Spec.NodeName != s.name || !hasNetwork(pod) || pod.Labels[x.Identity.Key(trialLabel)] != "" || started == nil || started.After(s.since) {
 			return

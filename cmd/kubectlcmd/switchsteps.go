@@ -13,16 +13,16 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/status"
 )
 
 // phase is a node's progress through the migration.
 type phase struct {
 	name    string
-	agent   agent
+	agent   agents.Agent
 	cniDirs cniDirs
 	// switched: the operator has agreed. since is when only our plugin was left; zero: it is not known to be.
 	switched bool
@@ -214,11 +214,11 @@ func (x *switcher) back(ctx context.Context, name string) error {
 	switch {
 	case err == nil: // without an agent of ours, or one that answers, it goes as well
 		if n, err := x.node(ctx, s.agent); err == nil {
-			s.cniDirs = x.cniDirsOf(&n, s.agent.template)
+			s.cniDirs = x.cniDirsOf(&n, s.agent.Template())
 		} else {
 			x.say(name, "warning: our agent does not answer: %v", err)
 		}
-	case !errors.Is(err, live.ErrNoAgent):
+	case !errors.Is(err, agentapi.ErrNoAgent):
 		return err
 	}
 	is, err := x.entry(ctx, name, s.cniDirs, false, "show")
@@ -288,8 +288,8 @@ func (x *switcher) at(ctx context.Context, name string) (s phase, warnings []str
 	}
 	s.agent, err = x.agentOn(ctx, name)
 	switch {
-	case errors.Is(err, live.ErrNoAgent):
-		return s, nil, fmt.Errorf("%w: install the chart first", live.ErrNoAgent)
+	case errors.Is(err, agentapi.ErrNoAgent):
+		return s, nil, fmt.Errorf("%w: install the chart first", agentapi.ErrNoAgent)
 	case err != nil:
 		return s, nil, err
 	}
@@ -299,7 +299,7 @@ func (x *switcher) at(ctx context.Context, name string) (s phase, warnings []str
 	}
 	errs, warnings := soundness(x.Identity, name, n)
 	s.theirs = slices.Contains(n.Installed.Plugins, x.from)
-	s.cniDirs, s.config, s.list = x.cniDirsOf(&n, s.agent.template), n.Installed.Config, n.Installed.File[strings.LastIndex(n.Installed.File, "/")+1:]
+	s.cniDirs, s.config, s.list = x.cniDirsOf(&n, s.agent.Template()), n.Installed.Config, n.Installed.File[strings.LastIndex(n.Installed.File, "/")+1:]
 	if own := n.Installed.Type(); s.list == "00-"+own+".conflist" {
 		errs = append(errs, errors.New("the agent keeps a list of its own (cni.ownFile), which it makes anew from the other's: remove the other plugin instead, as docs/migrating.md says"))
 	}
@@ -368,7 +368,7 @@ func (x *switcher) agentReturns(ctx context.Context, s *phase) error {
 		case len(pods) == 0:
 			return errors.New("it has no pod there")
 		case !slices.ContainsFunc(pods, isReady):
-			return fmt.Errorf("pod %s/%s is not ready%s", pods[0].Namespace, pods[0].Name, waiting(&pods[0]))
+			return fmt.Errorf("pod %s/%s is not ready%s", pods[0].Namespace, pods[0].Name, agents.Waiting(&pods[0]))
 		}
 		return nil
 	})

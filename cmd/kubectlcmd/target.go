@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/internal/visible"
 )
 
@@ -69,7 +70,7 @@ func (c *cluster) find(ctx context.Context, args []string, choose func([]corev1.
 	if err != nil {
 		return nil, err
 	}
-	list, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, Limit: pageSize})
+	list, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, Limit: apilist.PageSize})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of %s/%s: %w", kind, name, err)
 	}

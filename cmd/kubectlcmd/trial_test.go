@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/netprobe"
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -78,7 +79,7 @@ func (y *trialFixture) admit(t *testing.T, ctx context.Context, client kubernete
 }
 
 // get is that of [asker].
-func (y *trialFixture) get(ctx context.Context, a agent, path string, into any) error {
+func (y *trialFixture) get(ctx context.Context, a agents.Agent, path string, into any) error {
 	y.mu.Lock()
 	pod, ours := y.pods[a.Name]
 	y.mu.Unlock()

@@ -18,9 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/meshcni/meshcni/cmd/internal/netprobe"
-	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -120,12 +120,12 @@ type testNode struct {
 }
 
 // all tries the nodes, and then what is between them.
-func (t *trial) all(ctx context.Context, names []string, agents map[string]agent) (rows []trialRow) {
+func (t *trial) all(ctx context.Context, names []string, agents map[string]agents.Agent) (rows []trialRow) {
 	nodes := make([]testNode, len(names))
 	byNode := each(trialsAtOnce, names, func(i int, node string) (rows []trialRow) {
 		a, ok := agents[node]
 		if !ok {
-			return []trialRow{{Node: node, What: "agent", Result: resultFailed, Detail: live.ErrNoAgent.Error()}}
+			return []trialRow{{Node: node, What: "agent", Result: resultFailed, Detail: agentapi.ErrNoAgent.Error()}}
 		}
 		rows, nodes[i] = t.node(ctx, i, a)
 		t.say("tested node %s", node)
@@ -135,12 +135,12 @@ func (t *trial) all(ctx context.Context, names []string, agents map[string]agent
 }
 
 // node tries all meshes of one node, and returns what runs there then.
-func (t *trial) node(ctx context.Context, number int, a agent) (rows []trialRow, on testNode) {
+func (t *trial) node(ctx context.Context, number int, a agents.Agent) (rows []trialRow, on testNode) {
 	n, err := t.cluster.node(ctx, a)
 	if err != nil {
 		return []trialRow{{Node: a.Node, What: "agent", Result: resultUnknown, Detail: err.Error()}}, on
 	}
-	from := a.program
+	from := programOf(a)
 	if t.o.image != "" {
 		from = image{name: t.o.image}
 	}
@@ -162,7 +162,7 @@ func (t *trial) node(ctx context.Context, number int, a agent) (rows []trialRow,
 }
 
 // dialect tries a pod of one mesh, and returns it if it runs.
-func (t *trial) dialect(ctx context.Context, n agentapi.Node, a agent, dialect, name string, from image, peer *corev1.Pod) (rows []trialRow, pod *corev1.Pod) {
+func (t *trial) dialect(ctx context.Context, n agentapi.Node, a agents.Agent, dialect, name string, from image, peer *corev1.Pod) (rows []trialRow, pod *corev1.Pod) {
 	row := trialRow{Node: a.Node, Dialect: dialect, What: "pod starts"}
 	as, err := t.fakeSidecar(dialect)
 	if text := noProxy(n); err == nil && as.proxy == "" && text != "" {
@@ -198,7 +198,7 @@ func noProxy(n agentapi.Node) string {
 }
 
 // captured asks the agent whether it has captured a pod.
-func (t *trial) captured(ctx context.Context, a agent, pod *corev1.Pod) (result, detail string) {
+func (t *trial) captured(ctx context.Context, a agents.Agent, pod *corev1.Pod) (result, detail string) {
 	var p agentapi.Pod
 	switch err := t.get(ctx, a, agentapi.PodPath+string(pod.UID), &p); {
 	case err != nil:
@@ -275,7 +275,7 @@ func (t *trial) connect(ctx context.Context, try connection) (result, detail str
 
 // ask asks a container of the test over its loopback interface.
 func (t *trial) ask(ctx context.Context, pod *corev1.Pod, container, path string, into any) error {
-	return t.askPort(ctx, agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Port: control(container)}, "container "+container+" of pod "+pod.Name, path, into)
+	return t.askPort(ctx, agents.Agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Port: control(container)}, "container "+container+" of pod "+pod.Name, path, into)
 }
 
 // start makes a pod and waits until all of its containers answer. The error says what is known of why they do not.

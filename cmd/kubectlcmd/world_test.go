@@ -30,6 +30,7 @@ import (
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -94,8 +95,8 @@ func (w *world) node(t *testing.T, name string, say func(path string) (any, erro
 
 var agentLabels = map[string]string{"app.kubernetes.io/name": "meshcni", "app.kubernetes.io/component": "node"}
 
-// agents is a DaemonSet of pods that look as the agents' do.
-func agents(namespace, name string) *appsv1.DaemonSet {
+// agentSet is a DaemonSet of pods that look as the agents' do.
+func agentSet(namespace, name string) *appsv1.DaemonSet {
 	return &appsv1.DaemonSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: agentLabels},
@@ -112,7 +113,7 @@ func agents(namespace, name string) *appsv1.DaemonSet {
 func (w *world) install(t *testing.T, namespace string) *appsv1.DaemonSet {
 	t.Helper()
 	w.bind(t, namespace)
-	return w.daemonSet(t, agents(namespace, "meshcni-node"))
+	return w.daemonSet(t, agentSet(namespace, "meshcni-node"))
 }
 
 func (w *world) daemonSet(t *testing.T, ds *appsv1.DaemonSet) *appsv1.DaemonSet {
@@ -149,7 +150,7 @@ func podOf(ds *appsv1.DaemonSet, node string) *corev1.Pod {
 }
 
 // get is that of [asker]: the simulated agent's answer.
-func (w *world) get(ctx context.Context, a agent, path string, into any) error {
+func (w *world) get(ctx context.Context, a agents.Agent, path string, into any) error {
 	w.mu.Lock()
 	w.now++
 	w.most = max(w.most, w.now)

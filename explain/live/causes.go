@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -55,12 +56,12 @@ func (p Pod) refused() *Now {
 func (p Pod) unasked() *Now {
 	node, i := p.Pod.Spec.NodeName, p.Node.Installed
 	switch {
-	case errors.Is(p.Asking, ErrNoAgents):
+	case errors.Is(p.Asking, agentapi.ErrNoAgents):
 		return now(status.CodeNoAgent, p.Identity.WithDefaults().Name+" does not seem to be installed: no node of this cluster has its agent, so nothing makes sure that pods of a mesh are captured.", nil,
 			"See whether it is: "+daemonSets(p.AgentLabels)+"; if a DaemonSet is listed, its nodeSelector or its tolerations keep its pods off the nodes",
 			"If none is listed, install the chart as README.md says; if its pods have other labels, name them by --agent-selector",
 			explain.Then(p.Identity.Text("Once kubectl meshcni status says that the node is ready,"), p.Pod))
-	case errors.Is(p.Asking, ErrNoAgent):
+	case errors.Is(p.Asking, agentapi.ErrNoAgent):
 		return now(status.CodeNoAgent, "Node "+node+", where this pod is, has no agent: new pods of the mesh are not captured there, or do not start.", nil,
 			"See why the agents' DaemonSet has no pod there (its nodeSelector, its tolerations): "+daemonSets(p.AgentLabels),
 			explain.Then("Once the agent is ready,", p.Pod))

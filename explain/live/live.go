@@ -2,7 +2,6 @@ package live
 
 import (
 	"cmp"
-	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -19,19 +18,6 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// The reasons of [Pod].Asking that have a remedy of their own.
-var (
-	// ErrNoAgent: the pod's node has no agent.
-	ErrNoAgent = errors.New("no agent runs there")
-	// ErrNoAgents: no node has one. It is an ErrNoAgent as well.
-	ErrNoAgents error = noAgents{}
-)
-
-type noAgents struct{}
-
-func (noAgents) Error() string { return ErrNoAgent.Error() + ", nor on any other node" }
-func (noAgents) Unwrap() error { return ErrNoAgent }
-
 // Pod is a pod of a cluster, with all that is known of it.
 type Pod struct {
 	Pod *corev1.Pod
@@ -46,7 +32,7 @@ type Pod struct {
 	// Meshes decide on it. Zero: not known.
 	Meshes dialect.Set
 
-	// Asking is the reason that the agent of the pod's node has not told of the node, such as [ErrNoAgent]; Node is then zero. Nil: it has.
+	// Asking is the reason that the agent of the pod's node has not told of the node, such as [agentapi.ErrNoAgent] and [agentapi.ErrNoAgents], which have remedies of their own; Node is then zero. Nil: it has.
 	Asking error
 	Node   agentapi.Node
 	// Agent is the agent's pod there. Zero: not known. AgentLabels is a label selector of the agents' pods.

@@ -84,7 +84,7 @@ func (q question) plugin(t *testing.T) verdict {
 		ips = append(ips, object{"address": netip.PrefixFrom(a, a.BitLen()).String()})
 	}
 	config, err := json.Marshal(object{
-		"cniVersion": "1.0.0", "name": "n", "type": "meshcni", "dialect": strings.Split(q.mesh, ","),
+		"cniVersion": "1.0.0", "name": "n", "type": "meshcni", "run_dir": t.TempDir(), "dialect": strings.Split(q.mesh, ","),
 		"kubernetes":        object{"exclude_namespace_selector": q.excluded},
 		"uncaptured_family": q.options.UncapturedFamily, "refuse_proxy_uid": q.options.RefuseProxyUID, "refuse_net_raw": q.options.RefuseNetRaw,
 		"prevResult": object{"cniVersion": "1.0.0", "ips": ips},

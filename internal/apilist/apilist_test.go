@@ -1,4 +1,4 @@
-package kubectlcmd
+package apilist
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func TestListOutlives(t *testing.T) {
 		"another error":     {apierrors.NewInternalError(context.Canceled), []string{"a"}, "context canceled"},
 	} {
 		var names []string
-		err := list(t.Context(), func(_ context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+		err := Each(t.Context(), func(_ context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
 			switch o.Continue {
 			case "":
 				return page("older", "a"), nil

@@ -1,8 +1,7 @@
-package kubectlcmd
+package agents
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,50 +12,65 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/meshcni/meshcni/internal/apilist"
 )
 
-// installation is the agents' DaemonSet, which is looked for once a run.
-type installation struct {
-	known bool
-	set   *appsv1.DaemonSet
+// WhichError means that it cannot be told which DaemonSet is the agents'. By is the field of [Finder] that chooses one; who has a flag for
+// it may put that there. Err is the cause, if there is one.
+type WhichError struct {
+	Why, By string
+	Err     error
 }
 
-// errWhichAgents means that it cannot be told which DaemonSet is the agents'.
-var errWhichAgents = errors.New("it cannot be told which DaemonSet is the agents'")
-
-// daemonSet returns the agents' DaemonSet; nil if there is none. Its namespace is the one that the caller names, or else one that
-// the installation's ClusterRoleBinding names, or else the default one. Labels alone, which anybody may give a DaemonSet, choose
-// none: then errors.Is(err, errWhichAgents).
-func (c *cluster) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
-	i := &c.installed
-	c.finding.Lock()
-	defer c.finding.Unlock()
-	if i.known {
-		return i.set, nil
+func (e *WhichError) Error() string {
+	text := "it cannot be told which DaemonSet is the agents': " + e.Why + "; " + e.By + " chooses one"
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
 	}
-	set, err := c.findDaemonSet(ctx)
+	return text
+}
+
+func (e *WhichError) Unwrap() error { return e.Err }
+
+// DaemonSet returns the agents' DaemonSet; nil if there is none. It is looked for once, until [Finder.Forget]. Labels alone, which anybody
+// may give a DaemonSet, choose none: then errors.As(err, new(*WhichError)).
+func (f *Finder) DaemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.known {
+		return f.set, nil
+	}
+	set, err := f.find(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("find the agents: %w", err)
 	}
-	i.set, i.known = set, true
+	f.set, f.known = set, true
 	return set, nil
 }
 
-func (c *cluster) findDaemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
-	namespaces, unknown := []string{c.agentNamespace}, ""
-	if c.agentNamespace == "" {
+// Forget makes the next question look for the DaemonSet anew: it may have been installed again.
+func (f *Finder) Forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.set, f.known = nil, false
+}
+
+func (f *Finder) find(ctx context.Context) (*appsv1.DaemonSet, error) {
+	namespaces, unknown := []string{f.Namespace}, ""
+	if f.Namespace == "" {
 		var err error
-		if namespaces, unknown, err = c.boundNamespaces(ctx); err != nil {
+		if namespaces, unknown, err = f.boundNamespaces(ctx); err != nil {
 			return nil, err
 		}
 	}
 	named := len(namespaces) > 0
 	if !named {
-		namespaces = []string{c.Identity.Namespace}
+		namespaces = []string{f.Identity.WithDefaults().Namespace}
 	}
 	var all []*appsv1.DaemonSet
 	for _, namespace := range namespaces {
-		some, err := c.listDaemonSets(ctx, namespace)
+		some, err := f.listDaemonSets(ctx, namespace)
 		if err != nil {
 			return nil, err
 		}
@@ -66,18 +80,18 @@ func (c *cluster) findDaemonSet(ctx context.Context) (*appsv1.DaemonSet, error) 
 	case len(all) == 1:
 		return all[0], nil
 	case len(all) > 1 && len(namespaces) > 1:
-		return nil, fmt.Errorf("%w: there are %s; --agent-namespace chooses one", errWhichAgents, namesOf(all))
+		return nil, &WhichError{Why: "there are " + namesOf(all), By: "Namespace"}
 	case len(all) > 1:
-		return nil, fmt.Errorf("%w: there are %s; --agent-selector chooses one by its pods' labels", errWhichAgents, namesOf(all))
+		return nil, &WhichError{Why: "there are " + namesOf(all), By: "Selector"}
 	case named:
 		return nil, nil
 	}
-	others, err := c.listDaemonSets(ctx, metav1.NamespaceAll)
+	others, err := f.listDaemonSets(ctx, metav1.NamespaceAll)
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("%w: %s, %s has none, and you may not look in others; --agent-namespace names the installation's: %w", errWhichAgents, unknown, c.Identity.Namespace, err)
+		return nil, &WhichError{Why: fmt.Sprintf("%s, %s has none, and you may not look in others", unknown, f.Identity.WithDefaults().Namespace), By: "Namespace", Err: err}
 	case err == nil && len(others) > 0:
-		return nil, fmt.Errorf("%w: %s, and the labels of %s prove nothing; --agent-namespace names the installation's namespace", errWhichAgents, unknown, namesOf(others))
+		return nil, &WhichError{Why: fmt.Sprintf("%s, and the labels of %s prove nothing", unknown, namesOf(others)), By: "Namespace"}
 	}
 	return nil, err
 }
@@ -85,9 +99,9 @@ func (c *cluster) findDaemonSet(ctx context.Context) (*appsv1.DaemonSet, error) 
 // boundNamespaces are those of the service accounts of the installation's ClusterRoleBinding, to which the chart, the manifests and
 // deploy/rbac give the name of the plugin's account. It belongs to no namespace, so nobody can write it who may write in one only.
 // Without any, unknown says why.
-func (c *cluster) boundNamespaces(ctx context.Context) (all []string, unknown string, err error) {
-	name := c.Identity.PluginAccount
-	binding, err := c.client.RbacV1().ClusterRoleBindings().Get(ctx, name, metav1.GetOptions{})
+func (f *Finder) boundNamespaces(ctx context.Context) (all []string, unknown string, err error) {
+	name := f.Identity.WithDefaults().PluginAccount
+	binding, err := f.Client.RbacV1().ClusterRoleBindings().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, "there is no ClusterRoleBinding " + name + ", which names the installation's namespace", nil
@@ -105,12 +119,12 @@ func (c *cluster) boundNamespaces(ctx context.Context) (all []string, unknown st
 }
 
 // listDaemonSets are those whose pods have the agents' labels.
-func (c *cluster) listDaemonSets(ctx context.Context, namespace string) (all []*appsv1.DaemonSet, err error) {
-	wanted, err := labels.Parse(c.agentSelector)
+func (f *Finder) listDaemonSets(ctx context.Context, namespace string) (all []*appsv1.DaemonSet, err error) {
+	wanted, err := labels.Parse(f.selector())
 	if err != nil {
-		return nil, fmt.Errorf("--agent-selector: %w", err)
+		return nil, fmt.Errorf("the agents' labels %q: %w", f.selector(), err)
 	}
-	err = list(ctx, c.client.AppsV1().DaemonSets(namespace).List, metav1.ListOptions{}, func(ds *appsv1.DaemonSet) {
+	err = apilist.Each(ctx, f.Client.AppsV1().DaemonSets(namespace).List, metav1.ListOptions{}, func(ds *appsv1.DaemonSet) {
 		if wanted.Matches(labels.Set(ds.Spec.Template.Labels)) {
 			all = append(all, ds.DeepCopy())
 		}
@@ -136,8 +150,8 @@ func namesOf(sets []*appsv1.DaemonSet) string {
 	return text
 }
 
-// podsOf are the pods that a DaemonSet controls on a node; an empty name is all nodes.
-func (c *cluster) podsOf(ctx context.Context, set *appsv1.DaemonSet, node string) (pods []corev1.Pod, err error) {
+// Pods are the pods that a DaemonSet controls on a node; an empty name is all nodes.
+func (f *Finder) Pods(ctx context.Context, set *appsv1.DaemonSet, node string) (pods []corev1.Pod, err error) {
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 	if err != nil {
 		return nil, fmt.Errorf("DaemonSet %s/%s: %w", set.Namespace, set.Name, err)
@@ -146,7 +160,7 @@ func (c *cluster) podsOf(ctx context.Context, set *appsv1.DaemonSet, node string
 	if node != "" {
 		o.FieldSelector = "spec.nodeName=" + node
 	}
-	err = list(ctx, c.client.CoreV1().Pods(set.Namespace).List, o, func(pod *corev1.Pod) {
+	err = apilist.Each(ctx, f.Client.CoreV1().Pods(set.Namespace).List, o, func(pod *corev1.Pod) {
 		if metav1.IsControlledBy(pod, set) && (node == "" || pod.Spec.NodeName == node) {
 			pods = append(pods, *pod)
 		}

@@ -1,0 +1,151 @@
+// Package agents finds the agents of a cluster: whose pods they are, by which port each is asked, and why one cannot be. It goes by what
+// no tenant can write. "kubectl meshcni" asks by it, and so may a controller of your own; package agentapi has the answers.
+package agents
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
+)
+
+// Finder finds an installation's agents with the rights of its client: to list DaemonSets and pods, and unless Namespace is set to get the
+// ClusterRoleBinding of the plugin. It may be used by several goroutines.
+type Finder struct {
+	Client kubernetes.Interface
+	// Identity is that of the product whose agents they are.
+	Identity meshcni.Identity
+	// Selector has the labels of the agents' pods. Empty: Identity's.
+	Selector string
+	// Namespace is the installation's. Empty: the one that its ClusterRoleBinding names, or else Identity's.
+	Namespace string
+
+	mu    sync.Mutex
+	known bool
+	set   *appsv1.DaemonSet
+}
+
+func (f *Finder) selector() string {
+	return cmp.Or(f.Selector, f.Identity.WithDefaults().AgentSelector)
+}
+
+// Agent is the agent of a node. What is made after an agent is made from its DaemonSet's template, never from its pod.
+type Agent struct {
+	Namespace, Name, Node string
+	// Port, on the loopback interface of its network namespace, is that of its readiness. 0: not known.
+	Port int32
+	// Trouble is the reason that it cannot be asked. Empty: it can.
+	Trouble   string
+	Pod       *corev1.Pod
+	DaemonSet *appsv1.DaemonSet
+}
+
+// Template is the pod as the DaemonSet makes it.
+func (a Agent) Template() *corev1.PodSpec { return &a.DaemonSet.Spec.Template.Spec }
+
+// agentOf returns the agent that runs in a pod of a DaemonSet. Its port is that of its readiness.
+func agentOf(pod *corev1.Pod, set *appsv1.DaemonSet) Agent {
+	a := Agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Pod: pod, DaemonSet: set}
+	if c := Probed(&pod.Spec); c != nil {
+		a.Port = portOf(c, c.ReadinessProbe.HTTPGet)
+	}
+	switch {
+	case pod.Status.Phase != corev1.PodRunning:
+		a.Trouble = "its pod is " + cmp.Or(string(pod.Status.Phase), "new") + Waiting(pod)
+	case pod.DeletionTimestamp != nil:
+		a.Trouble = "its pod is ending"
+	case a.Port == 0:
+		a.Trouble = "its pod has no readiness probe by HTTP, so its port is not known"
+	case Waiting(pod) != "":
+		a.Trouble = "its container does not run" + Waiting(pod)
+	}
+	return a
+}
+
+// Probed is the container of an agent's pod that has the agent: the one whose readiness is asked by HTTP. Nil: none is.
+func Probed(pod *corev1.PodSpec) *corev1.Container {
+	for i := range pod.Containers {
+		if probe := pod.Containers[i].ReadinessProbe; probe != nil && probe.HTTPGet != nil {
+			return &pod.Containers[i]
+		}
+	}
+	return nil
+}
+
+func portOf(c *corev1.Container, get *corev1.HTTPGetAction) int32 {
+	if n := get.Port.IntVal; n != 0 {
+		return n
+	}
+	for _, p := range c.Ports {
+		if p.Name == get.Port.StrVal {
+			return p.ContainerPort
+		}
+	}
+	return 0
+}
+
+// Waiting gives the reason that a container of the pod waits, such as ": CrashLoopBackOff".
+func Waiting(pod *corev1.Pod) string {
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {
+			return ": " + w.Reason
+		}
+	}
+	return ""
+}
+
+// ByNode returns the agent to ask about each node that has one, or about one node: an empty name is all nodes. Agents are the pods that
+// the DaemonSet controls by its UID, in its own namespace: labels, names and owner references of other namespaces' pods are whatever
+// their authors like.
+func (f *Finder) ByNode(ctx context.Context, node string) (map[string]Agent, error) {
+	agents := map[string]Agent{}
+	set, err := f.DaemonSet(ctx)
+	if err != nil || set == nil {
+		return agents, err
+	}
+	pods, err := f.Pods(ctx, set, node)
+	if err != nil {
+		return nil, fmt.Errorf("list the agents' pods: %w", err)
+	}
+	for i := range pods {
+		a := agentOf(&pods[i], set)
+		if old, ok := agents[a.Node]; !ok || better(a, old) {
+			agents[a.Node] = a
+		}
+	}
+	return agents, nil
+}
+
+// better reports whether a rather than b is to be asked about their node: one that can be, and the newer one during an upgrade.
+func better(a, b Agent) bool {
+	if (a.Trouble == "") != (b.Trouble == "") {
+		return a.Trouble == ""
+	}
+	return a.Pod.CreationTimestamp.After(b.Pod.CreationTimestamp.Time)
+}
+
+// On returns the agent to ask about a node. errors.Is(err, agentapi.ErrNoAgent) if it has none.
+func (f *Finder) On(ctx context.Context, node string) (Agent, error) {
+	agents, err := f.ByNode(ctx, node)
+	a, ok := agents[node]
+	if err == nil && !ok {
+		err = fmt.Errorf("node %s: %w (looked for the pods of a DaemonSet of pods with the labels %s)", node, agentapi.ErrNoAgent, f.selector())
+	}
+	return a, err
+}
+
+// Container is that of an agent's pod that has the agent: the first if no probe tells.
+func Container(agent *corev1.PodSpec) *corev1.Container {
+	if c := Probed(agent); c != nil {
+		return c
+	}
+	return &agent.Containers[0] // the API server takes no pod without one
+}
