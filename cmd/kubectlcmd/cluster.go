@@ -155,6 +155,7 @@ func (c *cluster) agentOn(ctx context.Context, node string) (agents.Agent, error
 func byFlag(err error) error {
 	if which := (*agents.WhichError)(nil); errors.As(err, &which) {
 		which.By = cmp.Or(finderFlags[which.By], which.By)
+		return fmt.Errorf("find the agents: %w", which)
 	}
 	return err
 }

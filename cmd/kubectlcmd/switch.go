@@ -143,8 +143,8 @@ func (x *switcher) findOther(ctx context.Context, nodes []string) error {
 		if err != nil && !apierrors.IsForbidden(err) {
 			return err
 		}
-		if err == nil && slices.Contains(plugins, node.Labels[x.Identity.Key(switchedFrom)]) {
-			x.from = node.Labels[x.Identity.Key(switchedFrom)]
+		if err == nil && slices.Contains(plugins, node.Labels[x.Identity.Key(migration.SwitchedFrom)]) {
+			x.from = node.Labels[x.Identity.Key(migration.SwitchedFrom)]
 		}
 	}
 	other, err := x.otherPlugin(ctx, x.from, x.o.daemonSet)

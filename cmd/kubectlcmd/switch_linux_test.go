@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
@@ -72,7 +73,7 @@ func TestSwitchAndBack(t *testing.T) {
 			assert.Equal(t, 1, y.tried)
 			now := y.theirSet(t)
 			assert.Equal(t, appsv1.OnDeleteDaemonSetStrategyType, now.Spec.UpdateStrategy.Type, "pods elsewhere stay")
-			assert.True(t, keepsOff(own, now, "istio-cni"))
+			assert.True(t, migration.KeepsOff(own, now, "istio-cni"))
 			assert.Contains(t, out, "a: 1 pod started with both plugins, and may have rules of both; restart soon: shop/both-1\n")
 			assert.Contains(t, out, "a: 1 pod with the rules of istio-cni, which stay in force; restart when it suits you: shop/theirs-1\n")
 			assert.NotContains(t, out, "shop/new-1", "it gets our rules alone")
@@ -94,7 +95,7 @@ func TestSwitchAndBack(t *testing.T) {
 			assert.Empty(t, y.label(t))
 			assert.Len(t, y.theirs(t), 1)
 			assert.Equal(t, before.Spec, y.theirSet(t).Spec)
-			assert.NotContains(t, y.theirSet(t).Annotations, own.Key(beforeSwitch))
+			assert.NotContains(t, y.theirSet(t).Annotations, own.Key("before-switch"))
 			if tidy {
 				assert.Contains(t, out, "by its own agent")
 				assert.Contains(t, y.text(t), `"again"`)
@@ -434,61 +435,4 @@ func TestSwitchRefusesAmbient(t *testing.T) {
 	assert.Equal(t, withBoth, y.text(t))
 	code, out, errs := y.run(t, "back", "a", "--yes")
 	assert.Equal(t, 0, code, out+errs)
-}
-
-// TestKeepOff: affinities that a DaemonSet may have come back as they were, and what others have changed since stays.
-func TestKeepOff(t *testing.T) {
-	t.Parallel()
-	linux := corev1.NodeSelectorRequirement{Key: "kubernetes.io/os", Operator: corev1.NodeSelectorOpIn, Values: []string{"linux"}}
-	terms := func(r ...corev1.NodeSelectorRequirement) *corev1.Affinity {
-		a := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{}}}
-		for _, one := range r {
-			s := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-			s.NodeSelectorTerms = append(s.NodeSelectorTerms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{one}})
-		}
-		return a
-	}
-	for name, affinity := range map[string]*corev1.Affinity{"none": nil, "empty": {}, "of nodes": {NodeAffinity: &corev1.NodeAffinity{}}, "one term": terms(linux), "two terms": terms(linux, linux)} {
-		t.Run(name, func(t *testing.T) {
-			ds := &appsv1.DaemonSet{}
-			ds.Spec.Template.Spec.Affinity = affinity
-			ds.Spec.UpdateStrategy.Type = appsv1.RollingUpdateDaemonSetStrategyType
-			was := ds.DeepCopy()
-			assert.False(t, keepsOff(own, ds, "istio-cni"))
-			require.NoError(t, keepOff(own, ds, "istio-cni"))
-			assert.True(t, keepsOff(own, ds, "istio-cni"))
-			assert.False(t, keepsOff(own, ds, "kuma-cni"))
-			for _, term := range required(ds.Spec.Template.Spec.Affinity) {
-				assert.Len(t, slices.DeleteFunc(slices.Clone(term.MatchExpressions), func(r corev1.NodeSelectorRequirement) bool { return r.Key != own.Key(switchedFrom) }), 1)
-			}
-			changed := ds.DeepCopy()
-			require.NoError(t, letBack(own, ds, "istio-cni"))
-			assert.Equal(t, was.Spec, ds.Spec)
-
-			gpu := corev1.NodeSelectorRequirement{Key: "gpu", Operator: corev1.NodeSelectorOpExists}
-			required(changed.Spec.Template.Spec.Affinity)[0].MatchExpressions = append(required(changed.Spec.Template.Spec.Affinity)[0].MatchExpressions, gpu)
-			require.NoError(t, letBack(own, changed, "istio-cni"))
-			assert.False(t, keepsOff(own, changed, "istio-cni"))
-			assert.Contains(t, required(changed.Spec.Template.Spec.Affinity)[0].MatchExpressions, gpu)
-		})
-	}
-	// A term of nothing else must not stay, empty: no node would satisfy it. One that was empty must stay so.
-	ds := &appsv1.DaemonSet{}
-	require.NoError(t, keepOff(own, ds, "istio-cni"))
-	ds.Spec.Template.Spec.Affinity.PodAffinity = &corev1.PodAffinity{}
-	require.NoError(t, letBack(own, ds, "istio-cni"))
-	assert.Equal(t, &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}, PodAffinity: &corev1.PodAffinity{}}, ds.Spec.Template.Spec.Affinity)
-	none := &appsv1.DaemonSet{}
-	none.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-		NodeSelectorTerms: []corev1.NodeSelectorTerm{{}, {MatchExpressions: []corev1.NodeSelectorRequirement{linux}}},
-	}}}
-	require.NoError(t, keepOff(own, none, "istio-cni"))
-	assert.True(t, keepsOff(own, none, "istio-cni"))
-	assert.Empty(t, required(none.Spec.Template.Spec.Affinity)[0].MatchExpressions)
-
-	given := &appsv1.DaemonSet{}
-	given.Spec.Template.Spec.Affinity = terms(corev1.NodeSelectorRequirement{Key: own.Key(switchedFrom), Operator: corev1.NodeSelectorOpDoesNotExist})
-	assert.True(t, keepsOff(own, given, "istio-cni"), "by the operator's own values")
-	require.NoError(t, letBack(own, given, "istio-cni"))
-	assert.True(t, keepsOff(own, given, "istio-cni"), "which stay")
 }

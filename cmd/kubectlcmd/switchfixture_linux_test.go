@@ -26,6 +26,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -170,7 +171,7 @@ func (y *switchNodeFixture) label(t *testing.T) string {
 	t.Helper()
 	n, err := y.client.CoreV1().Nodes().Get(t.Context(), "a", metav1.GetOptions{})
 	require.NoError(t, err)
-	return n.Labels[own.Key(switchedFrom)]
+	return n.Labels[own.Key(migration.SwitchedFrom)]
 }
 
 // control is the DaemonSet's controller, and the other's agent. It acts whenever something has changed.
@@ -219,7 +220,7 @@ func (y *switchNodeFixture) reconcile(ctx context.Context, t *testing.T) {
 	if err != nil {
 		return
 	}
-	off := node.Labels[own.Key(switchedFrom)] == "istio-cni" && keepsOff(own, ds, "istio-cni")
+	off := node.Labels[own.Key(migration.SwitchedFrom)] == "istio-cni" && migration.KeepsOff(own, ds, "istio-cni")
 	switch now := int64(0); {
 	case off && len(pods.Items) > 0:
 		if y.tidy {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -20,127 +19,15 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/peerentry"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/apilist"
+	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// Keys after the product's prefix.
-const (
-	// switchedFrom is a node's label: the name of the plugin whose agent is kept off the node.
-	switchedFrom = "switched-from"
-	// switchedAt is a node's annotation: since when only our plugin is called.
-	switchedAt = "switched-at"
-	// beforeSwitch is an annotation of the other's DaemonSet: what switch has changed in it, as it was.
-	beforeSwitch = "before-switch"
-)
-
-// before holds the fields of a DaemonSet that switch changes.
-type before struct {
-	Affinity       *corev1.Affinity               `json:"affinity,omitempty"`
-	UpdateStrategy appsv1.DaemonSetUpdateStrategy `json:"updateStrategy"`
-}
-
-// keepsOff reports whether a DaemonSet has no pod on a node that is switched from the plugin.
-func keepsOff(of meshcni.Identity, ds *appsv1.DaemonSet, plugin string) bool {
-	terms := required(ds.Spec.Template.Spec.Affinity)
-	return len(terms) > 0 && !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool {
-		return !matchesNone(t) && !slices.ContainsFunc(t.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
-			return r.Key == of.Key(switchedFrom) && (r.Operator == corev1.NodeSelectorOpDoesNotExist || r.Operator == corev1.NodeSelectorOpNotIn && slices.Contains(r.Values, plugin))
-		})
-	})
-}
-
-// matchesNone reports whether a term is empty: no node satisfies it.
-func matchesNone(t corev1.NodeSelectorTerm) bool {
-	return len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0
-}
-
-// required are the terms, of which a node has to satisfy one.
-func required(a *corev1.Affinity) []corev1.NodeSelectorTerm {
-	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return nil
-	}
-	return a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-}
-
-// keepOff makes a DaemonSet have no pod on switched nodes. Its pods elsewhere stay as they are: they would take their entry out and
-// put it in again when they are replaced, so they are not.
-func keepOff(of meshcni.Identity, ds *appsv1.DaemonSet, plugin string) error {
-	text, err := json.Marshal(before{ds.Spec.Template.Spec.Affinity, ds.Spec.UpdateStrategy})
-	if err != nil {
-		return err
-	}
-	if ds.Annotations[of.Key(beforeSwitch)] == "" { // else somebody has undone a part of it
-		metav1.SetMetaDataAnnotation(&ds.ObjectMeta, of.Key(beforeSwitch), string(text))
-	}
-	ds.Spec.Template.Spec.Affinity = away(of.Key(switchedFrom), ds.Spec.Template.Spec.Affinity, plugin)
-	ds.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
-	return nil
-}
-
-// away adds to an affinity that the node is not switched.
-func away(label string, a *corev1.Affinity, plugin string) *corev1.Affinity {
-	not := []corev1.NodeSelectorRequirement{{Key: label, Operator: corev1.NodeSelectorOpNotIn, Values: []string{plugin}}}
-	if a = a.DeepCopy(); a == nil {
-		a = &corev1.Affinity{}
-	}
-	if a.NodeAffinity == nil {
-		a.NodeAffinity = &corev1.NodeAffinity{}
-	}
-	terms := required(a)
-	if len(terms) == 0 {
-		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: not}}}
-	}
-	for i := range terms {
-		if !matchesNone(terms[i]) { // else nodes would satisfy it
-			terms[i].MatchExpressions = append(terms[i].MatchExpressions, not...)
-		}
-	}
-	return a
-}
-
-// letBack undoes keepOff. If somebody has changed the affinity since, only what keepOff added is taken out.
-func letBack(of meshcni.Identity, ds *appsv1.DaemonSet, plugin string) error {
-	text := ds.Annotations[of.Key(beforeSwitch)]
-	if text == "" {
-		return nil // it was not switch that keeps it off
-	}
-	var was before
-	if err := json.Unmarshal([]byte(text), &was); err != nil {
-		return fmt.Errorf("read its annotation %s: %w", of.Key(beforeSwitch), err)
-	}
-	now := ds.Spec.Template.Spec.Affinity
-	if reflect.DeepEqual(now, away(of.Key(switchedFrom), was.Affinity, plugin)) {
-		ds.Spec.Template.Spec.Affinity = was.Affinity
-	} else {
-		withoutUs(of.Key(switchedFrom), now)
-	}
-	if ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
-		ds.Spec.UpdateStrategy = was.UpdateStrategy
-	}
-	delete(ds.Annotations, of.Key(beforeSwitch))
-	return nil
-}
-
-// withoutUs takes what keepOff adds out of an affinity. A term of nothing else goes as well: without it, no node would satisfy it.
-func withoutUs(label string, a *corev1.Affinity) {
-	var rest []corev1.NodeSelectorTerm
-	for _, t := range required(a) {
-		others := slices.DeleteFunc(slices.Clone(t.MatchExpressions), func(r corev1.NodeSelectorRequirement) bool { return r.Key == label })
-		emptied := len(others) < len(t.MatchExpressions) && len(others) == 0 && len(t.MatchFields) == 0
-		if t.MatchExpressions = others; !emptied {
-			rest = append(rest, t)
-		}
-	}
-	switch {
-	case len(rest) > 0:
-		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms = rest
-	case len(required(a)) > 0:
-		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = nil
-	}
-}
+// switchedAt, after the product's prefix, is a node's annotation: since when only our plugin is called.
+const switchedAt = "switched-at"
 
 // changeDaemonSet changes the other's DaemonSet as it is now.
 func (x *switcher) changeDaemonSet(ctx context.Context, change func(meshcni.Identity, *appsv1.DaemonSet, string) error) error {
@@ -180,7 +67,7 @@ func (x *switcher) theirs(ctx context.Context, node string) (pods []corev1.Pod, 
 
 // mark changes a node's label and annotation; nil removes one.
 func (x *switcher) mark(ctx context.Context, node string, label, annotation any) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{x.Identity.Key(switchedFrom): label}, "annotations": map[string]any{x.Identity.Key(switchedAt): annotation}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{x.Identity.Key(migration.SwitchedFrom): label}, "annotations": map[string]any{x.Identity.Key(switchedAt): annotation}}})
 	if err != nil {
 		return err
 	}
@@ -194,7 +81,7 @@ func (x *switcher) mark(ctx context.Context, node string, label, annotation any)
 
 // switchedNodes are those whose operator has given the word to leave a plugin.
 func (c *cluster) switchedNodes(ctx context.Context, plugin string) (names []string, err error) {
-	err = apilist.Each(ctx, c.client.CoreV1().Nodes().List, metav1.ListOptions{LabelSelector: c.Identity.Key(switchedFrom) + "=" + plugin}, func(n *corev1.Node) { names = append(names, n.Name) })
+	err = apilist.Each(ctx, c.client.CoreV1().Nodes().List, metav1.ListOptions{LabelSelector: c.Identity.Key(migration.SwitchedFrom) + "=" + plugin}, func(n *corev1.Node) { names = append(names, n.Name) })
 	if err != nil {
 		return nil, fmt.Errorf("list the switched nodes: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
@@ -51,14 +52,14 @@ type step struct {
 func (x *switcher) steps() []step {
 	return []step{
 		{
-			done: func(*phase) bool { return x.ds == nil || keepsOff(x.Identity, x.ds, x.from) },
+			done: func(*phase) bool { return x.ds == nil || migration.KeepsOff(x.Identity, x.ds, x.from) },
 			show: func(_ context.Context, s *phase) error {
 				x.say(s.name, "to do: DaemonSet %s/%s gets a node affinity that keeps it off nodes with the label %s=%s, and the update strategy OnDelete, so that its pods on other nodes stay",
-					x.ds.Namespace, x.ds.Name, x.Identity.Key(switchedFrom), x.from)
+					x.ds.Namespace, x.ds.Name, x.Identity.Key(migration.SwitchedFrom), x.from)
 				return nil
 			},
 			do: func(ctx context.Context, s *phase) error {
-				if err := x.changeDaemonSet(ctx, keepOff); err != nil {
+				if err := x.changeDaemonSet(ctx, migration.KeepOff); err != nil {
 					return err
 				}
 				x.say(s.name, "DaemonSet %s/%s keeps off switched nodes", x.ds.Namespace, x.ds.Name)
@@ -208,7 +209,7 @@ func (x *switcher) back(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	switched := node.Labels[x.Identity.Key(switchedFrom)] == x.from
+	switched := node.Labels[x.Identity.Key(migration.SwitchedFrom)] == x.from
 	s := phase{name: name, cniDirs: x.cniDirsOf(nil, nil)}
 	s.agent, err = x.agentOn(ctx, name)
 	switch {
@@ -280,7 +281,7 @@ func (x *switcher) at(ctx context.Context, name string) (s phase, warnings []str
 	if err != nil {
 		return s, nil, err
 	}
-	label := node.Labels[x.Identity.Key(switchedFrom)]
+	label := node.Labels[x.Identity.Key(migration.SwitchedFrom)]
 	s.name, s.switched = name, label == x.from
 	s.since, _ = time.Parse(time.RFC3339, node.Annotations[x.Identity.Key(switchedAt)]) // else it is not known
 	if label != "" && !s.switched {
@@ -334,7 +335,7 @@ func (x *switcher) letBackLast(ctx context.Context, s *phase) error {
 	if err != nil || slices.ContainsFunc(switched, func(node string) bool { return node != s.name }) {
 		return err
 	}
-	if err := x.changeDaemonSet(ctx, letBack); err != nil {
+	if err := x.changeDaemonSet(ctx, migration.LetBack); err != nil {
 		return err
 	}
 	x.say(s.name, "DaemonSet %s/%s is as it was", x.ds.Namespace, x.ds.Name)
