@@ -20,8 +20,11 @@ type mounted struct {
 	readOnly bool
 }
 
-// mountsOf returns what is mounted into a container.
+// mountsOf returns what is mounted into a container; nil: into none.
 func mountsOf(pod *corev1.PodSpec, c *corev1.Container) (all []mounted) {
+	if c == nil {
+		return nil
+	}
 	for _, m := range c.VolumeMounts {
 		found := mounted{at: path.Clean(m.MountPath), readOnly: m.ReadOnly}
 		for _, v := range pod.Volumes {
