@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -145,26 +146,35 @@ func TestGivenAwayLater(t *testing.T) {
 	n.start()
 	n.captured(stays)
 	n.captured(leaves)
+	paths := map[types.UID]string{}
+	find := func(uid types.UID) {
+		n.namespaces.mu.Lock()
+		defer n.namespaces.mu.Unlock()
+		n.namespaces.paths[uid] = paths[uid]
+	}
 	n.namespaces.mu.Lock()
-	path := n.namespaces.paths[stays]
-	n.namespaces.paths[stays] = "/nowhere"
+	for _, uid := range []types.UID{stays, leaves} {
+		paths[uid], n.namespaces.paths[uid] = n.namespaces.paths[uid], "/nowhere"
+	}
 	n.namespaces.mu.Unlock()
-	n.pods.change(leaves, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
 	ctx, cancel := context.WithCancel(t.Context())
 	var left []status.Pod
 	var err error
 	var wg sync.WaitGroup
 	wg.Go(func() { left, err = n.c.Release(ctx, ambient.IstioCNI) })
 	n.eventually(stays, status.StateDrifted, "not-released")
+	n.eventually(leaves, status.StateDrifted, "not-released")
+	n.pods.change(leaves, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
+	// Once it is known to leave, no look of before can give it away any more.
+	n.until("what fails is taking it out", func() bool { return !strings.HasPrefix(n.state(leaves).Detail, "find its network namespace") })
+	find(leaves)
 	n.outside(leaves)
 	cancel()
 	wg.Wait()
 	require.NoError(t, err)
 	require.Len(t, left, 1)
 	assert.Contains(t, left[0].Detail, "find its network namespace")
-	n.namespaces.mu.Lock()
-	n.namespaces.paths[stays] = path
-	n.namespaces.mu.Unlock()
+	find(stays)
 	left, err = n.c.Release(t.Context(), ambient.IstioCNI)
 	require.NoError(t, err)
 	assert.Empty(t, left)
