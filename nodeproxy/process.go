@@ -22,10 +22,10 @@ import (
 
 // The reasons of the pods' events.
 const (
-	EventEnrolled       = "MeshEnrolled"
-	EventReleased       = "MeshReleased"
-	EventHandOverFailed = "MeshHandOverFailed"
-	EventDriftMended    = "MeshDriftMended"
+	eventEnrolled       = "MeshEnrolled"
+	eventReleased       = "MeshReleased"
+	eventHandOverFailed = "MeshHandOverFailed"
+	eventDriftMended    = "MeshDriftMended"
 )
 
 // jitter spreads a pause by a tenth, so that the agents of a cluster that started together part.
@@ -266,18 +266,18 @@ func (c *Controller) tell(w *work, before, now status.Pod, joined bool, mended [
 	c.mu.Unlock()
 	switch {
 	case failure != "" && !again:
-		c.event(w.pod, corev1.EventTypeWarning, EventHandOverFailed, string(now.Reason)+": "+err.Error())
+		c.event(w.pod, corev1.EventTypeWarning, eventHandOverFailed, string(now.Reason)+": "+err.Error())
 	case joined:
-		c.event(w.pod, corev1.EventTypeNormal, EventEnrolled, "the node's proxy of mesh "+w.mesh.Name+" listens in the pod, and its traffic is captured")
+		c.event(w.pod, corev1.EventTypeNormal, eventEnrolled, "the node's proxy of mesh "+w.mesh.Name+" listens in the pod, and its traffic is captured")
 	case w.removed && now.State == status.StateOutside:
-		c.event(w.pod, corev1.EventTypeNormal, EventReleased, "the pod's traffic is not captured any more: "+string(now.Reason))
+		c.event(w.pod, corev1.EventTypeNormal, eventReleased, "the pod's traffic is not captured any more: "+string(now.Reason))
 	}
 	words := make([]string, 0, len(mended))
 	for _, kind := range mended {
 		words = append(words, string(kind))
 	}
 	if slices.ContainsFunc(mended, func(kind status.Code) bool { return kind != status.CodeStatusStale }) {
-		c.event(w.pod, corev1.EventTypeNormal, EventDriftMended, "mended: "+strings.Join(words, ", "))
+		c.event(w.pod, corev1.EventTypeNormal, eventDriftMended, "mended: "+strings.Join(words, ", "))
 	}
 }
 

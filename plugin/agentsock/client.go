@@ -155,7 +155,7 @@ func receive(conn io.Reader, k kind) ([]byte, error) {
 		}
 		return nil, err
 	}
-	version, got, size, err := header(h, MaxAnswer)
+	version, got, size, err := header(h, maxAnswer)
 	if err != nil {
 		return nil, fmt.Errorf("malformed answer: %w", err)
 	}
@@ -170,8 +170,8 @@ func receive(conn io.Reader, k kind) ([]byte, error) {
 			return nil, fmt.Errorf("malformed answer: %w", err)
 		}
 		return nil, p.err()
-	case version != Version:
-		return nil, fmt.Errorf("it answers in version %d of the protocol, and only %d is known here", version, Version)
+	case version != protocolVersion:
+		return nil, fmt.Errorf("it answers in version %d of the protocol, and only %d is known here", version, protocolVersion)
 	case got != answers+k:
 		return nil, fmt.Errorf("malformed answer: it is of kind %d", got)
 	}

@@ -34,9 +34,9 @@ type Server struct {
 
 // RequestInfo is the record of a request, for metrics.
 type RequestInfo struct {
-	// Kind is one of [Requests]; empty: the request was not read.
+	// Kind is pod, attach, detach, pods, release, ready or release-to; empty: the request was not read.
 	Kind string
-	// Outcome is one of [Outcomes].
+	// Outcome is ok, refused (the peer may not connect), or why it failed: unknown, unsupported, step, busy, version, malformed, failed.
 	Outcome string
 	// Duration is the time that the handler took.
 	Duration time.Duration
@@ -129,7 +129,7 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 		allowed = func(uid uint32) bool { return uid == 0 }
 	}
 	if uid, err := peer(conn); err != nil || !allowed(uid) {
-		w.tell(RequestInfo{Outcome: OutcomeRefused, Err: fmt.Errorf("user %d may not connect", uid)})
+		w.tell(RequestInfo{Outcome: outcomeRefused, Err: fmt.Errorf("user %d may not connect", uid)})
 		return
 	}
 	patience := orElse(w.Patience, defaultPatience)
@@ -165,7 +165,7 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 
 	begin := time.Now()
 	f, err := w.handle(ctx, in)
-	done := RequestInfo{Kind: in.kind.String(), Outcome: OutcomeOK, Duration: time.Since(begin), Err: err}
+	done := RequestInfo{Kind: in.kind.String(), Outcome: outcomeOK, Duration: time.Since(begin), Err: err}
 	if err != nil {
 		done.Outcome = problemOf(err).Code
 	}
@@ -177,7 +177,7 @@ func (w *worker) serve(ctx context.Context, conn *net.UnixConn) {
 func (w *worker) answer(conn io.Writer, done RequestInfo, f []byte) {
 	if done.Err != nil {
 		p := problemOf(done.Err)
-		f, _ = inJSON(kindFailed, p, MaxAnswer) // strings always marshal
+		f, _ = inJSON(kindFailed, p, maxAnswer) // strings always marshal
 	}
 	_, _ = conn.Write(f)
 	w.tell(done)
@@ -254,7 +254,7 @@ func (w *worker) handle(ctx context.Context, in *incoming) (f []byte, err error)
 			}
 		}
 	}
-	return inJSON(answers+in.kind, v, MaxAnswer)
+	return inJSON(answers+in.kind, v, maxAnswer)
 }
 
 // incoming is a request that was read.
@@ -282,7 +282,7 @@ func (in *incoming) closeFile() {
 type versionError byte
 
 func (e versionError) Error() string {
-	return fmt.Sprintf("the agent speaks version %d of the protocol, and the request is in version %d", Version, byte(e))
+	return fmt.Sprintf("the agent speaks version %d of the protocol, and the request is in version %d", protocolVersion, byte(e))
 }
 
 // readRequest reads one request. Files that it should not have are closed.
@@ -304,7 +304,7 @@ func readRequest(conn *net.UnixConn) (in *incoming, err error) {
 	switch {
 	case err != nil:
 		return malformed("%w", err)
-	case version != Version:
+	case version != protocolVersion:
 		return nil, versionError(version)
 	case !k.known():
 		return nil, fmt.Errorf("%w: %s", ErrUnsupported, k)

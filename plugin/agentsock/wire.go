@@ -12,15 +12,15 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// Version is the version of the protocol.
-const Version = 1
+// protocolVersion is in each frame.
+const protocolVersion = 1
 
 // Bounds of a frame's length, in bytes.
 const (
 	// MaxRequest is far above what a request takes: names of at most 253 bytes, a path and some addresses.
 	MaxRequest = 64 << 10
-	// MaxAnswer is more than the largest object that etcd accepts (1.5 MiB), and than a record of package attachment.
-	MaxAnswer = 8 << 20
+	// maxAnswer is more than the largest object that etcd accepts (1.5 MiB), and than a record of package attachment.
+	maxAnswer = 8 << 20
 )
 
 // ErrBusy: the agent has too many requests. Check with errors.Is(err, agentsock.ErrBusy).
@@ -45,19 +45,8 @@ const (
 	kindFailed kind = 255
 )
 
-// The names of the requests, as [RequestInfo] has them. They are stable.
-const (
-	RequestPod       = "pod"
-	RequestAttach    = "attach"
-	RequestDetach    = "detach"
-	RequestPods      = "pods"
-	RequestRelease   = "release"
-	RequestReady     = "ready"
-	RequestReleaseTo = "release-to"
-)
-
-// Requests lists the names of all requests, in the order of their kinds on the wire.
-var Requests = []string{RequestPod, RequestAttach, RequestDetach, RequestPods, RequestRelease, RequestReady, RequestReleaseTo}
+// The names of the requests, in the order of their kinds on the wire. They are stable.
+var requests = []string{"pod", "attach", "detach", "pods", "release", "ready", "release-to"}
 
 func (k kind) known() bool { return k >= kindPod && k <= kindReleaseTo }
 
@@ -66,7 +55,7 @@ func (k kind) String() string {
 	if !k.known() {
 		return fmt.Sprintf("kind %d", byte(k))
 	}
-	return Requests[k-1]
+	return requests[k-1]
 }
 
 const (
@@ -75,14 +64,14 @@ const (
 )
 
 // frame returns a frame without body, whose length seal fills in.
-func frame(k kind) []byte { return []byte{0, 0, 0, 0, Version, byte(k)} }
+func frame(k kind) []byte { return []byte{0, 0, 0, 0, protocolVersion, byte(k)} }
 
 func seal(f []byte, most int) ([]byte, error) {
 	n := len(f) - lengthBytes
 	if n > most {
 		return nil, fmt.Errorf("it would have %d bytes, of at most %d", n, most)
 	}
-	binary.BigEndian.PutUint32(f, uint32(n)) //nolint:gosec // at most MaxAnswer
+	binary.BigEndian.PutUint32(f, uint32(n)) //nolint:gosec // at most maxAnswer
 	return f, nil
 }
 
@@ -128,7 +117,7 @@ func podFrame(p Pod) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return seal(f, MaxAnswer)
+	return seal(f, maxAnswer)
 }
 
 func parsePod(body []byte) (p Pod, err error) {
@@ -160,65 +149,50 @@ type problem struct {
 	Reason  status.Code `json:"reason,omitempty"`
 }
 
-// The outcomes of a request, as [RequestInfo] has them: [OutcomeOK], [OutcomeRefused], or the code of the error that is answered. They are
-// stable.
+// The outcomes of a request, or the codes of the errors that are answered. They are stable.
 const (
-	// OutcomeOK: it was done.
-	OutcomeOK = "ok"
-	// OutcomeUnknown: the agent does not know the pod; see [ErrUnknown].
-	OutcomeUnknown = "unknown"
-	// OutcomeUnsupported: the agent does not do that; see [ErrUnsupported].
-	OutcomeUnsupported = "unsupported"
-	// OutcomeStep: a step failed; see [StepError].
-	OutcomeStep = "step"
-	// OutcomeBusy: the agent has as much to do as it takes on; see [ErrBusy].
-	OutcomeBusy = "busy"
-	// OutcomeVersion: the peer speaks another version of the protocol.
-	OutcomeVersion = "version"
-	// OutcomeMalformed: the request cannot be read.
-	OutcomeMalformed = "malformed"
-	// OutcomeFailed: any other failure.
-	OutcomeFailed = "failed"
-	// OutcomeRefused: the peer may not connect.
-	OutcomeRefused = "refused"
+	outcomeOK          = "ok"
+	outcomeUnknown     = "unknown"     // the agent does not know the pod; see [ErrUnknown]
+	outcomeUnsupported = "unsupported" // the agent does not do that; see [ErrUnsupported]
+	outcomeStep        = "step"        // a step failed; see [StepError]
+	outcomeBusy        = "busy"        // the agent has as much to do as it takes on; see [ErrBusy]
+	outcomeVersion     = "version"     // the peer speaks another version of the protocol
+	outcomeMalformed   = "malformed"   // the request cannot be read
+	outcomeFailed      = "failed"      // any other failure
+	outcomeRefused     = "refused"     // the peer may not connect
 )
-
-// Outcomes lists all outcomes.
-var Outcomes = []string{
-	OutcomeOK, OutcomeUnknown, OutcomeUnsupported, OutcomeStep, OutcomeBusy, OutcomeVersion, OutcomeMalformed, OutcomeFailed, OutcomeRefused,
-}
 
 // maxMessage bounds an error's text, in bytes: the plugin's own errors are not longer.
 const maxMessage = 16 << 10
 
 // problemOf returns what is sent of an error.
 func problemOf(err error) problem {
-	p := problem{Code: OutcomeFailed, Message: truncate.Error(err, maxMessage)}
+	p := problem{Code: outcomeFailed, Message: truncate.Error(err, maxMessage)}
 	var step *StepError
 	switch {
 	case errors.As(err, &step):
-		p.Code, p.Step, p.Reason = OutcomeStep, truncate.Text(step.Step, maxMessage), status.Code(truncate.Text(string(step.Reason), maxMessage))
+		p.Code, p.Step, p.Reason = outcomeStep, truncate.Text(step.Step, maxMessage), status.Code(truncate.Text(string(step.Reason), maxMessage))
 		p.Message = truncate.Text(fmt.Sprint(step.Err), maxMessage)
 	case errors.Is(err, ErrUnknown):
-		p.Code = OutcomeUnknown
+		p.Code = outcomeUnknown
 	case errors.Is(err, ErrUnsupported):
-		p.Code = OutcomeUnsupported
+		p.Code = outcomeUnsupported
 	case errors.As(err, new(versionError)):
-		p.Code = OutcomeVersion
+		p.Code = outcomeVersion
 	case errors.Is(err, ErrBusy):
-		p.Code = OutcomeBusy
+		p.Code = outcomeBusy
 	case errors.Is(err, errMalformed):
-		p.Code = OutcomeMalformed
+		p.Code = outcomeMalformed
 	}
 	return p
 }
 
 // err returns the error of which problemOf made p. An unknown code, of a later agent, counts as failed.
 func (p problem) err() error {
-	if p.Code == OutcomeStep {
+	if p.Code == outcomeStep {
 		return &StepError{Step: p.Step, Reason: p.Reason, Err: errors.New(p.Message)}
 	}
-	is := map[string]error{OutcomeUnknown: ErrUnknown, OutcomeUnsupported: ErrUnsupported, OutcomeVersion: ErrUnsupported, OutcomeBusy: ErrBusy}[p.Code]
+	is := map[string]error{outcomeUnknown: ErrUnknown, outcomeUnsupported: ErrUnsupported, outcomeVersion: ErrUnsupported, outcomeBusy: ErrBusy}[p.Code]
 	return &answered{text: p.Message, is: is}
 }
 
