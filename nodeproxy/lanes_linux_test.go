@@ -31,12 +31,14 @@ type clogged struct {
 
 func (c *clogged) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodeproxy.NetNS, error) {
 	c.mu.Lock()
-	if ctx.Err() != nil || !c.slow[pod.UID] {
+	if !c.slow[pod.UID] {
 		c.mu.Unlock()
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
 		return c.namespaces.Find(ctx, pod, addrs)
+	}
+	if ctx.Err() != nil { // on a machine with much else to do, the attempt may be over before it looks: that is a look too
+		c.ended[pod.UID]++
+		c.mu.Unlock()
+		return nil, ctx.Err()
 	}
 	held, over := c.held, ctx.Done()
 	if c.ended[pod.UID] == 0 {
