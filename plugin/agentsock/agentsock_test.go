@@ -189,17 +189,16 @@ func TestRequests(t *testing.T) {
 // TestRelease: each way to release arrives as it was asked for.
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	var got []agentsock.ReleaseOptions
+	arrived := make(chan agentsock.ReleaseOptions, 1)
 	c, _ := serve(t, &agentsock.Server{MayConnect: mine, Handler: handler{release: func(r agentsock.ReleaseOptions) ([]status.Pod, error) {
-		got = append(got, r)
+		arrived <- r
 		return nil, nil
 	}}})
-	want := []agentsock.ReleaseOptions{{}, {To: "istio-cni"}, {Undo: true}}
-	for _, r := range want {
-		_, err := c.Release(t.Context(), r)
+	for _, want := range []agentsock.ReleaseOptions{{}, {To: "istio-cni"}, {Undo: true}} {
+		_, err := c.Release(t.Context(), want)
 		require.NoError(t, err)
+		assert.Equal(t, want, <-arrived)
 	}
-	assert.Equal(t, want, got)
 }
 
 // TestErrors: what the handler says is wrong arrives as what it is.
