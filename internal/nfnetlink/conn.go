@@ -24,7 +24,7 @@ type Conn struct {
 	Seq uint32
 	// Limit bounds the bytes of answers that are read until the next Begin.
 	Limit int
-	// Time bounds how long answers are read, since Begin; 0 is ten seconds. The kernel makes 64 MiB of them in half a second.
+	// Time bounds how long answers are read, since Begin; 0 is 30 s. The kernel makes 64 MiB of them in half a second; beside others' work ten seconds were too few once.
 	Time time.Duration
 
 	read  int       // bytes since Begin
@@ -98,7 +98,7 @@ func (c *Conn) Receive(fn func(Message) error) error {
 	if c.buf == nil {
 		c.buf = make([]byte, 32<<10) // the kernel fills no more at once
 	}
-	limit := cmp.Or(c.Time, 10*time.Second)
+	limit := cmp.Or(c.Time, 30*time.Second)
 	if c.until.IsZero() {
 		c.until = time.Now().Add(limit)
 	}

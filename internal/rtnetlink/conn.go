@@ -21,8 +21,8 @@ type Limit struct {
 }
 
 // Default is more than any pod has that does not try to hold up others. To list as much takes the kernel some 20 ms, so the time
-// only counts where the kernel itself is held up. Beside others' work on a busy node two seconds were too few.
-var Default = Limit{Messages: 1 << 16, Bytes: 8 << 20, Time: 10 * time.Second}
+// only counts where the kernel itself is held up. Beside others' work on a busy node two seconds were too few, and once ten.
+var Default = Limit{Messages: 1 << 16, Bytes: 8 << 20, Time: 30 * time.Second}
 
 // Socketer opens sockets in a namespace.
 type Socketer interface {
