@@ -38,23 +38,13 @@ type Product struct {
 	Rules int
 }
 
-// String returns for example "outbound.cidrs × virtualInterfaces: 2000000".
-func (p Product) String() string {
-	return fmt.Sprintf("%s: %d", strings.Join(p.Fields, " × "), p.Rules)
-}
-
-// Error names the fields and the bound.
+// Error names the bound, and the fields that make the most rules, as in "outbound.cidrs × virtualInterfaces: 2000000".
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("redirect: %d rules would be made, and %d are the most (%s)", e.Rules, MaxRules, e.Blame())
-}
-
-// Blame names the fields that make the most rules, and how many.
-func (e *LimitError) Blame() string {
-	parts := make([]string, len(e.Products))
+	blamed := make([]string, len(e.Products))
 	for i, p := range e.Products {
-		parts[i] = p.String()
+		blamed[i] = fmt.Sprintf("%s: %d", strings.Join(p.Fields, " × "), p.Rules)
 	}
-	return strings.Join(parts, ", ")
+	return fmt.Sprintf("redirect: %d rules would be made, and %d are the most (%s)", e.Rules, MaxRules, strings.Join(blamed, ", "))
 }
 
 // limit reports more than MaxRules. It blames the largest products, without which the others would be few enough.
@@ -103,9 +93,6 @@ type counter struct {
 func (g *generator) each(field string, n int, rules *[]ruleset.Rule, fn func(i int)) {
 	c := g.count
 	if c == nil {
-		if g.cut = g.cut || len(*rules)+n > g.most; g.cut {
-			return
-		}
 		*rules = slices.Grow(*rules, n)
 		for i := range n {
 			fn(i)

@@ -1,7 +1,6 @@
 package redirect
 
 import (
-	"errors"
 	"net/netip"
 
 	"github.com/meshcni/meshcni/redirect/internal/chains"
@@ -27,38 +26,17 @@ var port53 = ruleset.MatchPorts(ruleset.Port(dnsPort))
 // passed, at most [MaxRules] in all. The error is that of [Redirect.Validate].
 //
 // It takes no context, because the largest ruleset takes some ten milliseconds.
-func (r Redirect) Ruleset() (ruleset.Ruleset, error) {
-	if errs := r.invalid(); len(errs) > 0 {
-		return ruleset.Ruleset{}, errors.Join(append(errs, r.limit())...)
+func (r Redirect) Ruleset() (rs ruleset.Ruleset, err error) {
+	if err := r.Validate(); err != nil {
+		return rs, err
 	}
-	// Nearly all programs are short. A long one is counted before it is made.
-	rs, made := r.generate(longList)
-	if made > MaxRules {
-		if err := r.limit(); err != nil {
-			return ruleset.Ruleset{}, err
-		}
-		rs, _ = r.generate(MaxRules)
-	}
-	return rs, nil
-}
-
-// longList is the length from which rules are counted first.
-const longList = 400
-
-// generate makes the rules of both families, and counts them: more than [MaxRules]
-// if a list of them is longer than the most, so that they are not all made.
-func (r Redirect) generate(most int) (rs ruleset.Ruleset, made int) {
 	for _, f := range ruleset.Families {
-		g := generator{Redirect: r, family: f, most: most}
+		g := generator{Redirect: r, family: f}
 		if p := g.program(); p != nil {
 			rs.Set(p)
-			made += p.NumRules()
-		}
-		if g.cut {
-			return rs, MaxRules + 1
 		}
 	}
-	return rs, made
+	return rs, nil
 }
 
 // MustRuleset is Ruleset for a Redirect known to be valid, as in examples and tests. It panics on error.
@@ -75,9 +53,6 @@ type generator struct {
 	Redirect
 	family ruleset.Family
 	chains []ruleset.Chain
-	// most is the most rules of one chain that lists make; cut is set if they would make more.
-	most int
-	cut  bool
 	// count is set if rules are only counted, not made; see each.
 	count *counter
 	// final is set while the rules of the nat table are made, if FinalPass is.
