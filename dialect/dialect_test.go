@@ -28,7 +28,7 @@ func toy() dialect.Dialect {
 		Defaults: defaults,
 		Settings: []redirect.Setting{{
 			Field: "inbound.ports", Source: redirect.FromAnnotation, Keys: []string{"toy/ports"}, Allowed: "ports and ranges",
-			Grammar: redirect.AllowRanges,
+			Grammar: redirect.Grammar{Ranges: true},
 		}},
 	}
 	return dialect.Dialect{

@@ -19,7 +19,7 @@ func ExampleDialect() {
 	defaults.Proxy.UIDs = []uint32{7777}
 	schema := redirect.Schema{Defaults: defaults, Settings: []redirect.Setting{{
 		Field: "outbound.excludePorts", Source: redirect.FromAnnotation, Keys: []string{"mesh.example/direct-ports"},
-		Grammar: redirect.AllowRanges,
+		Grammar: redirect.Grammar{Ranges: true},
 		Allowed: "ports and ranges",
 	}}}
 	mesh := dialect.Dialect{

@@ -42,7 +42,7 @@ func lengthen(t *rapid.T, r *redirect.Redirect) {
 	const n = 200
 	users := make([]redirect.IDRange, n)
 	for i, id := range many(n) {
-		users[i] = redirect.ID(id)
+		users[i] = redirect.IDRange{First: id, Last: id}
 	}
 	lists := map[string]func(){
 		"proxy.uids":             func() { r.Proxy.UIDs, r.Proxy.Mark = many(n), redirect.Mark{} },
@@ -120,7 +120,8 @@ func names(n int) []string {
 func TestTooManyRules(t *testing.T) {
 	users := make([]redirect.IDRange, 5000)
 	for i := range users {
-		users[i] = redirect.ID(uint32(2000 + 2*i)) //nolint:gosec // a small number
+		id := uint32(2000 + 2*i) //nolint:gosec // a small number
+		users[i] = redirect.IDRange{First: id, Last: id}
 	}
 	for field, change := range map[string]func(*redirect.Redirect){
 		"outbound.cidrs × virtualInterfaces: ": func(r *redirect.Redirect) { r.VirtualInterfaces, r.Outbound.CIDRs = names(900), subnets(900) },

@@ -14,7 +14,7 @@ func ExampleSchema_Build() {
 		Settings: []redirect.Setting{{
 			Field:   "inbound.excludePorts",
 			Keys:    []string{"mesh.example/exclude-inbound-ports"},
-			Grammar: redirect.AllowRanges,
+			Grammar: redirect.Grammar{Ranges: true},
 			Allowed: `ports and ranges, such as "22,8000-8100"`,
 		}},
 	}

@@ -61,9 +61,6 @@ func (m Mark) match(not bool) ruleset.MarkMatch {
 // IDRange is an inclusive range of user ids.
 type IDRange struct{ First, Last uint32 }
 
-// ID is the range of one id.
-func ID(id uint32) IDRange { return IDRange{id, id} }
-
 // String returns "1000" or "1000-2000".
 func (r IDRange) String() string {
 	s := strconv.FormatUint(uint64(r.First), 10)

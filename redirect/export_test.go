@@ -5,3 +5,11 @@ func (r Redirect) Count() int {
 	total, _ := r.count()
 	return total
 }
+
+var (
+	ParsePrefixes   = parsePrefixes
+	ParseInterfaces = parseInterfaces
+)
+
+// HasLoopback is for tests.
+func (s PrefixSet) HasLoopback() bool { return s.hasLoopback() }

@@ -11,24 +11,19 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Grammar is the set of forms that a mesh allows in a value. The zero value allows
-// only plain elements, separated by commas.
-type Grammar uint8
-
-// The forms. They are combined with |.
-const (
-	// AllowAll lets the whole value be "*", which means all.
-	AllowAll Grammar = 1 << iota
-	// AllowRanges lets an element of a port list be "first-last".
-	AllowRanges
-	// AllowAddresses lets an element of a prefix list be an address, which means
-	// that address alone: 10.0.0.1 is 10.0.0.1/32.
-	AllowAddresses
-	// AllowSpaces lets spaces surround an element of a prefix list. Other lists always allow them.
-	AllowSpaces
-	// AllowZero lets a single port be 0. Port lists always allow it.
-	AllowZero
-)
+// Grammar is the set of forms that a mesh allows in a value. The zero value allows only plain elements, separated by commas.
+type Grammar struct {
+	// All lets the whole value be "*", which means all.
+	All bool
+	// Ranges lets an element of a port list be "first-last".
+	Ranges bool
+	// Addresses lets an element of a prefix list be an address, which means that address alone: 10.0.0.1 is 10.0.0.1/32.
+	Addresses bool
+	// Spaces lets spaces surround an element of a prefix list. Other lists always allow them.
+	Spaces bool
+	// Zero lets a single port be 0. Port lists always allow it.
+	Zero bool
+}
 
 // parseList reads elements that are separated by commas. An empty value is nil; so
 // is a blank one with trim, which also takes the spaces off each element. The error
@@ -48,42 +43,42 @@ func parseList[T any](s string, trim bool, parse func(string) (T, error)) ([]T, 
 // ParsePorts parses a list of ports, 0 to 65535. An empty or blank value is none.
 // Spaces around an element are allowed; empty elements, signs and words are not.
 func ParsePorts(s string, g Grammar) (PortSet, error) {
-	if s == "*" && g&AllowAll != 0 {
+	if s == "*" && g.All {
 		return AllPorts(), nil
 	}
-	ranges, err := parseList(s, true, func(part string) (PortRange, error) { return parseRange(part, g) })
+	ranges, err := parseList(s, true, func(part string) (ruleset.PortRange, error) { return parseRange(part, g) })
 	if err != nil {
 		return PortSet{}, err
 	}
 	return newPortSet(ranges), nil
 }
 
-func parseRange(s string, g Grammar) (PortRange, error) {
-	if first, last, ok := strings.Cut(s, "-"); ok && g&AllowRanges != 0 {
-		a, err := ParsePort(first, AllowZero)
+func parseRange(s string, g Grammar) (ruleset.PortRange, error) {
+	if first, last, ok := strings.Cut(s, "-"); ok && g.Ranges {
+		a, err := ParsePort(first, Grammar{Zero: true})
 		if err != nil {
-			return PortRange{}, err
+			return ruleset.PortRange{}, err
 		}
-		b, err := ParsePort(last, AllowZero)
+		b, err := ParsePort(last, Grammar{Zero: true})
 		if err != nil {
-			return PortRange{}, err
+			return ruleset.PortRange{}, err
 		}
 		if b < a {
-			return PortRange{}, fmt.Errorf("range %s ends before it begins", truncate.Quote(s))
+			return ruleset.PortRange{}, fmt.Errorf("range %s ends before it begins", truncate.Quote(s))
 		}
-		return PortRange{First: a, Last: b}, nil
+		return ruleset.PortRange{First: a, Last: b}, nil
 	}
-	p, err := ParsePort(s, AllowZero)
+	p, err := ParsePort(s, Grammar{Zero: true})
 	return ruleset.Port(p), err
 }
 
-// ParsePort parses one port, 1 to 65535, in decimal; from 0 with [AllowZero].
+// ParsePort parses one port, 1 to 65535, in decimal; from 0 with [Grammar].Zero.
 func ParsePort(s string, g Grammar) (uint16, error) {
 	if s == "" {
 		return 0, fmt.Errorf("empty element")
 	}
 	first := 1
-	if g&AllowZero != 0 {
+	if g.Zero {
 		first = 0
 	}
 	n, err := strconv.ParseUint(s, 10, 16)
@@ -96,23 +91,23 @@ func ParsePort(s string, g Grammar) (uint16, error) {
 	return uint16(n), nil
 }
 
-// ParsePrefixes parses a list of CIDR prefixes of either family. An empty value is
-// none. A prefix length is required, except with [AllowAddresses].
-func ParsePrefixes(s string, g Grammar) (PrefixSet, error) {
-	if s == "*" && g&AllowAll != 0 {
+// parsePrefixes parses a list of CIDR prefixes of either family. An empty value is
+// none. A prefix length is required, except with [Grammar].Addresses.
+func parsePrefixes(s string, g Grammar) (PrefixSet, error) {
+	if s == "*" && g.All {
 		return AllPrefixes(), nil
 	}
-	list, err := parseList(s, g&AllowSpaces != 0, func(part string) (netip.Prefix, error) { return ParsePrefix(part, g) })
+	list, err := parseList(s, g.Spaces, func(part string) (netip.Prefix, error) { return ParsePrefix(part, g) })
 	if err != nil {
 		return PrefixSet{}, err
 	}
 	return Prefixes(list...), nil
 }
 
-// ParsePrefix parses one CIDR prefix, or an address with [AllowAddresses].
+// ParsePrefix parses one CIDR prefix, or an address with [Grammar].Addresses.
 func ParsePrefix(s string, g Grammar) (netip.Prefix, error) {
 	want := "not a CIDR prefix such as 10.0.0.0/8"
-	if g&AllowAddresses != 0 {
+	if g.Addresses {
 		if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
 			return netip.PrefixFrom(a, a.BitLen()), nil
 		}
@@ -125,9 +120,9 @@ func ParsePrefix(s string, g Grammar) (netip.Prefix, error) {
 	return p, err
 }
 
-// ParseInterfaces parses a list of interface names, as [ValidInterfacePattern] without a wildcard, and drops
+// parseInterfaces parses a list of interface names, as [ValidInterfacePattern] without a wildcard, and drops
 // duplicates. An empty or blank value is none. Spaces around a name are allowed.
-func ParseInterfaces(s string) ([]string, error) {
+func parseInterfaces(s string) ([]string, error) {
 	names, err := parseList(s, true, func(name string) (string, error) {
 		if !validInterface(name) {
 			return "", fmt.Errorf("%s is not an interface name: %s", truncate.Quote(name), interfaceNames)

@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-const anything = redirect.AllowAll | redirect.AllowRanges
+var anything = redirect.Grammar{All: true, Ranges: true}
 
 func TestParsePorts(t *testing.T) {
 	for _, c := range []struct {
@@ -54,22 +54,22 @@ func TestParsePorts(t *testing.T) {
 		{in: "80.0", err: "is not a port"},
 
 		{in: "*", err: `"*" is not a port`},
-		{in: "*", grammar: redirect.AllowAll, want: "*"},
-		{in: " *", grammar: redirect.AllowAll, err: `"*" is not a port`},
-		{in: "*,80", grammar: redirect.AllowAll, err: `"*" is not a port`},
+		{in: "*", grammar: redirect.Grammar{All: true}, want: "*"},
+		{in: " *", grammar: redirect.Grammar{All: true}, err: `"*" is not a port`},
+		{in: "*,80", grammar: redirect.Grammar{All: true}, err: `"*" is not a port`},
 
 		{in: "80-90", err: `"80-90" is not a port`},
-		{in: "80-90", grammar: redirect.AllowRanges, want: "80-90"},
-		{in: "80-80", grammar: redirect.AllowRanges, want: "80"},
-		{in: "80-90,85-100,101", grammar: redirect.AllowRanges, want: "80-101"},
-		{in: "0-65535", grammar: redirect.AllowRanges, want: "0-65535"},
-		{in: "90-80", grammar: redirect.AllowRanges, err: "ends before it begins"},
-		{in: "80-", grammar: redirect.AllowRanges, err: "empty element"},
-		{in: "-80", grammar: redirect.AllowRanges, err: "empty element"},
-		{in: "-", grammar: redirect.AllowRanges, err: "empty element"},
-		{in: "1-2-3", grammar: redirect.AllowRanges, err: "is not a port"},
-		{in: "80 - 90", grammar: redirect.AllowRanges, err: "is not a port"},
-		{in: "80-65536", grammar: redirect.AllowRanges, err: "is not a port"},
+		{in: "80-90", grammar: redirect.Grammar{Ranges: true}, want: "80-90"},
+		{in: "80-80", grammar: redirect.Grammar{Ranges: true}, want: "80"},
+		{in: "80-90,85-100,101", grammar: redirect.Grammar{Ranges: true}, want: "80-101"},
+		{in: "0-65535", grammar: redirect.Grammar{Ranges: true}, want: "0-65535"},
+		{in: "90-80", grammar: redirect.Grammar{Ranges: true}, err: "ends before it begins"},
+		{in: "80-", grammar: redirect.Grammar{Ranges: true}, err: "empty element"},
+		{in: "-80", grammar: redirect.Grammar{Ranges: true}, err: "empty element"},
+		{in: "-", grammar: redirect.Grammar{Ranges: true}, err: "empty element"},
+		{in: "1-2-3", grammar: redirect.Grammar{Ranges: true}, err: "is not a port"},
+		{in: "80 - 90", grammar: redirect.Grammar{Ranges: true}, err: "is not a port"},
+		{in: "80-65536", grammar: redirect.Grammar{Ranges: true}, err: "is not a port"},
 	} {
 		t.Run(c.in, func(t *testing.T) {
 			s, err := redirect.ParsePorts(c.in, c.grammar)
@@ -113,15 +113,15 @@ func TestParsePrefixes(t *testing.T) {
 		{in: "internal", err: "is not a CIDR prefix"},
 
 		{in: "*", err: `"*" is not a CIDR prefix`},
-		{in: "*", grammar: redirect.AllowAll, want: "*"},
-		{in: "*,10.0.0.0/8", grammar: redirect.AllowAll, err: `"*" is not a CIDR prefix`},
+		{in: "*", grammar: redirect.Grammar{All: true}, want: "*"},
+		{in: "*,10.0.0.0/8", grammar: redirect.Grammar{All: true}, err: `"*" is not a CIDR prefix`},
 
-		{in: "10.0.0.1,fd00::1,10.0.0.0/8", grammar: redirect.AllowAddresses, want: "10.0.0.1/32,fd00::1/128,10.0.0.0/8"},
-		{in: "10.0.0.1, fd00::1", grammar: redirect.AllowAddresses, err: `" fd00::1" is neither an address nor a CIDR prefix`},
-		{in: "fe80::1%eth0", grammar: redirect.AllowAddresses, err: "is neither an address nor"},
-		{in: " 10.0.0.0/8 ,11.0.0.0/8", grammar: redirect.AllowSpaces, want: "10.0.0.0/8,11.0.0.0/8"},
-		{in: "  ", grammar: redirect.AllowSpaces, want: "none"},
-		{in: "10.0.0.0/8, ", grammar: redirect.AllowSpaces, err: `"" is not a CIDR prefix`},
+		{in: "10.0.0.1,fd00::1,10.0.0.0/8", grammar: redirect.Grammar{Addresses: true}, want: "10.0.0.1/32,fd00::1/128,10.0.0.0/8"},
+		{in: "10.0.0.1, fd00::1", grammar: redirect.Grammar{Addresses: true}, err: `" fd00::1" is neither an address nor a CIDR prefix`},
+		{in: "fe80::1%eth0", grammar: redirect.Grammar{Addresses: true}, err: "is neither an address nor"},
+		{in: " 10.0.0.0/8 ,11.0.0.0/8", grammar: redirect.Grammar{Spaces: true}, want: "10.0.0.0/8,11.0.0.0/8"},
+		{in: "  ", grammar: redirect.Grammar{Spaces: true}, want: "none"},
+		{in: "10.0.0.0/8, ", grammar: redirect.Grammar{Spaces: true}, err: `"" is not a CIDR prefix`},
 	} {
 		t.Run(c.in, func(t *testing.T) {
 			s, err := redirect.ParsePrefixes(c.in, c.grammar)
@@ -138,9 +138,9 @@ func TestParsePrefixes(t *testing.T) {
 
 // TestEveryBadElement: who corrects a list hears of all that is wrong with it, once, in few words.
 func TestEveryBadElement(t *testing.T) {
-	_, err := redirect.ParsePorts("3306,80a,70000,80a,,90-80", redirect.AllowRanges)
+	_, err := redirect.ParsePorts("3306,80a,70000,80a,,90-80", redirect.Grammar{Ranges: true})
 	require.EqualError(t, err, `"80a" is not a port from 0 to 65535; "70000" is not a port from 0 to 65535; empty element; range "90-80" ends before it begins`)
-	_, err = redirect.ParsePrefixes("10.0.0.0/8,10.0.0.0/33,db", 0)
+	_, err = redirect.ParsePrefixes("10.0.0.0/8,10.0.0.0/33,db", redirect.Grammar{})
 	require.EqualError(t, err, `"10.0.0.0/33" is not a CIDR prefix such as 10.0.0.0/8; "db" is not a CIDR prefix such as 10.0.0.0/8`)
 	_, err = redirect.ParseInterfaces("eth0,eth+,-i")
 	require.ErrorContains(t, err, `"eth+" is not`)
@@ -154,7 +154,7 @@ func TestEveryBadElement(t *testing.T) {
 	for i := range 100000 {
 		fmt.Fprintf(&long, "p%d,", i)
 	}
-	_, err = redirect.ParsePorts(long.String(), 0)
+	_, err = redirect.ParsePorts(long.String(), redirect.Grammar{})
 	require.ErrorContains(t, err, `"p0" is not a port from 0 to 65535; "p1" is not`)
 	assert.Less(t, len(err.Error()), 3<<10)
 	assert.True(t, strings.HasSuffix(err.Error(), "; and more"))
@@ -162,20 +162,20 @@ func TestEveryBadElement(t *testing.T) {
 
 func TestParsePort(t *testing.T) {
 	for in, want := range map[string]uint16{"1": 1, "080": 80, "65535": 65535} {
-		p, err := redirect.ParsePort(in, 0)
+		p, err := redirect.ParsePort(in, redirect.Grammar{})
 		require.NoError(t, err)
 		assert.Equal(t, want, p)
 	}
 	for in, want := range map[string]string{
 		"0": "0 is no port to listen on", "": "empty element", "65536": `"65536" is not a port from 1 to 65535`, " 80": "is not a port", "80-81": "is not a port",
 	} {
-		_, err := redirect.ParsePort(in, redirect.AllowAll|redirect.AllowRanges)
+		_, err := redirect.ParsePort(in, redirect.Grammar{All: true, Ranges: true})
 		assert.ErrorContains(t, err, want)
 	}
-	p, err := redirect.ParsePort("0", redirect.AllowZero)
+	p, err := redirect.ParsePort("0", redirect.Grammar{Zero: true})
 	require.NoError(t, err)
 	assert.Zero(t, p)
-	_, err = redirect.ParsePort("x", redirect.AllowZero)
+	_, err = redirect.ParsePort("x", redirect.Grammar{Zero: true})
 	assert.ErrorContains(t, err, `"x" is not a port from 0 to 65535`)
 }
 
@@ -262,7 +262,7 @@ func TestPrefixSetLoopback(t *testing.T) {
 		"127.0.0.1/32": true, "127.0.0.0/8": true, "::1/128": true, "10.0.0.0/8,127.1.0.0/16": true,
 		"10.0.0.0/8": false, "0.0.0.0/0": false, "::/0": false, "*": false, "": false,
 	} {
-		s, err := redirect.ParsePrefixes(in, redirect.AllowAll)
+		s, err := redirect.ParsePrefixes(in, redirect.Grammar{All: true})
 		require.NoError(t, err)
 		assert.Equal(t, want, s.HasLoopback(), in)
 	}
@@ -283,10 +283,10 @@ func TestSetsRefuseOtherJSON(t *testing.T) {
 func FuzzParsePorts(f *testing.F) {
 	for _, s := range []string{"", "*", "80", " 80 , 443 ", "80-90", "80,", "1-2-3", "65536", "+1", strings.Repeat("1,", 40) + "1"} {
 		f.Add(s, uint8(0))
-		f.Add(s, uint8(anything))
+		f.Add(s, uint8(3))
 	}
 	f.Fuzz(func(t *testing.T, s string, g uint8) {
-		set, err := redirect.ParsePorts(s, redirect.Grammar(g)&anything)
+		set, err := redirect.ParsePorts(s, redirect.Grammar{All: g&1 != 0, Ranges: g&2 != 0})
 		if err != nil {
 			require.True(t, set.Empty())
 			return
@@ -312,7 +312,7 @@ func FuzzParsePrefixes(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		set, err := redirect.ParsePrefixes(s, redirect.AllowAll)
+		set, err := redirect.ParsePrefixes(s, redirect.Grammar{All: true})
 		if err != nil {
 			require.True(t, set.Empty())
 			return
@@ -321,7 +321,7 @@ func FuzzParsePrefixes(f *testing.F) {
 		if text == "none" {
 			text = ""
 		}
-		again, err := redirect.ParsePrefixes(text, redirect.AllowAll)
+		again, err := redirect.ParsePrefixes(text, redirect.Grammar{All: true})
 		require.NoError(t, err)
 		require.True(t, set.Equal(again), "%q is %s, which is %s", s, set, again)
 

@@ -73,7 +73,7 @@ func TestGrownFields(t *testing.T) {
 		{"exclude ports of users", func(r *redirect.Redirect) {
 			r.Outbound.Exclude = []redirect.Exclusion{{
 				Protocol: redirect.UDP, Ports: redirect.Ports(53, 8125), CIDRs: redirect.AllPrefixes(),
-				UIDs: []redirect.IDRange{redirect.ID(5), {First: 1000, Last: 2000}},
+				UIDs: []redirect.IDRange{redirect.IDRange{First: 5, Last: 5}, {First: 1000, Last: 2000}},
 			}}
 		}, "MESH_OUTPUT", "-p udp -m multiport --dports 53,8125 -m owner --uid-owner 5 -j RETURN\n" +
 			"-p udp -m multiport --dports 53,8125 -m owner --uid-owner 1000-2000 -j RETURN\n" + defaultOutput},
@@ -322,7 +322,7 @@ func TestProxyByMarkInDroppedFamily(t *testing.T) {
 }
 
 func TestIDRange(t *testing.T) {
-	for s, want := range map[string]redirect.IDRange{"0": {}, "1000": redirect.ID(1000), "1000-2000": {First: 1000, Last: 2000}} {
+	for s, want := range map[string]redirect.IDRange{"0": {}, "1000": redirect.IDRange{First: 1000, Last: 1000}, "1000-2000": {First: 1000, Last: 2000}} {
 		got, err := redirect.ParseIDRange(s)
 		require.NoError(t, err)
 		assert.Equal(t, want, got)

@@ -11,14 +11,11 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// PortRange is an inclusive range of ports.
-type PortRange = ruleset.PortRange
-
 // PortSet is a set of ports: none, some, or all. The zero value is none, which is a
 // choice: an absent setting takes a default instead.
 type PortSet struct {
 	all    bool
-	ranges []PortRange // see newPortSet
+	ranges []ruleset.PortRange // see newPortSet
 }
 
 // AllPorts is the set of every port.
@@ -26,7 +23,7 @@ func AllPorts() PortSet { return PortSet{all: true} }
 
 // Ports is the set of the given ports.
 func Ports(ports ...uint16) PortSet {
-	ranges := make([]PortRange, len(ports))
+	ranges := make([]ruleset.PortRange, len(ports))
 	for i, p := range ports {
 		ranges[i] = ruleset.Port(p)
 	}
@@ -34,13 +31,13 @@ func Ports(ports ...uint16) PortSet {
 }
 
 // PortRanges is the set of the ports in any of the ranges. A range whose Last is below its First holds nothing.
-func PortRanges(ranges ...PortRange) PortSet { return newPortSet(slices.Clone(ranges)) }
+func PortRanges(ranges ...ruleset.PortRange) PortSet { return newPortSet(slices.Clone(ranges)) }
 
 // newPortSet takes ownership of ranges. It makes them canonical, so that equal sets have equal rules: sorted and
 // joined, except that two neighbouring ports stay apart, since "80,81" reads better than a range.
-func newPortSet(ranges []PortRange) PortSet {
-	ranges = slices.DeleteFunc(ranges, func(r PortRange) bool { return r.Last < r.First })
-	slices.SortFunc(ranges, func(a, b PortRange) int { return cmp.Compare(a.First, b.First) })
+func newPortSet(ranges []ruleset.PortRange) PortSet {
+	ranges = slices.DeleteFunc(ranges, func(r ruleset.PortRange) bool { return r.Last < r.First })
+	slices.SortFunc(ranges, func(a, b ruleset.PortRange) int { return cmp.Compare(a.First, b.First) })
 	joined := ranges[:0]
 	for _, r := range ranges {
 		if n := len(joined); n > 0 && uint32(r.First) <= uint32(joined[n-1].Last)+1 {
@@ -67,11 +64,11 @@ func (s PortSet) All() bool { return s.all }
 func (s PortSet) Empty() bool { return !s.all && len(s.ranges) == 0 }
 
 // Ranges returns the set's ranges, sorted; nil for all and for none.
-func (s PortSet) Ranges() []PortRange { return slices.Clone(s.ranges) }
+func (s PortSet) Ranges() []ruleset.PortRange { return slices.Clone(s.ranges) }
 
 // Contains reports whether p is in the set.
 func (s PortSet) Contains(p uint16) bool {
-	return s.all || slices.ContainsFunc(s.ranges, func(r PortRange) bool { return r.Contains(p) })
+	return s.all || slices.ContainsFunc(s.ranges, func(r ruleset.PortRange) bool { return r.Contains(p) })
 }
 
 // Union returns the set of the ports in either.
@@ -105,7 +102,7 @@ func setText[T any](all bool, elements []T, text func(T) string) string {
 	return strings.Join(parts, ",")
 }
 
-func formatRange(r PortRange) string {
+func formatRange(r ruleset.PortRange) string {
 	if r.First == r.Last {
 		return strconv.Itoa(int(r.First))
 	}
@@ -138,9 +135,9 @@ func (s *PortSet) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &raw); err != nil {
 		return fmt.Errorf(`ports: want "*" or an array: %w`, err)
 	}
-	ranges := make([]PortRange, len(raw))
+	ranges := make([]ruleset.PortRange, len(raw))
 	for i, v := range raw {
-		r, err := parseRange(fmt.Sprint(v), AllowRanges)
+		r, err := parseRange(fmt.Sprint(v), Grammar{Ranges: true})
 		if err != nil {
 			return fmt.Errorf("ports: %w", err)
 		}
@@ -155,8 +152,8 @@ func (s *PortSet) UnmarshalJSON(b []byte) error {
 const maxPortSlots = 15
 
 // chunkPorts splits ranges into groups that each fit one multiport match.
-func chunkPorts(ranges []PortRange) [][]PortRange {
-	var chunks [][]PortRange
+func chunkPorts(ranges []ruleset.PortRange) [][]ruleset.PortRange {
+	var chunks [][]ruleset.PortRange
 	slots, start := 0, 0
 	for i, r := range ranges {
 		n := 1

@@ -48,8 +48,8 @@ func (s PrefixSet) Family(f ruleset.Family) []netip.Prefix {
 	return out
 }
 
-// HasLoopback reports whether a prefix lies in the loopback range, 127.0.0.0/8 or ::1. All is not a loopback range.
-func (s PrefixSet) HasLoopback() bool {
+// hasLoopback reports whether a prefix lies in the loopback range, 127.0.0.0/8 or ::1. All is not a loopback range.
+func (s PrefixSet) hasLoopback() bool {
 	return slices.ContainsFunc(s.prefixes, func(p netip.Prefix) bool { return p.Addr().IsLoopback() })
 }
 

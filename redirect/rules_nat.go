@@ -142,7 +142,7 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 	if g.Loopback != LoopbackHairpin {
 		return append(rules, outside)
 	}
-	var except []PortRange
+	var except []ruleset.PortRange
 	// Where queries over TCP are not captured, port 53 is as any other. Istio's rules for groups do not have it.
 	if g.DNS.Enabled() && !g.DNS.UDPOnly && o.Kind == ruleset.OwnerUID {
 		except = append(except, ruleset.Port(dnsPort))
@@ -159,7 +159,7 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 	}
 	rules = append(rules, hairpin)
 	// A loopback range in CIDRs asks for calls within the pod to be redirected.
-	if !g.Outbound.CIDRs.HasLoopback() {
+	if !g.Outbound.CIDRs.hasLoopback() {
 		straight := ruleset.Rule{Out: loopback, Owner: other, Target: returns, Comment: "application to its own pod"}
 		if g.DNS.Enabled() {
 			// Queries to a resolver on localhost go on to the DNS rules.

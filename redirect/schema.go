@@ -263,15 +263,15 @@ func (s Setting) Apply(r *Redirect, value string) error {
 		}
 		return store(to)(ports, err)
 	case *PrefixSet:
-		return store(to)(ParsePrefixes(value, s.Grammar))
+		return store(to)(parsePrefixes(value, s.Grammar))
 	case *[]uint32:
 		ids, err := ParseIDs(value)
-		if err == nil && slices.Contains(ids, 0) && s.Grammar&AllowZero == 0 {
+		if err == nil && slices.Contains(ids, 0) && !s.Grammar.Zero {
 			err = errRoot
 		}
 		return store(to)(ids, err)
 	case *[]string:
-		return store(to)(ParseInterfaces(value))
+		return store(to)(parseInterfaces(value))
 	case *bool:
 		return Bool(func(_ *Redirect, on bool) { *to = on })(r, value)
 	case *Mode:

@@ -22,11 +22,11 @@ var schema = redirect.Schema{
 	Settings: []redirect.Setting{
 		{
 			Field: "inbound.ports", Source: redirect.FromAnnotation, Keys: []string{"m/in", "m/old-in"}, Allowed: "ports",
-			Grammar: redirect.AllowAll,
+			Grammar: redirect.Grammar{All: true},
 		},
 		{
 			Field: "outbound.cidrs", Source: redirect.FromAnnotation, Keys: []string{"m/cidrs"},
-			Grammar: redirect.AllowAll,
+			Grammar: redirect.Grammar{All: true},
 		},
 		{
 			Field: "excludeInterfaces", Source: redirect.FromAnnotation, Keys: []string{"m/interfaces"},
@@ -273,7 +273,7 @@ func TestSchemaByFieldType(t *testing.T) {
 	}{
 		{setting: redirect.Setting{Field: "proxy.outboundPort"}, value: "4001", want: func(r *redirect.Redirect) { r.Proxy.OutboundPort = 4001 }},
 		{setting: redirect.Setting{Field: "proxy.outboundPort"}, value: "0", err: "0 is no port to listen on"},
-		{setting: redirect.Setting{Field: "proxy.tunnelPort", Grammar: redirect.AllowZero}, value: "0", want: func(r *redirect.Redirect) { r.Proxy.TunnelPort = 0 }},
+		{setting: redirect.Setting{Field: "proxy.tunnelPort", Grammar: redirect.Grammar{Zero: true}}, value: "0", want: func(r *redirect.Redirect) { r.Proxy.TunnelPort = 0 }},
 		{setting: redirect.Setting{Field: "proxy.gids"}, value: "1, 2", want: func(r *redirect.Redirect) { r.Proxy.GIDs = []uint32{1, 2} }},
 		{setting: redirect.Setting{Field: "proxy.uids"}, value: "7,0", err: "0 is root: all that runs as root would bypass the mesh"},
 		{setting: redirect.Setting{Field: "proxy.gids"}, value: "wheel", err: `"wheel" is not a numeric id from 0 to 4294967294`},
@@ -281,7 +281,7 @@ func TestSchemaByFieldType(t *testing.T) {
 		{setting: redirect.Setting{Field: "proxy.uids", Set: redirect.SetProxyUser}, value: "0", err: "0 is root: all that runs as root would bypass the mesh"},
 		{setting: redirect.Setting{Field: "inbound.excludePorts"}, value: "22", want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(22) }},
 		{setting: redirect.Setting{Field: "inbound.excludePorts", Add: true}, value: "22", want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(22, 9999) }},
-		{setting: redirect.Setting{Field: "outbound.excludeCIDRs", Grammar: redirect.AllowAddresses}, value: "10.0.0.1", want: func(r *redirect.Redirect) {
+		{setting: redirect.Setting{Field: "outbound.excludeCIDRs", Grammar: redirect.Grammar{Addresses: true}}, value: "10.0.0.1", want: func(r *redirect.Redirect) {
 			r.Outbound.ExcludeCIDRs = redirect.Prefixes(netip.MustParsePrefix("10.0.0.1/32"))
 		}},
 		{setting: redirect.Setting{Field: "virtualInterfaces"}, value: "br0", want: func(r *redirect.Redirect) { r.VirtualInterfaces = []string{"br0"} }},

@@ -254,7 +254,9 @@ func into[T any](parse func(string) (T, error), field func(*flagBuild) *T) func(
 	}
 }
 
-func parsePort(value string) (uint16, error) { return redirect.ParsePort(value, redirect.AllowZero) }
+func parsePort(value string) (uint16, error) {
+	return redirect.ParsePort(value, redirect.Grammar{Zero: true})
+}
 
 func parseBool(value string) (bool, error) {
 	on, err := strconv.ParseBool(value)

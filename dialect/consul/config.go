@@ -138,21 +138,23 @@ func (p *parser) ports(name, field string, values []string) redirect.PortSet {
 }
 
 // parsePorts reads what iptables accepts after --dport, except names.
-func parsePorts(s string) (redirect.PortRange, error) {
+func parsePorts(s string) (ruleset.PortRange, error) {
 	first, last, isRange := strings.Cut(s, ":")
-	a, err := redirect.ParsePort(first, redirect.AllowZero)
+	a, err := redirect.ParsePort(first, redirect.Grammar{Zero: true})
 	b := a
 	if err == nil && isRange {
-		b, err = redirect.ParsePort(last, redirect.AllowZero)
+		b, err = redirect.ParsePort(last, redirect.Grammar{Zero: true})
 	}
 	if err == nil && b < a {
 		err = fmt.Errorf("range %s ends before it begins", truncate.Quote(s))
 	}
-	return redirect.PortRange{First: a, Last: b}, err
+	return ruleset.PortRange{First: a, Last: b}, err
 }
 
 func (p *parser) cidrs(values []string) redirect.PrefixSet {
-	parse := func(s string) (netip.Prefix, error) { return redirect.ParsePrefix(s, redirect.AllowAddresses) }
+	parse := func(s string) (netip.Prefix, error) {
+		return redirect.ParsePrefix(s, redirect.Grammar{Addresses: true})
+	}
 	return redirect.Prefixes(each(p, "ExcludeOutboundCIDRs", "outbound.excludeCIDRs", cidrList, values, parse)...)
 }
 

@@ -94,7 +94,7 @@ func TestConfig(t *testing.T) {
 		}},
 		{`{"ExcludeUIDs":["5996","1000-2000","5996"]}`, "false", func(r *redirect.Redirect) {
 			r.Outbound.Exclude = []redirect.Exclusion{{
-				Ports: redirect.AllPorts(), CIDRs: redirect.AllPrefixes(), UIDs: []redirect.IDRange{{First: 1000, Last: 2000}, redirect.ID(5996)},
+				Ports: redirect.AllPorts(), CIDRs: redirect.AllPrefixes(), UIDs: []redirect.IDRange{{First: 1000, Last: 2000}, redirect.IDRange{First: 5996, Last: 5996}},
 			}}
 		}},
 		{`{"ConsulDNSIP":"10.0.0.53"}`, "false", func(r *redirect.Redirect) {

@@ -150,11 +150,11 @@ var schema = redirect.Schema{
 		// The port is the agent's. The injector that sets it also excludes it from
 		// capture, by annotation, so it is only checked.
 		{Keys: []string{StatusPort}, Allowed: "a port from 0 to 65535", Set: checkPort},
-		{Field: "inbound.ports", Keys: []string{IncludeInboundPorts}, Allowed: portList, Grammar: redirect.AllowAll},
-		{Field: "inbound.excludePorts", Keys: []string{ExcludeInboundPorts}, Allowed: portList, Grammar: redirect.AllowAll, Add: true},
-		{Field: "outbound.ports", Keys: []string{IncludeOutboundPorts}, Allowed: portList, Grammar: redirect.AllowAll},
-		{Field: "outbound.excludePorts", Keys: []string{ExcludeOutboundPorts}, Allowed: portList, Grammar: redirect.AllowAll},
-		{Field: "outbound.cidrs", Keys: []string{IncludeOutboundIPRanges}, Allowed: `"*", or ` + cidrList, Grammar: redirect.AllowAll},
+		{Field: "inbound.ports", Keys: []string{IncludeInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
+		{Field: "inbound.excludePorts", Keys: []string{ExcludeInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}, Add: true},
+		{Field: "outbound.ports", Keys: []string{IncludeOutboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
+		{Field: "outbound.excludePorts", Keys: []string{ExcludeOutboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
+		{Field: "outbound.cidrs", Keys: []string{IncludeOutboundIPRanges}, Allowed: `"*", or ` + cidrList, Grammar: redirect.Grammar{All: true}},
 		{Field: "outbound.excludeCIDRs", Keys: []string{ExcludeOutboundIPRanges}, Allowed: cidrList},
 		{Field: "excludeInterfaces", Keys: []string{ExcludeInterfaces}, Allowed: interfaceList},
 		{Field: "virtualInterfaces", Keys: []string{VirtualInterfaces, KubevirtInterfaces}, Allowed: interfaceList},
@@ -180,6 +180,6 @@ func env(field, key string, set func(*redirect.Redirect, bool)) redirect.Setting
 }
 
 func checkPort(_ *redirect.Redirect, value string) error {
-	_, err := redirect.ParsePort(value, redirect.AllowZero)
+	_, err := redirect.ParsePort(value, redirect.Grammar{Zero: true})
 	return err
 }

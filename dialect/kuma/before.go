@@ -52,7 +52,7 @@ func (p *parser) virtualProbes() {
 // inboundPortIPv6 reads the port of inbound IPv6 connections. Since Kuma 2.5, whose family mode says whether they are
 // captured, they go to the inbound port. Before, 0 meant that they are not captured.
 func (p *parser) inboundPortIPv6(value string) {
-	port, err := redirect.ParsePort(value, redirect.AllowZero)
+	port, err := redirect.ParsePort(value, redirect.Grammar{Zero: true})
 	_, mode := p.annotations[IPFamilyMode]
 	own := port != 0 && port != oldInboundPortIPv6 && port != p.r.Proxy.InboundPort
 	if err == nil && own && p.r.IPv6 == redirect.FamilyCapture {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // setting is one setting of Kuma: an annotation, a key of the YAML, or both.
@@ -226,7 +227,7 @@ func (p *parser) setInboundPorts(values []string) error {
 
 // setProbePort lets the kubelet's probes reach the port where the proxy answers them. 0 means that it does not.
 func (p *parser) setProbePort(value string) error {
-	port, err := redirect.ParsePort(value, redirect.AllowZero)
+	port, err := redirect.ParsePort(value, redirect.Grammar{Zero: true})
 	if err == nil && port != 0 {
 		p.probeProxy = true
 		p.r.Inbound.ExcludePorts = p.r.Inbound.ExcludePorts.Union(redirect.Ports(port))
@@ -274,17 +275,13 @@ func parseBool(value string) (bool, error) {
 	return false, fmt.Errorf("%s is not true or false", truncate.Quote(value))
 }
 
-func parsePort(value string) (uint16, error) { return redirect.ParsePort(value, 0) }
+func parsePort(value string) (uint16, error) { return redirect.ParsePort(value, redirect.Grammar{}) }
 
 func plainPorts(list []string) (redirect.PortSet, error) { return parsePorts(list, false) }
 
 func parsePorts(list []string, ranges bool) (redirect.PortSet, error) {
-	var g redirect.Grammar
-	if ranges {
-		g = redirect.AllowRanges
-	}
-	sets, err := truncate.Each(elements(list), func(s string) ([]redirect.PortRange, error) {
-		one, err := redirect.ParsePorts(s, g)
+	sets, err := truncate.Each(elements(list), func(s string) ([]ruleset.PortRange, error) {
+		one, err := redirect.ParsePorts(s, redirect.Grammar{Ranges: ranges})
 		if err == nil && one.Contains(0) {
 			err = fmt.Errorf("%s holds port 0", truncate.Quote(s))
 		}
@@ -375,7 +372,7 @@ func parseUserExclusion(s string) ([]redirect.Exclusion, error) {
 // parseIPs reads addresses and prefixes; empty elements mean nothing.
 func parseIPs(values []string) (redirect.PrefixSet, error) {
 	prefixes, err := truncate.Each(elements(values), func(s string) (netip.Prefix, error) {
-		prefix, err := redirect.ParsePrefix(s, redirect.AllowAddresses)
+		prefix, err := redirect.ParsePrefix(s, redirect.Grammar{Addresses: true})
 		if err == nil {
 			prefix, err = unmapped(prefix)
 		}

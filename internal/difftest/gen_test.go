@@ -9,6 +9,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // The proxy of our worlds listens wherever a Case may send connections.
@@ -197,7 +198,7 @@ func genSomePorts(t *rapid.T, label string, most int) redirect.PortSet {
 	set := redirect.Ports(some(t, label, 1, most, ports)...)
 	if odds(t, label+" have a range", 3) {
 		first, last := one(t, label+" first", ports), one(t, label+" last", ports)
-		set = set.Union(redirect.PortRanges(redirect.PortRange{First: min(first, last), Last: max(first, last)}))
+		set = set.Union(redirect.PortRanges(ruleset.PortRange{First: min(first, last), Last: max(first, last)}))
 	}
 	if odds(t, label+" are many", 6) { // more than one match takes
 		for p := uint16(20000); p < 20040; p += 2 {

@@ -45,7 +45,7 @@ func TestKernelTakesEveryField(t *testing.T) {
 			r.Outbound.Exclude = []redirect.Exclusion{
 				{Ports: redirect.AllPorts(), CIDRs: prefixSet("10.0.0.0/8", "fd00:1::/64")},
 				{Protocol: redirect.UDP, Ports: redirect.Ports(53, 8125), CIDRs: redirect.AllPrefixes(), UIDs: []redirect.IDRange{{First: 1000, Last: 2000}}},
-				{Protocol: redirect.TCP, Ports: redirect.AllPorts(), CIDRs: prefixSet("192.0.2.0/24"), UIDs: []redirect.IDRange{redirect.ID(5)}},
+				{Protocol: redirect.TCP, Ports: redirect.AllPorts(), CIDRs: prefixSet("192.0.2.0/24"), UIDs: []redirect.IDRange{redirect.IDRange{First: 5, Last: 5}}},
 			}
 			r.Inbound.ExcludeSources = prefixSet("192.168.0.0/16", "2001:db8::/32")
 			r.Loopback = redirect.LoopbackPass

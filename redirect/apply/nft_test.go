@@ -95,7 +95,7 @@ func nftRedirects() map[string]redirect.Redirect {
 			r.Outbound.Exclude = []redirect.Exclusion{
 				{Ports: redirect.AllPorts(), CIDRs: prefixes("10.0.0.0/8", "fd00:1::/64")},
 				{Protocol: redirect.UDP, Ports: many, CIDRs: redirect.AllPrefixes(), UIDs: []redirect.IDRange{{First: 1000, Last: 2000}}},
-				{Protocol: redirect.TCP, Ports: redirect.AllPorts(), CIDRs: prefixes("192.0.2.0/24"), UIDs: []redirect.IDRange{redirect.ID(5)}},
+				{Protocol: redirect.TCP, Ports: redirect.AllPorts(), CIDRs: prefixes("192.0.2.0/24"), UIDs: []redirect.IDRange{redirect.IDRange{First: 5, Last: 5}}},
 			}
 			r.Inbound.ExcludeSources = prefixes("192.168.0.0/16", "10.0.0.0/8", "2001:db8::/32")
 			r.Log = redirect.Log{Enabled: true, Level: 7}

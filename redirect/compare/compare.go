@@ -23,17 +23,6 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// Kind names the one of two programs A and B that captures a packet whose fate differs.
-// To capture is to redirect, to hand to a transparent proxy or to drop.
-type Kind string
-
-// The kinds of difference.
-const (
-	KindMissing Kind = "missing" // only A captures it
-	KindExtra   Kind = "extra"   // only B captures it
-	KindChanged Kind = "changed" // both capture it, in different ways
-)
-
 // Difference is one packet whose fate differs.
 type Difference struct {
 	Packet trace.Packet `json:"packet"`
@@ -41,21 +30,22 @@ type Difference struct {
 	B      trace.Result `json:"b"`
 }
 
-// Kind returns which program captures the packet.
-func (d Difference) Kind() Kind {
+// Kind names the one of the programs A and B that captures the packet: that redirects it, hands it to a transparent proxy or drops it.
+// It is "missing" if only A does so, "extra" if only B does, and "changed" if both do, in different ways.
+func (d Difference) Kind() string {
 	switch {
 	case d.B.Verdict == trace.Pass:
-		return KindMissing
+		return "missing"
 	case d.A.Verdict == trace.Pass:
-		return KindExtra
+		return "extra"
 	}
-	return KindChanged
+	return "changed"
 }
 
 // String returns for example
 // "missing: out tcp 10.244.1.5 -> 10.0.0.1:443 uid 1000 gid 1000 by eth0: redirect 15001 | pass".
 func (d Difference) String() string {
-	return string(d.Kind()) + ": " + Describe(d.Packet) + ": " + d.A.String() + " | " + d.B.String()
+	return d.Kind() + ": " + Describe(d.Packet) + ": " + d.A.String() + " | " + d.B.String()
 }
 
 // Describe names a packet in one line.

@@ -2,13 +2,14 @@ package rulesettest_test
 
 import (
 	"fmt"
+	"testing"
 
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/rulesettest"
 )
 
 // printer stands in for the *testing.T of a real test.
-type printer struct{}
+type printer struct{ testing.TB }
 
 func (printer) Helper()                           {}
 func (printer) Errorf(format string, args ...any) { fmt.Printf(format+"\n", args...) }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"testing"
 
 	"github.com/meshcni/meshcni/internal/lcs"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -18,9 +19,9 @@ var update = flag.Bool("rulesettest.update", false, "write the golden files of r
 
 // Golden compares the program's whole text, comments and policy routing included, with a file. Run the tests with
 // -rulesettest.update to write the file (or with -update, where the test binary has a flag of that name).
-func Golden(tb TB, rs ruleset.Ruleset, path string) {
+func Golden(tb testing.TB, rs ruleset.Ruleset, path string) {
 	tb.Helper()
-	got := Text(rs)
+	got := text(rs)
 	if updating() {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			tb.Fatalf("write golden file: %v", err)
@@ -47,8 +48,8 @@ func updating() bool {
 	return *update || f != nil && f.Value.String() == "true"
 }
 
-// Text is what Golden compares: each family's commented text under its name.
-func Text(rs ruleset.Ruleset) string {
+// text is what Golden compares: each family's commented text under its name.
+func text(rs ruleset.Ruleset) string {
 	var b strings.Builder
 	for _, f := range ruleset.Families {
 		b.WriteString("# " + f.String() + "\n")

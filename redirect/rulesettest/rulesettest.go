@@ -3,28 +3,22 @@ package rulesettest
 import (
 	"net/netip"
 	"strings"
+	"testing"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// TB is what this package uses of [testing.TB].
-type TB interface {
-	Helper()
-	Errorf(format string, args ...any)
-	Fatalf(format string, args ...any)
-}
-
 // Rules is a program under test. Make one with [New].
 type Rules struct {
-	tb       TB
+	tb       testing.TB
 	rules    ruleset.Ruleset
 	podAddrs []netip.Addr
 }
 
 // New starts assertions on a program. The pod's addresses tell which packets stay within the pod; with none of a family
 // given, each packet that comes in is taken to be for the pod. A malformed address ends the test.
-func New(tb TB, rs ruleset.Ruleset, podAddrs ...string) *Rules {
+func New(tb testing.TB, rs ruleset.Ruleset, podAddrs ...string) *Rules {
 	tb.Helper()
 	r := &Rules{tb: tb, rules: rs}
 	for _, s := range podAddrs {

@@ -72,7 +72,7 @@ func (p *planner) plan() []*trial {
 			why = "the network namespace has no address of the family"
 		}
 		if why != "" {
-			trials = append(trials, untested(f, Family, why))
+			trials = append(trials, untested(f, wholeFamily, why))
 			continue
 		}
 		trials = append(trials, p.family(f)...)
@@ -80,25 +80,22 @@ func (p *planner) plan() []*trial {
 	return trials
 }
 
-func untested(f ruleset.Family, a Aspect, why string) *trial {
-	return &trial{Step: Step{Family: f, Aspect: a, Outcome: Untested, Detail: why}}
+func untested(f ruleset.Family, aspect string, why string) *trial {
+	return &trial{Step: Step{Family: f, Aspect: aspect, Outcome: Untested, Detail: why}}
 }
 
 func (p *planner) family(f ruleset.Family) []*trial {
 	proxy := p.redirect.Proxy
-	inbound := p.find(f, Inbound, proxy.InboundPort, p.toSelf(f, ruleset.TCP, p.probe))
-	if inbound.Outcome == Untested && f == ruleset.IPv6 && !slices.ContainsFunc(p.addrs, func(a netip.Addr) bool { return a.Is6() && !a.IsLoopback() }) {
-		inbound.Detail = "the network namespace has no address of the family but ::1, and calls to that pass"
+	in := p.find(f, inbound, proxy.InboundPort, p.toSelf(f, ruleset.TCP, p.probe))
+	if in.Outcome == Untested && f == ruleset.IPv6 && !slices.ContainsFunc(p.addrs, func(a netip.Addr) bool { return a.Is6() && !a.IsLoopback() }) {
+		in.Detail = "the network namespace has no address of the family but ::1, and calls to that pass"
 	}
-	trials := []*trial{
-		inbound,
-		p.find(f, Outbound, proxy.OutboundPort, p.toOthers(f)),
-	}
+	trials := []*trial{in, p.find(f, outbound, proxy.OutboundPort, p.toOthers(f))}
 	if !p.redirect.DNS.Enabled() {
 		return trials
 	}
-	udp := p.find(f, DNSOverUDP, p.redirect.DNS.Port, p.lookups(f, ruleset.UDP))
-	tcp := p.find(f, DNSOverTCP, p.redirect.DNS.Port, p.lookups(f, ruleset.TCP))
+	udp := p.find(f, dnsOverUDP, p.redirect.DNS.Port, p.lookups(f, ruleset.UDP))
+	tcp := p.find(f, dnsOverTCP, p.redirect.DNS.Port, p.lookups(f, ruleset.TCP))
 	trials = append(trials, udp, tcp)
 	if udp.Outcome == Untested && tcp.Outcome == Untested {
 		trials = append(trials, p.exemption(f))
@@ -107,7 +104,7 @@ func (p *planner) family(f ruleset.Family) []*trial {
 }
 
 // find returns a trial with the first candidate that the rules send to the port, for any of the identities.
-func (p *planner) find(f ruleset.Family, a Aspect, port uint16, candidates []candidate) *trial {
+func (p *planner) find(f ruleset.Family, aspect string, port uint16, candidates []candidate) *trial {
 	why := "no address to send to"
 	for _, id := range p.identities {
 		for _, c := range candidates {
@@ -117,7 +114,7 @@ func (p *planner) find(f ruleset.Family, a Aspect, port uint16, candidates []can
 				why = err.Error()
 			case r.Verdict == trace.Redirect && r.ToPort == port && !r.ToAddr.IsValid():
 				return &trial{port: port, Step: Step{
-					Family: f, Aspect: a, Proto: c.proto.String(), Destination: c.dst, As: &id, WantPort: port,
+					Family: f, Aspect: aspect, Proto: c.proto.String(), Destination: c.dst, As: &id, WantPort: port,
 					Rule: wanted(r),
 				}}
 			default:
@@ -125,7 +122,7 @@ func (p *planner) find(f ruleset.Family, a Aspect, port uint16, candidates []can
 			}
 		}
 	}
-	return untested(f, a, why)
+	return untested(f, aspect, why)
 }
 
 // wanted names the rule that decided and the one that does it.
@@ -223,7 +220,7 @@ func (p *planner) exemption(f ruleset.Family) *trial {
 	without.DNS = redirect.DNS{}
 	rules, err := without.Ruleset()
 	if err != nil {
-		return untested(f, DNSExemption, err.Error())
+		return untested(f, dnsExemption, err.Error())
 	}
 	port := p.redirect.Proxy.InboundPort
 	for _, id := range p.identities {
@@ -234,10 +231,10 @@ func (p *planner) exemption(f ruleset.Family) *trial {
 			}
 			if then, err := p.trace(rules, id, c); err == nil && then.Verdict == trace.Redirect && then.ToPort == port {
 				return &trial{port: port, exempt: true, Step: Step{
-					Family: f, Aspect: DNSExemption, Proto: c.proto.String(), Destination: c.dst, As: &id, Rule: wanted(now),
+					Family: f, Aspect: dnsExemption, Proto: c.proto.String(), Destination: c.dst, As: &id, Rule: wanted(now),
 				}}
 			}
 		}
 	}
-	return untested(f, DNSExemption, "nothing that can be sent from here tells")
+	return untested(f, dnsExemption, "nothing that can be sent from here tells")
 }

@@ -57,7 +57,7 @@ func TestPlan(t *testing.T) {
 			t.Parallel()
 			addrs := append(append([]netip.Addr{}, loopback...), tt.addrs...)
 			p := planner{
-				redirect: tt.redirect, rules: tt.redirect.MustRuleset(), probe: DefaultProbePort,
+				redirect: tt.redirect, rules: tt.redirect.MustRuleset(), probe: defaultProbePort,
 				surroundings: surroundings{identities: []Identity{tt.as}, addrs: addrs, route: routesOf(tt.addrs)},
 			}
 			got := map[string]string{}
@@ -70,7 +70,7 @@ func TestPlan(t *testing.T) {
 					assert.Equal(t, Untested, s.Outcome)
 					assert.NotEmpty(t, s.Detail)
 				}
-				got[s.Family.String()+" "+string(s.Aspect)] = to
+				got[s.Family.String()+" "+s.Aspect] = to
 			}
 			assert.Equal(t, tt.want, got)
 		})

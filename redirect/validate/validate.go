@@ -12,21 +12,21 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// DefaultProbePort is a port of the pod on which nobody listens. Istio reserves it
+// defaultProbePort is a port of the pod on which nobody listens. Istio reserves it
 // for this (istio.io/latest/docs/ops/deployment/application-requirements).
-const DefaultProbePort = 15002
+const defaultProbePort = 15002
 
-// DefaultTimeout bounds a whole [Run]. A redirected connection takes less than
+// defaultTimeout bounds a whole [Run]. A redirected connection takes less than
 // a millisecond; the rest is for a node that is starting many pods.
-const DefaultTimeout = 5 * time.Second
+const defaultTimeout = 5 * time.Second
 
 // Options are for [Run]. Redirect is required.
 type Options struct {
 	// Redirect is the redirection that is expected.
 	Redirect redirect.Redirect
-	// ProbePort is the port of trial connections that are no DNS queries; 0 is [DefaultProbePort].
+	// ProbePort is the port of trial connections that are no DNS queries; 0 is 15002, on which nobody listens.
 	ProbePort uint16
-	// Timeout bounds all trials together; 0 is [DefaultTimeout].
+	// Timeout bounds all trials together; 0 is 5 s.
 	Timeout time.Duration
 	// Namespace is the network namespace to test, such as a *netnsexec.NetNS; nil is the process's own.
 	Namespace interface{ Do(fn func() error) error }
@@ -41,22 +41,14 @@ type Identity struct {
 // String returns for example "1337/1337".
 func (id Identity) String() string { return fmt.Sprintf("%d/%d", id.UID, id.GID) }
 
-// Aspect is a part of redirection that is tried by itself.
-type Aspect string
-
-// The aspects.
+// The aspects of redirection that are tried, each by itself.
 const (
-	// Inbound is the proxy's inbound port, reached from inside.
-	Inbound Aspect = "inbound"
-	// Outbound is the proxy's outbound port.
-	Outbound Aspect = "outbound"
-	// DNSOverUDP and DNSOverTCP are the proxy's DNS port.
-	DNSOverUDP Aspect = "dns-udp"
-	DNSOverTCP Aspect = "dns-tcp"
-	// DNSExemption is that the proxy's DNS queries are left alone: all that the proxy's user can see of DNS capture.
-	DNSExemption Aspect = "dns-exemption"
-	// Family stands for all of a family that is not tried.
-	Family Aspect = "family"
+	inbound      = "inbound"
+	outbound     = "outbound"
+	dnsOverUDP   = "dns-udp"
+	dnsOverTCP   = "dns-tcp"
+	dnsExemption = "dns-exemption"
+	wholeFamily  = "family"
 )
 
 // Outcome is the end of a trial.
@@ -75,7 +67,10 @@ const (
 // Step is one trial and its outcome.
 type Step struct {
 	Family ruleset.Family `json:"family"`
-	Aspect Aspect         `json:"aspect"`
+	// Aspect is what is tried: the proxy's port for connections ("inbound", reached from inside, or "outbound") or for DNS queries
+	// ("dns-udp", "dns-tcp"); "dns-exemption", that the proxy's DNS queries are left alone, which is all that the proxy's user can see of
+	// DNS capture; or "family", for all of a family that is not tried.
+	Aspect string `json:"aspect"`
 	// Proto, Destination and As are what was sent, and by whom; zero if nothing was.
 	Proto       string         `json:"proto,omitempty"`
 	Destination netip.AddrPort `json:"destination,omitzero"`
@@ -144,7 +139,7 @@ type MissingError struct {
 func (e *MissingError) Error() string {
 	parts := make([]string, len(e.Steps))
 	for i, s := range e.Steps {
-		parts[i] = s.Family.String() + " " + string(s.Aspect)
+		parts[i] = s.Family.String() + " " + s.Aspect
 	}
 	return "redirection is missing: " + strings.Join(parts, ", ")
 }
@@ -159,7 +154,7 @@ func FromOutside(ctx context.Context, o Options) (Report, error) {
 	port := o.Redirect.Proxy.InboundPort
 	step, err := accept(ctx, o.in(), port, o.ProbePort)
 	if errors.Is(err, context.DeadlineExceeded) {
-		step = Step{Aspect: Inbound, WantPort: port, Outcome: Missing, Detail: fmt.Sprintf("no connection from outside to port %d arrived at port %d within %s", o.ProbePort, port, o.Timeout)}
+		step = Step{Aspect: inbound, WantPort: port, Outcome: Missing, Detail: fmt.Sprintf("no connection from outside to port %d arrived at port %d within %s", o.ProbePort, port, o.Timeout)}
 		return Report{[]Step{step}}, &MissingError{[]Step{step}}
 	}
 	if err != nil {
@@ -170,10 +165,10 @@ func FromOutside(ctx context.Context, o Options) (Report, error) {
 
 func (o Options) withDefaults() Options {
 	if o.ProbePort == 0 {
-		o.ProbePort = DefaultProbePort
+		o.ProbePort = defaultProbePort
 	}
 	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
+		o.Timeout = defaultTimeout
 	}
 	return o
 }

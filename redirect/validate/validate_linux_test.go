@@ -192,7 +192,7 @@ func names(r validate.Report, o validate.Outcome) []string {
 	var out []string
 	for _, s := range r.Steps {
 		if s.Outcome == o {
-			out = append(out, s.Family.String()+" "+string(s.Aspect))
+			out = append(out, s.Family.String()+" "+s.Aspect)
 		}
 	}
 	return out

@@ -24,20 +24,20 @@ const (
 // and pod templates rely on its letters, names and variables. Each has a variable of its name, in capitals, and some have others.
 func Flags() []mesh.Flag {
 	flags := []mesh.Flag{
-		{Name: "envoy-port", Short: "p", Usage: "port to which outbound connections are redirected", Field: "proxy.outboundPort", Grammar: redirect.AllowZero},
-		{Name: "inbound-capture-port", Short: "z", Usage: "port to which inbound connections are redirected", Field: "proxy.inboundPort", Grammar: redirect.AllowZero},
-		{Name: "inbound-tunnel-port", Short: "e", Usage: "the proxy's tunnel port, never redirected", Field: "proxy.tunnelPort", Grammar: redirect.AllowZero},
+		{Name: "envoy-port", Short: "p", Usage: "port to which outbound connections are redirected", Field: "proxy.outboundPort", Grammar: redirect.Grammar{Zero: true}},
+		{Name: "inbound-capture-port", Short: "z", Usage: "port to which inbound connections are redirected", Field: "proxy.inboundPort", Grammar: redirect.Grammar{Zero: true}},
+		{Name: "inbound-tunnel-port", Short: "e", Usage: "the proxy's tunnel port, never redirected", Field: "proxy.tunnelPort", Grammar: redirect.Grammar{Zero: true}},
 		{Name: "proxy-uid", Short: "u", List: true, Usage: "users of the proxy, by number or name, whose traffic is not redirected", Set: ids(func(r *redirect.Redirect) *[]uint32 { return &r.Proxy.UIDs })},
 		{Name: "proxy-gid", Short: "g", List: true, Usage: "groups of the proxy, by number or name; default, the same as the users where the mesh goes by groups too", Set: ids(func(r *redirect.Redirect) *[]uint32 { return &r.Proxy.GIDs })},
 		{Name: "istio-inbound-interception-mode", Short: "m", Usage: "REDIRECT or TPROXY", Set: setMode},
 		{Name: "inbound-tproxy-mark", Short: "t", Also: []string{"istio-inbound-tproxy-mark"}, Variables: []string{"ISTIO_INBOUND_TPROXY_MARK"}, Usage: "mark of packets on their way to a transparent listener", Set: number(func(r *redirect.Redirect) *uint32 { return &r.Names.InboundMark })},
 		{Name: "inbound-tproxy-route-table", Short: "r", Also: []string{"istio-inbound-tproxy-route-table"}, Variables: []string{"ISTIO_INBOUND_TPROXY_ROUTE_TABLE"}, Usage: "route table that keeps marked packets local", Set: number(func(r *redirect.Redirect) *uint32 { return &r.Names.RouteTable })},
-		{Name: "istio-inbound-ports", Short: "b", List: true, Usage: "inbound ports that are redirected; * is all, empty none", Field: "inbound.ports", Grammar: redirect.AllowAll},
-		{Name: "istio-local-exclude-ports", Short: "d", List: true, Usage: "inbound ports that are not, when all are", Field: "inbound.excludePorts", Grammar: redirect.AllowAll},
-		{Name: "istio-service-cidr", Short: "i", List: true, Usage: "destinations that are redirected; * is all, empty none", Field: "outbound.cidrs", Grammar: redirect.AllowAll},
+		{Name: "istio-inbound-ports", Short: "b", List: true, Usage: "inbound ports that are redirected; * is all, empty none", Field: "inbound.ports", Grammar: redirect.Grammar{All: true}},
+		{Name: "istio-local-exclude-ports", Short: "d", List: true, Usage: "inbound ports that are not, when all are", Field: "inbound.excludePorts", Grammar: redirect.Grammar{All: true}},
+		{Name: "istio-service-cidr", Short: "i", List: true, Usage: "destinations that are redirected; * is all, empty none", Field: "outbound.cidrs", Grammar: redirect.Grammar{All: true}},
 		{Name: "istio-service-exclude-cidr", Short: "x", List: true, Usage: "destinations that are not", Field: "outbound.excludeCIDRs"},
-		{Name: "istio-outbound-ports", Short: "q", List: true, Usage: "outbound ports that are redirected whatever the destination", Field: "outbound.ports", Grammar: redirect.AllowAll},
-		{Name: "istio-local-outbound-ports-exclude", Short: "o", List: true, Usage: "outbound ports that are not", Field: "outbound.excludePorts", Grammar: redirect.AllowAll},
+		{Name: "istio-outbound-ports", Short: "q", List: true, Usage: "outbound ports that are redirected whatever the destination", Field: "outbound.ports", Grammar: redirect.Grammar{All: true}},
+		{Name: "istio-local-outbound-ports-exclude", Short: "o", List: true, Usage: "outbound ports that are not", Field: "outbound.excludePorts", Grammar: redirect.Grammar{All: true}},
 		{Name: "kube-virt-interfaces", Short: "k", List: true, Usage: "interfaces of virtual machines, whose inbound traffic counts as outbound", Field: "virtualInterfaces"},
 		{Name: "istio-exclude-interfaces", Short: "c", List: true, Usage: "interfaces that are left alone", Field: "excludeInterfaces"},
 		{Name: "istio-outbound-owner-groups", List: true, Usage: "groups whose outbound traffic is redirected; * is all", Set: ids(func(r *redirect.Redirect) *[]uint32 { return &r.Outbound.OwnerGroups })},
@@ -120,7 +120,7 @@ func setMode(r *redirect.Redirect, value string) error {
 }
 
 func setLocalhost(r *redirect.Redirect, value string) error {
-	p, err := redirect.ParsePrefix(value, 0)
+	p, err := redirect.ParsePrefix(value, redirect.Grammar{})
 	if err == nil && (!p.Addr().Is4() || !p.Addr().IsLoopback() || p.Bits() < 8) {
 		err = errors.New("not a range of 127.0.0.0/8")
 	}

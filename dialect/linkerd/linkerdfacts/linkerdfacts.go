@@ -42,9 +42,9 @@ var flags = []mesh.Flag{
 	{Name: "proxy-uid", Short: "u", Set: redirect.SetProxyUser},
 	{Name: "proxy-gid", Short: "g", Set: setGroup},
 	{Name: "ports-to-redirect", Short: "r", List: true, Set: setOnly},
-	{Name: "inbound-ports-to-ignore", List: true, Field: "inbound.excludePorts", Grammar: redirect.AllowRanges},
-	{Name: "outbound-ports-to-ignore", List: true, Field: "outbound.excludePorts", Grammar: redirect.AllowRanges},
-	{Name: "subnets-to-ignore", List: true, Field: "inbound.excludeSources", Grammar: redirect.AllowSpaces},
+	{Name: "inbound-ports-to-ignore", List: true, Field: "inbound.excludePorts", Grammar: redirect.Grammar{Ranges: true}},
+	{Name: "outbound-ports-to-ignore", List: true, Field: "outbound.excludePorts", Grammar: redirect.Grammar{Ranges: true}},
+	{Name: "subnets-to-ignore", List: true, Field: "inbound.excludeSources", Grammar: redirect.Grammar{Spaces: true}},
 	{Name: "ipv6", Bool: true, Field: "ipv6", Set: setIPv6},
 	{Name: "simulate", Bool: true, Refused: "writes no rules"},
 	{Name: "netns", Refused: "writes the rules elsewhere"},
@@ -65,7 +65,7 @@ func setGroup(r *redirect.Redirect, value string) error {
 
 // setOnly reads an empty list as all.
 func setOnly(r *redirect.Redirect, value string) error {
-	only, err := redirect.ParsePorts(value, redirect.AllowRanges)
+	only, err := redirect.ParsePorts(value, redirect.Grammar{Ranges: true})
 	if err == nil && !only.Empty() {
 		r.Inbound.Ports = only
 	}

@@ -40,7 +40,7 @@ func DefaultRedirect() redirect.Redirect {
 // Settings are the annotations, each with the field of the Redirect that it sets. A value that is not allowed is an error that names both.
 func Settings() []redirect.Setting {
 	return []redirect.Setting{
-		{Field: "outbound.excludePorts", Keys: []string{SkipPorts}, Grammar: redirect.AllowRanges, Allowed: "ports and ranges"},
+		{Field: "outbound.excludePorts", Keys: []string{SkipPorts}, Grammar: redirect.Grammar{Ranges: true}, Allowed: "ports and ranges"},
 		{Field: "inbound.excludeSources", Keys: []string{SkipClients}, Allowed: "CIDR prefixes"},
 		{Field: "dns.servers", Keys: []string{CaptureDNS}, Allowed: "true or false", Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
 			if on {

@@ -54,7 +54,7 @@ func describe(x explain.Comparison) Compared {
 		}
 	}
 	for _, d := range x.Differences {
-		add(Group{Kind: string(d.Kind()), Other: d.A.String(), OtherIs: d.A.Reason, This: d.B.String(), ThisIs: d.B.Reason}, compare.Describe(d.Packet))
+		add(Group{Kind: d.Kind(), Other: d.A.String(), OtherIs: d.A.Reason, This: d.B.String(), ThisIs: d.B.Reason}, compare.Describe(d.Packet))
 	}
 	for _, d := range x.ConnectionDifferences {
 		add(Group{Kind: "connection", Other: d.A.String(), This: d.B.String()}, compare.Describe(d.Packet))

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
@@ -90,7 +89,7 @@ func (a *asked) matrixOf(f ruleset.Family) (cells []Cell) {
 	return cells
 }
 
-func excludedPorts(r redirect.PortRange) string {
+func excludedPorts(r ruleset.PortRange) string {
 	if r.First == r.Last {
 		return fmt.Sprintf("excluded port %d", r.First)
 	}

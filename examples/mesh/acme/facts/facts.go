@@ -20,7 +20,7 @@ func List() mesh.List {
 		TestPod: mesh.TestPod{Annotations: map[string]string{acme.SkipPorts: "28001"}}, // mesh.ExcludedPort
 		Init: &mesh.Init{
 			Flags: []mesh.Flag{
-				{Name: "skip-ports", List: true, Field: "outbound.excludePorts", Grammar: redirect.AllowRanges},
+				{Name: "skip-ports", List: true, Field: "outbound.excludePorts", Grammar: redirect.Grammar{Ranges: true}},
 				{Name: "skip-clients", List: true, Field: "inbound.excludeSources"},
 				{Name: "dry-run", Bool: true, Refused: "writes no rules"},
 			},
