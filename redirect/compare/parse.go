@@ -24,6 +24,6 @@ func Parse(text string) (ruleset.Live, error) {
 		chains, err := nft.ParseTables(text)
 		return chains.Live(ruleset.BackendNftables), err
 	}
-	chains, err := ruleset.ParseSaved(text)
+	chains, err := ruleset.Parse(0, text)
 	return chains.Live(ruleset.BackendIptables), err
 }

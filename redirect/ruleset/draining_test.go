@@ -32,8 +32,11 @@ func TestEqual(t *testing.T) {
 	one := func(f ruleset.Family, a ruleset.Action) *ruleset.FamilyRuleset {
 		return &ruleset.FamilyRuleset{Family: f, Chains: []ruleset.Chain{{Table: ruleset.NAT, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.Target{Action: a}}}}}}
 	}
-	rs := ruleset.Ruleset{IPv4: one(ruleset.IPv4, ruleset.ActionReturn), IPv6: one(ruleset.IPv6, ruleset.ActionReturn)}
-	assert.True(t, rs.Equal(rs.Clone()))
+	both := func() ruleset.Ruleset {
+		return ruleset.Ruleset{IPv4: one(ruleset.IPv4, ruleset.ActionReturn), IPv6: one(ruleset.IPv6, ruleset.ActionReturn)}
+	}
+	rs := both()
+	assert.True(t, rs.Equal(both()))
 	for name, o := range map[string]ruleset.Ruleset{
 		"IPv4 differs":    {IPv4: one(ruleset.IPv4, ruleset.ActionAccept), IPv6: rs.IPv6},
 		"IPv6 differs":    {IPv4: rs.IPv4, IPv6: one(ruleset.IPv6, ruleset.ActionAccept)},

@@ -244,15 +244,14 @@ func (m MarkMatch) Matches(v uint32) bool {
 	return m.IsZero() || (v&m.Mask == m.Value) != m.Not
 }
 
-// OwnerKind selects the ID of a socket's owner that is matched. The zero value, [OwnerAny], selects none.
+// OwnerKind selects the ID of a socket's owner that is matched. The zero value selects none: it matches every packet, also one
+// that no socket sent.
 type OwnerKind uint8
 
 // The kinds of owner.
 const (
-	// OwnerAny matches every packet, also one that no socket sent.
-	OwnerAny OwnerKind = iota
 	// OwnerUID is the user of the process that made the socket.
-	OwnerUID
+	OwnerUID OwnerKind = iota + 1
 	// OwnerGID is its group.
 	OwnerGID
 )
@@ -277,7 +276,7 @@ type OwnerMatch struct {
 func OwnerIs(k OwnerKind, id uint32) OwnerMatch { return OwnerMatch{Kind: k, First: id, Last: id} }
 
 // IsZero reports whether m matches any packet.
-func (m OwnerMatch) IsZero() bool { return m.Kind == OwnerAny }
+func (m OwnerMatch) IsZero() bool { return m.Kind == 0 }
 
 // Matches reports whether a socket with the ids is matched.
 func (m OwnerMatch) Matches(uid, gid uint32) bool {

@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -17,39 +18,16 @@ func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 // unknown. Check with errors.Is(err, ruleset.ErrForeign). Parse keeps such rules as text.
 var ErrForeign = errors.New("outside the model of a mesh's rules")
 
-// Parse parses the output of iptables-save or ip6tables-save, or the text of a [FamilyRuleset], and returns all its chains. The error gives the
+// Parse parses the output of iptables-save or ip6tables-save, or the text of a [FamilyRuleset], and returns all its chains. With a zero
+// family it takes both outputs, one after the other in any order: their first comments tell the family, which is else IPv4. The error gives the
 // number of a line that is not such output. A rule outside the model is not an error (see [LiveRule]). Reported are the chains' names that
 // the kernel reports, which are needed for names with a line feed. In names, "?" replaces whatever would separate words.
 func Parse(f Family, text string, reported ...string) (LiveChains, error) {
-	return parseSaved(text, saveParser{family: f, known: true}, reported)
-}
-
-// ParseSaved parses the output of iptables-save and ip6tables-save, one after the other in any order. Their first comment tells
-// the family; text without one is IPv4. The error is that of [Parse].
-func ParseSaved(text string) (LiveChains, error) {
-	return parseSaved(text, saveParser{family: IPv4}, nil)
-}
-
-// saveParser reads the output of programs that save. The family is known, or each program's first comment tells it.
-type saveParser struct {
-	family Family
-	known  bool
-	table  string // under way, or empty
-	chains LiveChains
-	at     map[liveChainName]int
-}
-
-type liveChainName struct {
-	family      Family
-	table, name string
-}
-
-func parseSaved(text string, p saveParser, reported []string) (LiveChains, error) {
+	p := saveParser{family: cmp.Or(f, IPv4), known: f != 0, at: map[liveChainName]int{}}
 	text, err := maskNames(text, reported)
 	if err != nil {
 		return nil, fmt.Errorf("parse saved rules: %w", err)
 	}
-	p.at = map[liveChainName]int{}
 	n, first, from, to, quoted := 0, 0, 0, 0, false
 	for line := range strings.Lines(text) {
 		if n++; !quoted {
@@ -73,6 +51,20 @@ func parseSaved(text string, p saveParser, reported []string) (LiveChains, error
 		return nil, fmt.Errorf("parse saved rules: table %s has no COMMIT", p.table)
 	}
 	return p.chains, nil
+}
+
+// saveParser reads the output of programs that save.
+type saveParser struct {
+	family Family
+	known  bool   // else each program's first comment tells the family
+	table  string // under way, or empty
+	chains LiveChains
+	at     map[liveChainName]int
+}
+
+type liveChainName struct {
+	family      Family
+	table, name string
 }
 
 func (p *saveParser) line(line string) error {

@@ -15,9 +15,6 @@ type Ruleset struct {
 	IPv6 *FamilyRuleset `json:"ipv6,omitempty"`
 }
 
-// Clone returns a copy that shares nothing with rs.
-func (rs Ruleset) Clone() Ruleset { return Ruleset{IPv4: rs.IPv4.Clone(), IPv6: rs.IPv6.Clone()} }
-
 // Family returns the family's program, or nil.
 func (rs Ruleset) Family(f Family) *FamilyRuleset {
 	switch f {
@@ -51,7 +48,7 @@ func (rs *Ruleset) Set(p *FamilyRuleset) {
 
 // Equal reports whether both do the same, comments aside.
 func (rs Ruleset) Equal(o Ruleset) bool {
-	return rs.IPv4.Equal(o.IPv4) && rs.IPv6.Equal(o.IPv6)
+	return rs.IPv4.equal(o.IPv4) && rs.IPv6.equal(o.IPv6)
 }
 
 // String returns the texts of both families, each under a comment line that names it.
@@ -77,30 +74,6 @@ type FamilyRuleset struct {
 	Routing *Routing
 	// LoopbackAddrs are addresses that lo must have, so that the proxy can bind to them.
 	LoopbackAddrs []netip.Addr
-}
-
-// Clone returns a copy that shares nothing with p; nil for nil.
-func (p *FamilyRuleset) Clone() *FamilyRuleset {
-	if p == nil {
-		return nil
-	}
-	c := *p
-	c.Owner.Marks, c.Owner.Zones, c.Owner.LoopbackAddrs = slices.Clone(p.Owner.Marks), slices.Clone(p.Owner.Zones), slices.Clone(p.Owner.LoopbackAddrs)
-	c.Owner.OtherChains, c.Owner.OtherTables = slices.Clone(p.Owner.OtherChains), slices.Clone(p.Owner.OtherTables)
-	c.LoopbackAddrs, c.Chains = slices.Clone(p.LoopbackAddrs), slices.Clone(p.Chains)
-	if p.Routing != nil {
-		r := *p.Routing
-		c.Routing = &r
-	}
-	for i := range c.Chains {
-		rules := slices.Clone(c.Chains[i].Rules)
-		for j, r := range rules {
-			rules[j].Owner = slices.Clone(r.Owner)
-			rules[j].SrcPorts.Ranges, rules[j].DstPorts.Ranges = slices.Clone(r.SrcPorts.Ranges), slices.Clone(r.DstPorts.Ranges)
-		}
-		c.Chains[i].Rules = rules
-	}
-	return &c
 }
 
 // Chain is a chain with its rules in order.
@@ -129,8 +102,8 @@ func (r *Routing) Matches(mark uint32) bool {
 	return mark == r.Mark
 }
 
-// Equal reports whether both programs do the same, comments aside. Two nil programs are equal.
-func (p *FamilyRuleset) Equal(o *FamilyRuleset) bool {
+// equal reports whether both programs do the same, comments aside. Two nil programs are equal.
+func (p *FamilyRuleset) equal(o *FamilyRuleset) bool {
 	if p == nil || o == nil {
 		return p == o
 	}

@@ -111,15 +111,6 @@ type Passage struct {
 	Result
 }
 
-// String returns for example "packet from pod to eth0: pass".
-func (p Passage) String() string {
-	to := p.To
-	if to == "" {
-		to = "nowhere"
-	}
-	return fmt.Sprintf("%s from %s to %s: %s", p.What, p.From, to, p.Result)
-}
-
 // String returns the verdict, with the port of the pod's listener that took the connection.
 func (c Conversation) String() string {
 	if c.Server.Pod {

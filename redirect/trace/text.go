@@ -109,13 +109,10 @@ func (p *Packet) set(word, value string) (err error) {
 	case "connmark":
 		number(&p.ConnMark)
 	case "state":
-		for state, name := range stateNames {
-			if name == value {
-				p.State = state
-				return nil
-			}
+		var ok bool
+		if p.State, ok = stateOf(value); !ok {
+			err = fmt.Errorf("no such state")
 		}
-		err = fmt.Errorf("no such state")
 	default:
 		err = fmt.Errorf("unknown word")
 	}
