@@ -57,8 +57,8 @@ func differences(ctx context.Context, ns *netnsexec.NetNS, record attachment.Rec
 	return b.Check(ctx, wanted)
 }
 
-// ErrHidden says that whether a namespace is there cannot be told from here. Check with errors.Is(err, podrules.ErrHidden).
-var ErrHidden = errors.New("the agent may not look into the pod")
+// errHidden says that whether a namespace is there cannot be told from here.
+var errHidden = errors.New("the agent may not look into the pod")
 
 // enter opens the namespace of the record. Its path is the host's, whose root may be elsewhere, and may by now lead to
 // another namespace.
@@ -99,9 +99,9 @@ func enter(ctx context.Context, record attachment.Record, hostRoot string) (*net
 	errs = append(errs, err)
 	switch all := errors.Join(errs...); {
 	case errors.Is(all, fs.ErrPermission):
-		return nil, fmt.Errorf("%w: %w", ErrHidden, all)
+		return nil, fmt.Errorf("%w: %w", errHidden, all)
 	case path != "" && !seen && errors.Is(err, podnetns.ErrNoProcess):
-		return nil, fmt.Errorf("%w: neither %s nor a process of the pod is to be seen from here", ErrHidden, path)
+		return nil, fmt.Errorf("%w: neither %s nor a process of the pod is to be seen from here", errHidden, path)
 	default:
 		return nil, all
 	}

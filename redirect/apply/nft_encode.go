@@ -265,7 +265,7 @@ func (e exprs) iface(key uint32, m ruleset.InterfaceMatch) {
 
 // addrType asks the routing tables what kind of address the packet has.
 func (e exprs) addrType(which uint32, t ruleset.AddrType) {
-	if t == ruleset.AddrTypeAny {
+	if t == 0 {
 		return
 	}
 	e.numbers("fib", nftaFibDreg, unix.NFT_REG_1, nftaFibResult, fibAddrType, nftaFibFlags, which)

@@ -98,7 +98,7 @@ func featureOf(r *nft.Rule) (feature, need string) {
 	case ruleset.ActionLog:
 		return "log statement", "CONFIG_NFT_LOG"
 	}
-	if r.SrcType != ruleset.AddrTypeAny || r.DstType != ruleset.AddrTypeAny {
+	if r.SrcType != 0 || r.DstType != 0 {
 		return "fib expression", "Linux 4.10, CONFIG_NFT_FIB_INET, CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6"
 	}
 	if r.States != 0 || !r.ConnMark.IsZero() {

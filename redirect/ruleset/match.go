@@ -3,7 +3,6 @@ package ruleset
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -131,11 +130,6 @@ func MatchPrefix(p netip.Prefix) PrefixMatch {
 // IsZero reports whether m matches any address.
 func (m PrefixMatch) IsZero() bool { return !m.Prefix.IsValid() }
 
-// Matches reports whether a is matched.
-func (m PrefixMatch) Matches(a netip.Addr) bool {
-	return m.IsZero() || m.Prefix.Contains(a) != m.Not
-}
-
 // InterfaceMatch matches the interface that a packet came in by or goes out by. The zero value matches any.
 type InterfaceMatch struct {
 	// Name is the exact name or, with a "+" at its end, the beginning of the name, as iptables has it: "br+" matches br, br0
@@ -186,14 +180,6 @@ func MatchPorts(r ...PortRange) PortMatch {
 // IsZero reports whether m matches any port.
 func (m PortMatch) IsZero() bool { return len(m.Ranges) == 0 }
 
-// Matches reports whether the port is matched.
-func (m PortMatch) Matches(p uint16) bool {
-	if m.IsZero() {
-		return true
-	}
-	return slices.ContainsFunc(m.Ranges, func(r PortRange) bool { return r.Contains(p) }) != m.Not
-}
-
 // States is a set of conntrack states. The zero value matches any.
 type States uint8
 
@@ -212,20 +198,16 @@ var stateNames = [...]string{"INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRAC
 func (s States) String() string { return string(appendStates(nil, s)) }
 
 // AddrType matches the type that the routing tables give to an address, of
-// which only local is modelled. The zero value, [AddrTypeAny], matches all.
+// which only local is modelled. The zero value matches all.
 type AddrType uint8
 
 // The address types.
 const (
-	AddrTypeAny AddrType = iota
 	// AddrTypeLocal is an address of this host: one of its interfaces', or a loopback address.
-	AddrTypeLocal
+	AddrTypeLocal AddrType = iota + 1
 	// AddrTypeNotLocal is every other address.
 	AddrTypeNotLocal
 )
-
-// Matches reports whether an address is matched that is local or not.
-func (t AddrType) Matches(local bool) bool { return t == AddrTypeAny || (t == AddrTypeLocal) == local }
 
 // FullMask is the mask that compares or sets all bits of a mark.
 const FullMask uint32 = 0xffffffff
@@ -238,11 +220,6 @@ type MarkMatch struct {
 
 // IsZero reports whether m matches any mark.
 func (m MarkMatch) IsZero() bool { return m.Mask == 0 }
-
-// Matches reports whether the mark is matched.
-func (m MarkMatch) Matches(v uint32) bool {
-	return m.IsZero() || (v&m.Mask == m.Value) != m.Not
-}
 
 // OwnerKind selects the ID of a socket's owner that is matched. The zero value selects none: it matches every packet, also one
 // that no socket sent.
@@ -277,15 +254,3 @@ func OwnerIs(k OwnerKind, id uint32) OwnerMatch { return OwnerMatch{Kind: k, Fir
 
 // IsZero reports whether m matches any packet.
 func (m OwnerMatch) IsZero() bool { return m.Kind == 0 }
-
-// Matches reports whether a socket with the ids is matched.
-func (m OwnerMatch) Matches(uid, gid uint32) bool {
-	if m.IsZero() {
-		return true
-	}
-	id := uid
-	if m.Kind == OwnerGID {
-		id = gid
-	}
-	return (m.First <= id && id <= m.Last) != m.Not
-}

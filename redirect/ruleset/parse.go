@@ -385,7 +385,7 @@ func (p *ruleParser) ports(m *PortMatch, not bool) error {
 }
 
 func (p *ruleParser) addrType(t *AddrType, not bool) error {
-	if w := p.next(); w != "LOCAL" || *t != AddrTypeAny {
+	if w := p.next(); w != "LOCAL" || *t != 0 {
 		return fmt.Errorf("address type %q: %w", w, ErrForeign)
 	}
 	if *t = AddrTypeLocal; not {

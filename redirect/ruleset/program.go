@@ -94,14 +94,6 @@ type Routing struct {
 	Priority uint32 `json:"priority,omitempty"`
 }
 
-// Matches reports whether a packet with the mark is kept on this host.
-func (r *Routing) Matches(mark uint32) bool {
-	if r.Mask != 0 {
-		mark &= r.Mask
-	}
-	return mark == r.Mark
-}
-
 // equal reports whether both programs do the same, comments aside. Two nil programs are equal.
 func (p *FamilyRuleset) equal(o *FamilyRuleset) bool {
 	if p == nil || o == nil {

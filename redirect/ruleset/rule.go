@@ -132,7 +132,7 @@ func (r *Rule) append(b []byte, f Family) []byte {
 		b = appendMark(b, "-m mark ", r.Mark)
 	}
 	b = r.appendPorts(b)
-	if r.SrcType != AddrTypeAny || r.DstType != AddrTypeAny {
+	if r.SrcType != 0 || r.DstType != 0 {
 		b = append(b, "-m addrtype "...)
 		b = appendAddrType(b, "--src-type", r.SrcType)
 		b = appendAddrType(b, "--dst-type", r.DstType)
@@ -186,7 +186,7 @@ func appendInterface(b []byte, flag string, m InterfaceMatch) []byte {
 }
 
 func appendAddrType(b []byte, flag string, t AddrType) []byte {
-	if t == AddrTypeAny {
+	if t == 0 {
 		return b
 	}
 	return append(append(appendNot(b, t == AddrTypeNotLocal), flag...), " LOCAL "...)

@@ -11,8 +11,8 @@ import (
 // TestZeroMatches: a match that is not set matches everything, is no text, and makes no difference.
 func TestZeroMatches(t *testing.T) {
 	t.Parallel()
-	assert.True(t, ruleset.OwnerMatch{}.Matches(0, 0))
-	assert.True(t, ruleset.OwnerMatch{Not: true}.Matches(1337, 1337))
+	assert.True(t, ruleset.OwnerMatch{}.IsZero())
+	assert.True(t, ruleset.OwnerMatch{Not: true}.IsZero())
 	r := ruleset.Rule{Owner: []ruleset.OwnerMatch{{}, ruleset.OwnerIs(ruleset.OwnerUID, 0)}, Target: ruleset.Target{Action: ruleset.ActionReturn}}
 	assert.Equal(t, "-m owner --uid-owner 0 -j RETURN", r.Text(ruleset.IPv4))
 	other := r

@@ -50,8 +50,6 @@ type Result struct {
 
 // Step is one rule that matched.
 type Step struct {
-	// Hook is the built-in chain's name that the walk began in.
-	Hook  string
 	Table ruleset.Table
 	Chain string
 	// Position is the rule's place in its chain, from 1.

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -141,7 +142,8 @@ func (w *walker) leavesBy() string {
 
 // keptHere reports whether the program's policy routing makes the packet local.
 func (w *walker) keptHere() bool {
-	return w.program.Routing != nil && w.program.Routing.Matches(w.mark)
+	r := w.program.Routing
+	return r != nil && matchesMark(ruleset.MarkMatch{Value: r.Mark, Mask: cmp.Or(r.Mask, ruleset.FullMask)}, w.mark)
 }
 
 // receive walks a packet that came in by an interface.
@@ -177,11 +179,13 @@ func (w *walker) receive(in string) error {
 	return nil
 }
 
+var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
 // likelySource is the source that the kernel chooses for an unbound socket; the zero address if that is not known.
 func (w *walker) likelySource() netip.Addr {
 	switch a := w.dst.Addr(); {
 	case a.Is4() && a.IsLoopback():
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1}) // that of the route to all of 127.0.0.0/8
+		return localhost // the source of the route to all of 127.0.0.0/8
 	case w.own(a):
 		return a
 	}

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -9,24 +10,18 @@ import (
 
 // tablesOf lists the tables of a hook, in the order of their priorities.
 // Connection tracking comes after raw, where there is one.
-func tablesOf(hook string) []ruleset.Table {
-	switch hook {
-	case ruleset.Prerouting:
-		return []ruleset.Table{ruleset.Raw, ruleset.Mangle, ruleset.NAT}
-	case ruleset.Output:
-		return []ruleset.Table{ruleset.Raw, ruleset.Mangle, ruleset.NAT, ruleset.Filter}
-	case ruleset.Input:
-		return []ruleset.Table{ruleset.Mangle, ruleset.Filter, ruleset.NAT}
-	case ruleset.Forward:
-		return []ruleset.Table{ruleset.Mangle, ruleset.Filter}
-	}
-	return []ruleset.Table{ruleset.Mangle, ruleset.NAT}
+var tablesOf = map[string][]ruleset.Table{
+	ruleset.Prerouting:  {ruleset.Raw, ruleset.Mangle, ruleset.NAT},
+	ruleset.Output:      {ruleset.Raw, ruleset.Mangle, ruleset.NAT, ruleset.Filter},
+	ruleset.Input:       {ruleset.Mangle, ruleset.Filter, ruleset.NAT},
+	ruleset.Forward:     {ruleset.Mangle, ruleset.Filter},
+	ruleset.Postrouting: {ruleset.Mangle, ruleset.NAT},
 }
 
 // run walks a hook's tables. It reports whether the packet ends here, by a drop or an error.
 func (w *walker) run(hook string) (stop bool, err error) {
 	w.hook = hook
-	for _, t := range tablesOf(hook) {
+	for _, t := range tablesOf[hook] {
 		if t == ruleset.Mangle {
 			w.track()
 		}
@@ -105,7 +100,7 @@ func (w *walker) chain(t ruleset.Table, name string, depth int) (flow, error) {
 		if !matches {
 			continue
 		}
-		w.steps = append(w.steps, Step{w.hook, t, name, i + 1, *r})
+		w.steps = append(w.steps, Step{t, name, i + 1, *r})
 		end := w.act(r)
 		if r.Target.Action == ruleset.ActionJump {
 			if w.program.Chain(t, r.Target.Chain) == nil {
@@ -138,36 +133,56 @@ func (w *walker) matches(r *ruleset.Rule) (ok bool, reason string) {
 	p := &w.packet
 	if r.Proto != ruleset.AnyProto && r.Proto != p.Proto ||
 		!r.In.Matches(w.in) || !r.Out.Matches(w.out) ||
-		!r.SrcPorts.Matches(w.src.Port()) || !r.DstPorts.Matches(w.dst.Port()) ||
+		!matchesPort(r.SrcPorts, w.src.Port()) || !matchesPort(r.DstPorts, w.dst.Port()) ||
 		r.States != 0 && r.States&w.state() == 0 ||
-		!r.Mark.Matches(w.mark) ||
-		!r.ConnMark.IsZero() && (!w.tracked || !r.ConnMark.Matches(w.conn.mark)) {
+		!matchesMark(r.Mark, w.mark) ||
+		!r.ConnMark.IsZero() && (!w.tracked || !matchesMark(r.ConnMark, w.conn.mark)) {
 		return false, ""
 	}
 	if len(r.Owner) > 0 && p.Direction != Out {
 		return false, "a forwarded packet has no owner, and whether a negated match takes it differs between backends"
 	}
 	for _, o := range r.Owner {
-		if !o.Matches(p.UID, p.GID) {
+		id := p.UID
+		if o.Kind == ruleset.OwnerGID {
+			id = p.GID
+		}
+		if !o.IsZero() && (o.First <= id && id <= o.Last) == o.Not {
 			return false, ""
 		}
 	}
 	srcKnown := w.src.Addr().IsValid() && !w.srcUnknown
-	if w.dstKnown && !r.Dst.Matches(w.dst.Addr()) || srcKnown && !r.Src.Matches(w.src.Addr()) {
+	if w.dstKnown && !matchesAddr(r.Dst, w.dst.Addr()) || srcKnown && !matchesAddr(r.Src, w.src.Addr()) {
 		return false, ""
 	}
 	// A packet that a process sends has a source of the pod, even if it is not known which.
 	knownType := srcKnown || p.Direction == Out
 	switch {
-	case !r.DstType.Matches(w.dstLocal()),
-		knownType && !r.SrcType.Matches(!srcKnown || w.own(w.src.Addr())):
+	case !matchesType(r.DstType, w.dstLocal()),
+		knownType && !matchesType(r.SrcType, !srcKnown || w.own(w.src.Addr())):
 		return false, ""
 	case !w.dstKnown && !r.Dst.IsZero():
 		return false, "it asks for the destination, which is now an address of the interface"
-	case !knownType && r.SrcType != ruleset.AddrTypeAny, !srcKnown && !r.Src.IsZero():
+	case !knownType && r.SrcType != 0, !srcKnown && !r.Src.IsZero():
 		return false, "it asks for the source, which the packet does not tell"
 	}
 	return true, ""
+}
+
+func matchesAddr(m ruleset.PrefixMatch, a netip.Addr) bool {
+	return m.IsZero() || m.Prefix.Contains(a) != m.Not
+}
+
+func matchesPort(m ruleset.PortMatch, port uint16) bool {
+	return m.IsZero() || slices.ContainsFunc(m.Ranges, func(r ruleset.PortRange) bool { return r.Contains(port) }) != m.Not
+}
+
+func matchesMark(m ruleset.MarkMatch, mark uint32) bool {
+	return m.IsZero() || (mark&m.Mask == m.Value) != m.Not
+}
+
+func matchesType(t ruleset.AddrType, local bool) bool {
+	return t == 0 || (t == ruleset.AddrTypeLocal) == local
 }
 
 // state is the packet's as a rule sees it. Before connection tracking a packet
@@ -243,17 +258,14 @@ func (w *walker) act(r *ruleset.Rule) flow {
 // loopback address, else to the address of the interface.
 func (w *walker) redirect(port uint16) {
 	w.dstKnown = w.hook == ruleset.Output || w.in == loopback
-	addr := netip.IPv6Loopback()
+	addr, unknown := netip.IPv6Loopback(), netip.IPv6Unspecified()
 	if w.program.Family == ruleset.IPv4 {
-		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		addr, unknown = localhost, netip.IPv4Unspecified()
 	}
 	if w.table != nil && !w.dstKnown {
 		// The interface's address: nearly always the one that was asked, if that is the pod's.
 		if addr = w.dst.Addr(); !w.own(addr) {
-			addr = netip.IPv6Unspecified()
-			if w.program.Family == ruleset.IPv4 {
-				addr = netip.IPv4Unspecified()
-			}
+			addr = unknown
 		}
 	}
 	w.dst = netip.AddrPortFrom(addr, port)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,17 +105,6 @@ type Report struct {
 	Steps []Step `json:"steps"`
 }
 
-// count returns how many steps had the outcome.
-func (r Report) count(o Outcome) int {
-	n := 0
-	for _, s := range r.Steps {
-		if s.Outcome == o {
-			n++
-		}
-	}
-	return n
-}
-
 // String returns a line for each step.
 func (r Report) String() string {
 	var b strings.Builder
@@ -207,7 +197,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	switch {
 	case len(missing) > 0:
 		return report, &MissingError{missing}
-	case report.count(Works) == 0:
+	case !slices.ContainsFunc(report.Steps, func(s Step) bool { return s.Outcome == Works }):
 		return report, ErrNothingTested
 	}
 	return report, nil

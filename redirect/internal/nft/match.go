@@ -205,7 +205,7 @@ func (r *ruleParser) bound(kind ruleset.OwnerKind) error {
 
 func (r *ruleParser) addrType(to *ruleset.AddrType) error {
 	not, values, err := r.values()
-	if err != nil || !slices.Equal(values, []string{"local"}) || *to != ruleset.AddrTypeAny {
+	if err != nil || !slices.Equal(values, []string{"local"}) || *to != 0 {
 		return errors.Join(err, errUnknown)
 	}
 	if *to = ruleset.AddrTypeLocal; not {

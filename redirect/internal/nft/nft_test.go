@@ -152,7 +152,8 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 				p := packet{dst: prefix(f).Addr(), port: uint16(rnd.IntN(7))}
 				var want []ruleset.Target
 				for _, r := range rs.Family(f).Chains[0].Rules {
-					if !r.Dst.Matches(p.dst) || !r.DstPorts.Matches(p.port) {
+					port := slices.ContainsFunc(r.DstPorts.Ranges, func(ports ruleset.PortRange) bool { return ports.Contains(p.port) })
+					if !r.Dst.IsZero() && r.Dst.Prefix.Contains(p.dst) == r.Dst.Not || !r.DstPorts.IsZero() && port == r.DstPorts.Not {
 						continue
 					}
 					want = append(want, r.Target)

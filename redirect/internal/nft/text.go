@@ -239,7 +239,7 @@ func (w *words) iface(key string, m ruleset.InterfaceMatch) {
 }
 
 func (w *words) addrType(key string, t ruleset.AddrType) {
-	if t != ruleset.AddrTypeAny {
+	if t != 0 {
 		w.add(key, negated(t == ruleset.AddrTypeNotLocal)+"local")
 	}
 }
