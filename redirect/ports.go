@@ -111,40 +111,49 @@ func formatRange(r ruleset.PortRange) string {
 
 // MarshalJSON writes "*" for all, else an array of numbers and "first-last".
 func (s PortSet) MarshalJSON() ([]byte, error) {
-	if s.all {
-		return []byte(`"*"`), nil
-	}
 	out := make([]any, len(s.ranges))
 	for i, r := range s.ranges {
-		if r.First == r.Last {
-			out[i] = r.First
-		} else {
+		if out[i] = r.First; r.First != r.Last {
 			out[i] = formatRange(r)
 		}
 	}
-	return json.Marshal(out)
+	return marshalSet(s.all, out)
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.
 func (s *PortSet) UnmarshalJSON(b []byte) error {
-	if string(b) == `"*"` {
-		*s = AllPorts()
-		return nil
-	}
-	var raw []any
-	if err := json.Unmarshal(b, &raw); err != nil {
-		return fmt.Errorf(`ports: want "*" or an array: %w`, err)
-	}
+	all, raw, err := unmarshalSet[any](b)
 	ranges := make([]ruleset.PortRange, len(raw))
-	for i, v := range raw {
-		r, err := parseRange(fmt.Sprint(v), Grammar{Ranges: true})
-		if err != nil {
-			return fmt.Errorf("ports: %w", err)
-		}
-		ranges[i] = r
+	for i := 0; i < len(raw) && err == nil; i++ {
+		ranges[i], err = parseRange(fmt.Sprint(raw[i]), Grammar{Ranges: true})
+	}
+	if err != nil {
+		return fmt.Errorf("ports: %w", err)
 	}
 	*s = newPortSet(ranges)
+	s.all = all
 	return nil
+}
+
+// marshalSet writes "*" for all, else an array.
+func marshalSet[T any](all bool, elements []T) ([]byte, error) {
+	if all {
+		return []byte(`"*"`), nil
+	}
+	if elements == nil {
+		return []byte("[]"), nil
+	}
+	return json.Marshal(elements)
+}
+
+func unmarshalSet[T any](b []byte) (all bool, elements []T, err error) {
+	if string(b) == `"*"` {
+		return true, nil, nil
+	}
+	if err := json.Unmarshal(b, &elements); err != nil {
+		return false, nil, fmt.Errorf(`want "*" or an array: %w`, err)
+	}
+	return false, elements, nil
 }
 
 // maxPortSlots bounds the ports of one multiport match; a range takes two

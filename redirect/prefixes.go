@@ -1,7 +1,7 @@
 package redirect
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -72,29 +72,18 @@ func (s PrefixSet) String() string {
 }
 
 // MarshalJSON writes "*" for all, else an array of prefixes.
-func (s PrefixSet) MarshalJSON() ([]byte, error) {
-	if s.all {
-		return []byte(`"*"`), nil
-	}
-	if s.prefixes == nil {
-		return []byte("[]"), nil
-	}
-	return json.Marshal(s.prefixes)
-}
+func (s PrefixSet) MarshalJSON() ([]byte, error) { return marshalSet(s.all, s.prefixes) }
 
 // UnmarshalJSON reads what MarshalJSON writes.
 func (s *PrefixSet) UnmarshalJSON(b []byte) error {
-	if string(b) == `"*"` {
-		*s = AllPrefixes()
-		return nil
+	all, prefixes, err := unmarshalSet[netip.Prefix](b)
+	if err == nil && slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return !p.IsValid() }) {
+		err = errors.New("an empty element")
 	}
-	var prefixes []netip.Prefix
-	if err := json.Unmarshal(b, &prefixes); err != nil {
-		return fmt.Errorf(`prefixes: want "*" or an array: %w`, err)
-	}
-	if slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return !p.IsValid() }) {
-		return fmt.Errorf("prefixes: an empty element")
+	if err != nil {
+		return fmt.Errorf("prefixes: %w", err)
 	}
 	*s = Prefixes(prefixes...)
+	s.all = all
 	return nil
 }

@@ -164,8 +164,6 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings warning.
 		switch err := setting.Apply(&r, value); {
 		case err == nil:
 			origins = addOrigin(origins, Origin{Field: setting.Field, Source: source, Key: key, Value: value})
-		case errors.Is(err, ErrSchema):
-			errs = append(errs, err)
 		case setting.Lenient:
 			warnings = append(warnings, warning.New(warning.Invalid, key,
 				"%s %s=%s counts as not set: %s", source, key, truncate.Quote(value), truncate.Text(err.Error(), maxReason)))
@@ -299,14 +297,14 @@ func store[T any](to *T) func(T, error) error {
 func fieldOf(r *Redirect, path string) any {
 	v := reflect.ValueOf(r).Elem()
 	for name := range strings.SplitSeq(path, ".") {
-		i := 0
-		for v.Kind() == reflect.Struct && i < v.NumField() {
-			if tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); tag == name {
-				break
-			}
-			i++
+		if v.Kind() != reflect.Struct {
+			return nil
 		}
-		if v.Kind() != reflect.Struct || i == v.NumField() {
+		i := slices.IndexFunc(reflect.VisibleFields(v.Type()), func(f reflect.StructField) bool {
+			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			return tag == name
+		})
+		if i < 0 {
 			return nil
 		}
 		v = v.Field(i)

@@ -108,7 +108,7 @@ func source(addrs []netip.Addr, link string, dst netip.Addr) netip.Addr {
 
 // Fate predicts the fate of a probe, in netnstest's words, and returns its trace.
 func (m model) Fate(rs ruleset.Ruleset, p netnstest.Probe) (string, trace.Conversation, error) {
-	return m.next(trace.NewTracker(rs), rs, p)
+	return m.next(&trace.Tracker{Rules: rs}, rs, p)
 }
 
 // next is Fate in a pod that may have connections already.

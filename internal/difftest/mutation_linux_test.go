@@ -125,12 +125,12 @@ func mutants(rs ruleset.Ruleset) []mutant {
 // predict is what the tracer says of a scenario's probes. Those with a port of their own meet each other's connections.
 func (s scenario) predict(rs ruleset.Ruleset) (Fates, error) {
 	m := model(Case{Redirect: s.redirect}.Options())
-	pod := trace.NewTracker(rs)
+	pod := &trace.Tracker{Rules: rs}
 	fates := Fates{}
 	for _, p := range slices.Concat(s.probes()...) {
 		tracker := pod
 		if p.Port == 0 {
-			tracker = trace.NewTracker(rs)
+			tracker = &trace.Tracker{Rules: rs}
 		}
 		fate, _, err := m.next(tracker, rs, p)
 		if err != nil {

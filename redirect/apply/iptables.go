@@ -147,7 +147,7 @@ func (s *session) plan(rs ruleset.Ruleset, owner ruleset.Ownership) (ours, stale
 		other := otherVariant(s.tools.variant)
 		if s.host.uses(other, f) {
 			if t, err := s.opts.tools(other); err == nil {
-				stale = append(stale, &change{family: f, want: want.Cleared(), tools: t})
+				stale = append(stale, &change{family: f, want: want.Owner.EmptyRuleset().Family(f), tools: t})
 			}
 		}
 	}

@@ -181,7 +181,7 @@ func (s *nftSession) present(rs ruleset.Ruleset) (wanted ruleset.Ruleset, skippe
 		if len(rs.IPv6.Chains) > 0 {
 			skipped = append(skipped, ruleset.IPv6)
 		}
-		rs.IPv6 = rs.IPv6.Cleared()
+		rs.IPv6 = rs.IPv6.Owner.EmptyRuleset().IPv6
 	}
 	return rs, skipped
 }

@@ -74,7 +74,7 @@ func connections(o Options, first []trace.Packet, programs ...ruleset.Ruleset) [
 
 // connect traces a connection both ways through both programs.
 func (r *Report) connect(a, b ruleset.Ruleset, c trace.Connection) error {
-	podA, podB := trace.NewTracker(a), trace.NewTracker(b)
+	podA, podB := &trace.Tracker{Rules: a}, &trace.Tracker{Rules: b}
 	for again := range 2 {
 		ca, err := podA.Connect(c)
 		if err != nil {

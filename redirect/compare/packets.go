@@ -29,17 +29,6 @@ func packets(podAddrs []netip.Addr, programs ...ruleset.Ruleset) []trace.Packet 
 	return all
 }
 
-// gridOf is the grid of the programs of a family.
-func gridOf(f ruleset.Family, podAddrs []netip.Addr, programs []ruleset.Ruleset) *grid {
-	g := newGrid(f, podAddrs)
-	for _, rs := range programs {
-		if p := rs.Family(f); p != nil {
-			g.program(p)
-		}
-	}
-	return g
-}
-
 // Values that are kinder to read than the first of an interval.
 var (
 	niceAddrs = addrs("10.96.0.10", "198.51.100.10", "10.0.0.1", "172.16.3.3", "192.168.1.1", "127.0.0.1", "127.0.0.6",
@@ -73,29 +62,30 @@ type grid struct {
 	states            ruleset.States // that rules name
 }
 
-func newGrid(f ruleset.Family, podAddrs []netip.Addr) *grid {
+// gridOf is the grid of the programs of a family.
+func gridOf(f ruleset.Family, podAddrs []netip.Addr, programs []ruleset.Ruleset) *grid {
 	g := &grid{
 		family: f, ports: []uint16{0}, sports: []uint16{0}, uids: []uint32{0}, gids: []uint32{0}, marks: []uint32{0},
 		inFaces: []string{"eth0"}, outFaces: []string{"eth0"},
 	}
-	of := func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f }
 	for _, a := range append(slices.Clone(podAddrs), documentation...) {
-		if of(a) && (len(g.pod) == 0 || slices.Contains(podAddrs, a)) {
+		if ruleset.FamilyOf(a) == f && (len(g.pod) == 0 || slices.Contains(podAddrs, a)) {
 			g.pod = append(g.pod, a)
 		}
 	}
-	loopback := netip.MustParsePrefix("127.0.0.0/8")
+	every, loopback := "0.0.0.0/0", "127.0.0.0/8"
 	if f == ruleset.IPv6 {
-		loopback = netip.MustParsePrefix("::1/128")
+		every, loopback = "::/0", "::1/128"
 	}
-	every := netip.IPv4Unspecified()
-	if f == ruleset.IPv6 {
-		every = netip.IPv6Unspecified()
-	}
-	g.both(netip.PrefixFrom(every, 0))
-	g.both(loopback)
+	g.both(netip.MustParsePrefix(every))
+	g.both(netip.MustParsePrefix(loopback))
 	for _, a := range g.pod {
 		g.both(netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, rs := range programs {
+		if p := rs.Family(f); p != nil {
+			g.program(p)
+		}
 	}
 	return g
 }

@@ -142,7 +142,7 @@ func TestTextIsWhatTheKernelSaves(t *testing.T) {
 				}
 			}
 			assert.Empty(k.t, p.Diff(k.saved()), "%s", name)
-			k.restore(p.Cleared().Transition(k.saved()))
+			k.restore(p.Owner.EmptyRuleset().Family(p.Family).Transition(k.saved()))
 			assert.Empty(k.t, k.rules(), "%s: what is left of it", name)
 		}
 	})
@@ -158,7 +158,7 @@ func TestFromEachToEach(t *testing.T) {
 			k.become(r.MustRuleset().Family(k.family))
 			assert.Subset(k.t, k.rules(), before)
 		}
-		k.restore(redirect.Default().MustRuleset().Family(k.family).Cleared().Transition(k.saved()))
+		k.restore(redirect.Default().Names.Owner().EmptyRuleset().Family(k.family).Transition(k.saved()))
 		assert.Equal(k.t, before, k.rules())
 	})
 }
@@ -188,7 +188,7 @@ func TestPredecessorIsReplaced(t *testing.T) {
 		p := redirect.Default().MustRuleset().Family(k.family)
 		assert.NotEmpty(k.t, p.Diff(k.saved()))
 		k.become(p)
-		k.restore(p.Cleared().Transition(k.saved()))
+		k.restore(p.Owner.EmptyRuleset().Family(p.Family).Transition(k.saved()))
 		assert.Equal(k.t, before, k.rules())
 	})
 }

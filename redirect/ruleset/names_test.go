@@ -57,11 +57,11 @@ func TestHostileNames(t *testing.T) {
 		require.NoError(t, err, "%q", name)
 		assert.Empty(t, p.Diff(saved), "%q", name)
 		assert.Empty(t, p.Transition(saved), "%q", name)
-		gone := p.Cleared().Transition(saved)
+		gone := p.Owner.EmptyRuleset().Family(p.Family).Transition(saved)
 		requireOwn(t, p.Owner, ruleset.IPv4, gone)
 		alone, err := ruleset.Parse(ruleset.IPv4, p.String())
 		require.NoError(t, err)
-		assert.Equal(t, p.Cleared().Transition(alone), gone, "%q", name)
+		assert.Equal(t, p.Owner.EmptyRuleset().Family(p.Family).Transition(alone), gone, "%q", name)
 		assert.False(t, p.Owner.OwnsChain(name), "%q", name)
 		back, lost := p.Owner.Rollback(saved, nil)
 		requireOwn(t, p.Owner, ruleset.IPv4, back)
@@ -78,7 +78,7 @@ func TestQuotedLineFeeds(t *testing.T) {
 	saved := parse(t, ruleset.IPv4, text)
 	assert.Empty(t, p.Diff(saved))
 	// The jump is not ours, so the chain is emptied and stays: the kernel would refuse more.
-	assert.Equal(t, "*nat\n:MESH_OUTPUT - [0:0]\n-D OUTPUT -j MESH_OUTPUT\nCOMMIT\n", p.Cleared().Transition(saved))
+	assert.Equal(t, "*nat\n:MESH_OUTPUT - [0:0]\n-D OUTPUT -j MESH_OUTPUT\nCOMMIT\n", p.Owner.EmptyRuleset().Family(p.Family).Transition(saved))
 	_, err := ruleset.Parse(ruleset.IPv4, "*nat\n-A OUTPUT -m comment --comment \"a\nCOMMIT\n")
 	require.ErrorContains(t, err, "line 2")
 }

@@ -33,11 +33,6 @@ func (p *FamilyRuleset) Transition(live LiveChains) string {
 	return string(append(grow, shrink...))
 }
 
-// Cleared returns the program of the same family and owner that has no rules. [FamilyRuleset.Transition] to it removes whatever the owner has.
-func (p *FamilyRuleset) Cleared() *FamilyRuleset {
-	return &FamilyRuleset{Family: p.Family, Owner: p.Owner}
-}
-
 // Rollback returns the input for iptables-restore --noflush that undoes a change which failed half way: it turns the
 // owner's rules in now into those in before. It is "" if they are the same. Nil is a namespace without rules. Rules of
 // others are assumed to be in both in the same order, and are not named.

@@ -45,20 +45,18 @@ type Onward struct {
 	Mark uint32
 }
 
-// Tracker is a pod whose rules are in force. It remembers its connections, as the kernel's connection tracking does, so that
+// Tracker is a pod whose Rules are in force. It remembers its connections, as the kernel's connection tracking does, so that
 // an earlier one can be in the way of a later one with the same addresses and ports. It is not for use by several
-// goroutines at once. Make one with [NewTracker].
+// goroutines at once.
 type Tracker struct {
-	rules ruleset.Ruleset
+	Rules ruleset.Ruleset
 	table table
 }
 
-// NewTracker returns a pod with these rules and without connections.
-func NewTracker(rs ruleset.Ruleset) *Tracker { return &Tracker{rules: rs} }
-
 // TraceConnection traces a connection both ways in a pod that has no others. The error is that of [Trace].
 func TraceConnection(rs ruleset.Ruleset, c Connection) (Conversation, error) {
-	return NewTracker(rs).Connect(c)
+	t := Tracker{Rules: rs}
+	return t.Connect(c)
 }
 
 // Connect traces a connection both ways. The error is an [UnmodelledError], or says why the connection is impossible.
@@ -71,7 +69,7 @@ func (t *Tracker) connect(c Connection, behind []uint16) (Conversation, error) {
 		return Conversation{}, err
 	}
 	family := ruleset.FamilyOf(first.Dst.Addr())
-	s := session{table: &t.table, program: t.rules.Family(family), first: first, listeners: c.Listeners}
+	s := session{table: &t.table, program: t.Rules.Family(family), first: first, listeners: c.Listeners}
 	if s.program == nil {
 		s.program = &ruleset.FamilyRuleset{Family: family}
 	}

@@ -201,7 +201,7 @@ func TestEarlierConnections(t *testing.T) {
 		"the proxy's question is in the application's zone": {without(whole, func(_ ruleset.Table, r ruleset.Rule) bool { return r.Comment == "proxy's question" }), "established (15053)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := trace.NewTracker(tt.rs)
+			pod := &trace.Tracker{Rules: tt.rs}
 			silent := []trace.Listener{{Port: 15053, UID: 1337}}
 			first, err := pod.Connect(trace.Connection{First: packet(t, "out udp uid 1000 from 10.244.1.5:5353 -> 10.96.0.10:53"), Listeners: silent})
 			require.NoError(t, err)

@@ -12,7 +12,7 @@ import (
 
 // A connection whose answers would look like an earlier one's leaves by another port, and all its packets go on to the one it asked.
 func TestNextFreePort(t *testing.T) {
-	pod := trace.NewTracker(program(t, ruleset.IPv4, "nat OUTPUT -p udp -m owner --uid-owner 1000 -j DNAT --to-destination 9.9.9.9:53"))
+	pod := &trace.Tracker{Rules: program(t, ruleset.IPv4, "nat OUTPUT -p udp -m owner --uid-owner 1000 -j DNAT --to-destination 9.9.9.9:53")}
 	_, err := pod.Connect(trace.Connection{First: packet(t, "out udp uid 1000 from 10.244.1.5:5353 -> 10.96.0.10:53")})
 	require.NoError(t, err)
 	got, err := pod.Connect(trace.Connection{First: packet(t, "out udp uid 2 from 10.244.1.5:5353 -> 9.9.9.9:53")})

@@ -60,7 +60,7 @@ func TestNFTGolden(t *testing.T) {
 func TestNFTEmpty(t *testing.T) {
 	assert.Empty(t, nft.Text(ruleset.Ruleset{}))
 	rs := redirect.Default().MustRuleset()
-	rs.IPv4, rs.IPv6 = rs.IPv4.Cleared(), nil
+	rs.IPv4, rs.IPv6 = rs.IPv4.Owner.EmptyRuleset().IPv4, nil
 	assert.Equal(t, "table inet mesh {}\ndelete table inet mesh\n", nft.Text(rs))
 	assert.Equal(t, "istio", nft.TableName(ruleset.Ownership{Prefix: "ISTIO_"}))
 	assert.Equal(t, "proxy_init", nft.TableName(ruleset.Ownership{Prefix: "PROXY_INIT_"}))
