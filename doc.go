@@ -41,7 +41,7 @@
 //	plugin/attachment       the node's record of what ADD did to each pod
 //	plugin/kubepod          one pod from the API server, with one GET
 //	plugin/agentsock        the agent's socket: its protocol, a client, a server
-//	nodeproxy               pods of a mesh whose proxy is on the node: join, leave, mend
+//	nodeproxy               what a mesh's proxy that is on the node has to do with the agent
 //	nodeproxy/zds           the protocol of Istio's ztunnel, both halves
 //	installer               install the plugin on a node, keep it there, remove it
 //	podrules                the rules of a pod that runs: choose, compare, record, read

@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -69,7 +69,7 @@ func DefaultConfig(of meshcni.Identity) Config {
 		PluginServiceAccount: of.PluginAccount, TokenLifetime: netconf.Duration(4 * time.Hour), ProcRoot: "/proc",
 		Repair: repair.Options{Action: repair.ActionNone, Detect: &repair.Detection{Act: true}},
 		Ambient: Ambient{
-			ZDSSocket: "/var/run/ztunnel/ztunnel.sock", VerifyInterval: netconf.Duration(nodeproxy.DefaultVerifyInterval), DrainTimeout: nodeproxy.DefaultDrainTimeout,
+			ZDSSocket: "/var/run/ztunnel/ztunnel.sock", VerifyInterval: netconf.Duration(nodecontrol.DefaultVerifyInterval), DrainTimeout: nodecontrol.DefaultDrainTimeout,
 		},
 	}
 }

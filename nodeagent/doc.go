@@ -8,7 +8,7 @@
 //	err = agent.Run(ctx)
 //
 // Each part is optional: [Config].InstalledElsewhere, the zero [Config].Repair, [Config].Ambient and empty addresses leave it
-// out. Whoever wants one part alone imports package installer, repair or nodeproxy, and links no more than that.
+// out. Whoever wants one part alone imports package installer or repair, and links no more than that.
 //
 // # One process
 //

@@ -18,8 +18,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
 )
@@ -253,7 +253,7 @@ func TestSuccessorWithoutPods(t *testing.T) {
 	var running atomic.Int32
 	left := []status.Pod{{Reason: "not-released"}}
 	h := &having{name: "h", running: &running}
-	h.release = func(string) ([]status.Pod, error) { h.say(nodeproxy.ErrReleasing); return left, nil }
+	h.release = func(string) ([]status.Pod, error) { h.say(nodecontrol.ErrReleasing); return left, nil }
 	p := newProxied(in(t.TempDir()), quiet(), opener(h))
 	forgotten := 0
 	p.forget = func(context.Context, Config) error {
@@ -280,7 +280,7 @@ func TestSuccessorWithoutPods(t *testing.T) {
 		require.NoError(t, p.ready())
 	}
 	_, err = p.Attach(ctx, agentsock.Attachment{}, file(t))
-	require.ErrorIs(t, err, nodeproxy.ErrReleasing)
+	require.ErrorIs(t, err, nodecontrol.ErrReleasing)
 
 	h.say(nil)
 	_, err = p.Release(ctx, agentsock.ReleaseOptions{Undo: true})
@@ -288,10 +288,10 @@ func TestSuccessorWithoutPods(t *testing.T) {
 	attached, err := p.Attach(ctx, agentsock.Attachment{}, file(t))
 	require.NoError(t, err)
 	assert.EqualValues(t, "h", attached.Backend)
-	h.release = func(string) ([]status.Pod, error) { h.say(nodeproxy.ErrReleasing); return nil, nil }
+	h.release = func(string) ([]status.Pod, error) { h.say(nodecontrol.ErrReleasing); return nil, nil }
 	_, err = p.Release(ctx, agentsock.ReleaseOptions{})
 	require.NoError(t, err)
-	require.ErrorIs(t, p.ready(), nodeproxy.ErrReleasing, "by hand it is not ready")
+	require.ErrorIs(t, p.ready(), nodecontrol.ErrReleasing, "by hand it is not ready")
 	assert.Equal(t, 1, forgotten)
 	cancel()
 	require.NoError(t, <-done)

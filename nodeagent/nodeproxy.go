@@ -14,8 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/nodelock"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
@@ -27,7 +27,7 @@ const lockFile = "ambient.lock"
 // beginAgain is the wait before the agent tries again to begin.
 const beginAgain = 2 * time.Second
 
-// holder has the pods while it is this agent's turn; *nodeproxy.Controller is one.
+// holder has the pods while it is this agent's turn; *nodecontrol.Controller is one.
 type holder interface {
 	Run(ctx context.Context) error
 	Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error)
@@ -64,7 +64,7 @@ type proxied struct {
 func newProxied(s Config, log *slog.Logger, open func(context.Context) (holder, func(context.Context) error, error)) *proxied {
 	p := &proxied{lock: nodelock.Lock{Path: filepath.Join(s.RunDir, lockFile)}, open: open}
 	p.init("the controller of the node's proxy", s, func(s Config) any { return s.Effective() }, log)
-	p.keeps = func(h holder) bool { return errors.Is(h.Ready(), nodeproxy.ErrReleasing) } // another would capture the pods
+	p.keeps = func(h holder) bool { return errors.Is(h.Ready(), nodecontrol.ErrReleasing) } // another would capture the pods
 	return p
 }
 
@@ -256,7 +256,7 @@ func (p *proxied) await(ctx context.Context) (holder, error) {
 		p.mu.Lock()
 		h, news, failed := p.running, p.news, p.failed
 		if p.gone {
-			failed = nodeproxy.ErrReleasing
+			failed = nodecontrol.ErrReleasing
 		}
 		p.mu.Unlock()
 		switch {
@@ -370,10 +370,10 @@ func (p *proxied) ready() error {
 		return nil // the agent before this one has the pods, and ends when this one is ready
 	}
 	err := (*h).Ready()
-	if errors.Is(err, nodeproxy.ErrReleasing) && p.succeeded.Load() {
+	if errors.Is(err, nodecontrol.ErrReleasing) && p.succeeded.Load() {
 		return nil // the agent that follows is ready only afterwards, and this one would be stopped at once
 	}
-	if err != nil && (p.present().Ambient.ReadyNeedsProxy || errors.Is(err, nodeproxy.ErrNotSynced) || errors.Is(err, nodeproxy.ErrReleasing)) {
+	if err != nil && (p.present().Ambient.ReadyNeedsProxy || errors.Is(err, nodecontrol.ErrNotSynced) || errors.Is(err, nodecontrol.ErrReleasing)) {
 		return because(ambientCode(err), err)
 	}
 	return nil
@@ -385,7 +385,7 @@ func (p *proxied) warnings() (all []string) {
 	if h == nil {
 		return nil
 	}
-	if err := h.Ready(); err != nil && !errors.Is(err, nodeproxy.ErrNotSynced) && !errors.Is(err, nodeproxy.ErrReleasing) {
+	if err := h.Ready(); err != nil && !errors.Is(err, nodecontrol.ErrNotSynced) && !errors.Is(err, nodecontrol.ErrReleasing) {
 		all = append(all, "no-proxy: new pods of the mesh do not start: "+err.Error())
 	}
 	for _, text := range h.Warnings() {

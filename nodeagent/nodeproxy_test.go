@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -136,8 +136,8 @@ func TestReadinessOfAmbient(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, p.ready())
 	assert.Equal(t, []string{"ambient: w"}, p.warnings())
-	h.say(nodeproxy.ErrNotSynced)
-	require.ErrorIs(t, p.ready(), nodeproxy.ErrNotSynced)
+	h.say(nodecontrol.ErrNotSynced)
+	require.ErrorIs(t, p.ready(), nodecontrol.ErrNotSynced)
 	assert.Equal(t, []string{"ambient: w"}, p.warnings(), "not twice")
 	h.say(errors.New("no proxy is connected"))
 	require.NoError(t, p.ready())
@@ -206,7 +206,7 @@ func TestChangedWhileReleased(t *testing.T) {
 	require.NoError(t, err)
 	first := <-opened
 	s := p.present()
-	h.say(nodeproxy.ErrReleasing)
+	h.say(nodecontrol.ErrReleasing)
 	s.Plugin.RefuseProxyUID = true
 	p.change(s)
 	require.NoError(t, first.Err(), "another would capture them")

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 )
 
 // The codes by which the agent is not ready, beside those of package installer. docs/troubleshooting.md says what to do about each.
@@ -45,9 +45,9 @@ func (n notReady) Unwrap() error { return n.err }
 // ambientCode is that of a controller which is not ready.
 func ambientCode(err error) installer.Code {
 	switch {
-	case errors.Is(err, nodeproxy.ErrNotSynced):
+	case errors.Is(err, nodecontrol.ErrNotSynced):
 		return codeAmbientPodsUnknown
-	case errors.Is(err, nodeproxy.ErrReleasing):
+	case errors.Is(err, nodecontrol.ErrReleasing):
 		return codeAmbientReleasing
 	}
 	return codeNoProxy

@@ -18,6 +18,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/probes"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -54,8 +55,8 @@ func (o Options) opener(settings func() Config, pods nodePods, events func() rec
 
 // nodePods are the node's, as the one watch of the agent has them.
 type nodePods interface {
-	nodeproxy.Pods
-	nodeproxy.Index
+	nodecontrol.Pods
+	nodecontrol.Index
 }
 
 // ambientParts are a controller and what it works on.
@@ -67,7 +68,7 @@ type ambientParts struct {
 	events   record.EventRecorder
 	giving   bool // to another agent
 
-	controller *nodeproxy.Controller
+	controller *nodecontrol.Controller
 	store      *netnsstore.Store
 	server     *zds.Server // nil: there is another proxy
 	probes     *probes.Set // nil: no mesh knows its probes by an address
@@ -85,7 +86,7 @@ func (a *ambientParts) leave() error {
 
 // ending is a controller that leaves when it has ended.
 type ending struct {
-	*nodeproxy.Controller
+	*nodecontrol.Controller
 
 	parts *ambientParts
 }
@@ -105,7 +106,7 @@ func (e ending) Warnings() []string {
 }
 
 // open makes the parts. What fails can be tried again.
-func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) {
+func (a *ambientParts) open(ctx context.Context) (*nodecontrol.Controller, error) {
 	s := a.settings
 	plugin := s.Effective()
 	meshes, err := a.options.meshes(s)
@@ -116,14 +117,14 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 	if err != nil {
 		return nil, err
 	}
-	o := nodeproxy.Options{
+	o := nodecontrol.Options{
 		Identity: s.Identity,
 		Meshes:   meshes,
 		Apply:    apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.HostRoot},
 		Pods:     a.pods, Proxy: a.options.Proxy, Events: a.events, Records: attachment.Open(s.RunDir), Log: a.log,
 		VerifyInterval: time.Duration(s.Ambient.VerifyInterval), DrainTimeout: s.Ambient.drainTimeout(),
 	}
-	if o.Status, err = nodeproxy.NewAPIStatus(config); err != nil {
+	if o.Status, err = nodecontrol.NewAPIStatus(config); err != nil {
 		return nil, err
 	}
 	a.store = netnsstore.New(netnsstore.Options{
@@ -146,7 +147,7 @@ func (a *ambientParts) open(ctx context.Context) (*nodeproxy.Controller, error) 
 		}
 		o.Proxy, o.Connected = a.server, func() int { return len(a.server.Proxies()) }
 	}
-	if a.controller, err = nodeproxy.New(o); err != nil {
+	if a.controller, err = nodecontrol.New(o); err != nil {
 		return nil, err
 	}
 	if a.giving {

@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/netnsstore"
-	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 )
 
 // TestNoJournal: that pods' namespaces are not kept for the next agent is not only in the log.
 func TestNoJournal(t *testing.T) {
 	a := &ambientParts{store: netnsstore.New(netnsstore.Options{RunDir: t.TempDir(), ProcRoot: t.TempDir(), Log: quiet()})}
 	p := newProxied(in(t.TempDir()), quiet(), nil)
-	var h holder = ending{new(nodeproxy.Controller), a}
+	var h holder = ending{new(nodecontrol.Controller), a}
 	p.set(&h)
 	require.Len(t, p.warnings(), 1)
 	assert.Contains(t, p.warnings()[0], "ambient: a restart will have to find network namespaces anew: there is no journal of network namespaces: ")

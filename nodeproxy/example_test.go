@@ -4,67 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"os"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 )
 
-// myProxy is a proxy of one's own. It opens its sockets in w.NetNS.
-type myProxy struct{}
+// myProxy is a proxy of one's own. It opens its sockets in w.NetNS; see examples/own-node-proxy for one that does.
+type myProxy struct{ connected bool }
 
-func (myProxy) Add(_ context.Context, w nodeproxy.Workload) error { return nil }
-func (myProxy) Remove(context.Context, types.UID) error           { return nil }
-func (myProxy) Ready() error                                      { return nil }
-
-// noPods is a node without pods.
-type noPods struct{}
-
-func (noPods) Pods() []*corev1.Pod { return nil }
-func (noPods) Namespace(string) (*corev1.Namespace, error) {
-	return nil, errors.New("not known")
-}
-func (noPods) Synced() bool                     { return true }
-func (noPods) Subscribe(func(types.UID)) func() { return func() {} }
-
-// noNamespaces finds no namespace.
-type noNamespaces struct{}
-
-func (noNamespaces) Put(agentsock.Attachment, *os.File) (nodeproxy.NetNS, error) {
-	return nil, errors.New("not kept")
-}
-
-func (noNamespaces) Find(context.Context, nodeproxy.PodID, []netip.Addr) (nodeproxy.NetNS, error) {
-	return nil, errors.New("not found")
-}
-func (noNamespaces) Known() []types.UID     { return nil }
-func (noNamespaces) Forget(types.UID) error { return nil }
-
-// A controller for a proxy of one's own. Packages nodepods and netnsstore have the pods and namespaces of a real node.
-func ExampleNew() {
-	c, err := nodeproxy.New(nodeproxy.Options{
-		Meshes: dialect.SetOf(ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})), Pods: noPods{}, Namespaces: noNamespaces{}, Proxy: myProxy{},
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
+func (p myProxy) Add(_ context.Context, w nodeproxy.Workload) error {
+	if err := p.Ready(); err != nil {
+		return fmt.Errorf("serve pod %s/%s: %w", w.Namespace, w.Name, err)
 	}
-	fmt.Println(c.Ready())
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- c.Run(ctx) }()
-	pods, err := c.Snapshot(ctx) // what a proxy that connects is told; it waits until the pods are known
-	fmt.Println(len(pods), err, c.Ready())
-	stop()
-	fmt.Println(<-ended)
-	// Output:
-	// the node's pods are not known yet
-	// 0 <nil> <nil>
-	// <nil>
+	return nil
+}
+
+func (myProxy) Remove(context.Context, types.UID) error { return nil }
+
+func (p myProxy) Ready() error {
+	if !p.connected {
+		return nodeproxy.ErrNoProxy
+	}
+	return nil
+}
+
+// ExampleProxy: of a pod that no proxy can take yet, the agent asks again.
+func ExampleProxy() {
+	var proxy nodeproxy.Proxy = myProxy{}
+	err := proxy.Add(context.Background(), nodeproxy.Workload{PodID: nodeproxy.PodID{UID: "u-1", Namespace: "shop", Name: "web"}})
+	fmt.Println(err, errors.Is(err, nodeproxy.ErrNoProxy))
+	// Output: serve pod shop/web: no proxy is connected true
 }

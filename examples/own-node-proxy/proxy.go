@@ -2,8 +2,8 @@
 // it takes is the three methods of nodeproxy.Proxy. A proxy with a protocol of its own is served in the same way; for one that
 // speaks Istio's, package zds has the methods already.
 //
-// [Agent] is the whole agent of such a mesh. Within a program of your own, hand the Gateway to a nodeproxy.Controller as its
-// Options.Proxy: it decides which pods are handed over, sets their rules, and looks whether the ports of the mesh's dialect are
+// [Agent] is the whole agent of such a mesh. Within a program of your own, hand the Gateway to nodeagent.New as its
+// Options.Proxy: the agent decides which pods are handed over, sets their rules, and looks whether the ports of the mesh's dialect are
 // listened on.
 package ownnodeproxy
 

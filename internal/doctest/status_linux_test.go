@@ -175,7 +175,7 @@ func TestNodeEvents(t *testing.T) {
 func TestEventsOfPods(t *testing.T) {
 	reason := regexp.MustCompile(`"((?:Mesh|AgentTaint)[A-Z][A-Za-z]+)"`)
 	found := 0
-	for path, text := range sources(t, "cmd", "nodeproxy", "repair", "nodeagent", "installer") {
+	for path, text := range sources(t, "cmd", "internal/nodecontrol", "repair", "nodeagent", "installer") {
 		for _, m := range reason.FindAllStringSubmatch(text, -1) {
 			found++
 			assert.NotEmpty(t, status.Rows(status.Code(m[1])), "%s: event %s", path, m[1])

@@ -10,33 +10,34 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 )
 
-// Namespaces is a [Store] as a [nodeproxy.Controller] uses it.
+// Namespaces is a [Store] as a [nodecontrol.Controller] uses it.
 type Namespaces struct{ *Store }
 
-// Put implements [nodeproxy.Namespaces].
-func (n Namespaces) Put(a agentsock.Attachment, file *os.File) (nodeproxy.NetNS, error) {
+// Put implements [nodecontrol.Namespaces].
+func (n Namespaces) Put(a agentsock.Attachment, file *os.File) (nodecontrol.NetNS, error) {
 	return use(n.Store.Put(Attachment{ID: a.ID, UID: types.UID(a.Pod.UID), NetNS: a.NetNS, Addrs: a.Addrs}, file))
 }
 
-// Find implements [nodeproxy.Namespaces].
-func (n Namespaces) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodeproxy.NetNS, error) {
+// Find implements [nodecontrol.Namespaces].
+func (n Namespaces) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodecontrol.NetNS, error) {
 	return use(n.Store.Find(ctx, Pod{UID: pod.UID, Addrs: addrs}))
 }
 
 // use keeps a nil Ref from being an interface that is not.
-func use(ref *Ref, err error) (nodeproxy.NetNS, error) {
+func use(ref *Ref, err error) (nodecontrol.NetNS, error) {
 	if err != nil {
 		return nil, err
 	}
 	return ref, nil
 }
 
-// Foresee implements [nodeproxy.Foresight]: what is held is proven again, and what is not is searched for, all at once.
-func (n Namespaces) Foresee(ctx context.Context, pods []nodeproxy.Sought) {
+// Foresee implements [nodecontrol.Foresight]: what is held is proven again, and what is not is searched for, all at once.
+func (n Namespaces) Foresee(ctx context.Context, pods []nodecontrol.Sought) {
 	all := make([]Pod, len(pods))
 	for i, p := range pods {
 		all[i] = Pod{UID: p.UID, Addrs: p.Addrs}

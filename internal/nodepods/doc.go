@@ -1,5 +1,5 @@
 // Package nodepods knows the pods of one node and the namespaces that they are in. A [Watch] keeps them by watching the API
-// server. It is a nodeproxy.Pods, answers the plugin's requests for pods, and can be the repair.Pods of a repair controller, so
+// server. It is a nodecontrol.Pods, answers the plugin's requests for pods, and can be the repair.Pods of a repair controller, so
 // that an agent that does all of this has one watch.
 //
 // It needs the rights to list and watch pods, and to list and watch namespaces where these are wanted. It asks for the pods

@@ -21,14 +21,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
 )
 
-var _ nodeproxy.Pods = (*nodepods.Watch)(nil)
+var _ nodecontrol.Pods = (*nodepods.Watch)(nil)
 
 // object is JSON.
 type object = map[string]any

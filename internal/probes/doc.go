@@ -9,7 +9,7 @@
 //	s.Ensure(ctx)          // in each round: mends what somebody broke
 //	s.Remove(ctx)          // for good
 //
-// A [Set] is a nodeproxy.Probes.
+// A [Set] is a nodecontrol.Probes.
 //
 // # Which connections
 //

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"maps"
 	"net/netip"
 	"regexp"
@@ -15,6 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -146,7 +146,7 @@ func (s *Set) Ensure(ctx context.Context) (Result, error) {
 }
 
 // Sync makes the entries exactly those of want, one by one, so that an address that stays is exempt all the time; and it
-// ensures the rules. A [*nodeproxy.UnexemptError] says which addresses could not be.
+// ensures the rules. A [*nodecontrol.UnexemptError] says which addresses could not be.
 func (s *Set) Sync(ctx context.Context, want Entries) (Result, error) {
 	clean := Entries{}
 	for a, uid := range want {
@@ -159,7 +159,7 @@ func (s *Set) Sync(ctx context.Context, want Entries) (Result, error) {
 }
 
 // Put adds a pod's addresses, in place of others that it had. An address that another pod had is now this pod's. The
-// error is a [*nodeproxy.UnexemptError] if addresses are of a family that is left out; the others are then in.
+// error is a [*nodecontrol.UnexemptError] if addresses are of a family that is left out; the others are then in.
 func (s *Set) Put(uid types.UID, addrs []netip.Addr) error {
 	var errs []error
 	want := Entries{}
@@ -274,7 +274,7 @@ func (s *Set) update(ctx context.Context, what string, rules bool, change func(E
 	if err != nil {
 		return result, fmt.Errorf("%s: %w", what, err)
 	}
-	var unexempt nodeproxy.UnexemptError
+	var unexempt nodecontrol.UnexemptError
 	for _, f := range ruleset.Families {
 		reason, left := s.reasons[f]
 		if left {

@@ -13,14 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/probes"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-var _ nodeproxy.Probes = (*probes.Set)(nil)
+var _ nodecontrol.Probes = (*probes.Set)(nil)
 
 var needs = []netnstest.Need{netnstest.Root, netnstest.Binary("ip"), netnstest.Binary("nft"), netnstest.Binary("iptables-legacy"), netnstest.Binary("iptables-nft")}
 
@@ -381,7 +381,7 @@ func TestFamilyWithoutSource(t *testing.T) {
 		s, err := probes.New(probes.Options{NetNS: w.host, IPv4: source4, Backend: backend})
 		require.NoError(t, err)
 		err = s.Put(uid, podAddr)
-		var skipped *nodeproxy.UnexemptError
+		var skipped *nodecontrol.UnexemptError
 		require.ErrorAs(t, err, &skipped)
 		assert.Equal(t, []netip.Addr{pod6}, skipped.Addrs)
 		assert.EqualError(t, err, "[fd00:10:244::5]: no probe exemption over ipv6: no source address is configured")

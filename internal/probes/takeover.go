@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"maps"
 	"regexp"
 
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -56,7 +56,7 @@ func (s *Set) TakeOver(ctx context.Context, p Predecessor) (Result, error) {
 		maps.Copy(all, have)
 		return all
 	})
-	var unexempt *nodeproxy.UnexemptError // of a family that has no exemption any more
+	var unexempt *nodecontrol.UnexemptError // of a family that has no exemption any more
 	if err != nil && !errors.As(err, &unexempt) {
 		return result, err
 	}

@@ -14,8 +14,8 @@ import (
 
 // sleepers may sleep on the real clock.
 var sleepers = map[string]string{
-	"netnsexec/main_linux_test.go":  "a child process whose only purpose is to be still there",
-	"nodeproxy/bench_linux_test.go": "a benchmark of what an agent costs while time passes",
+	"netnsexec/main_linux_test.go":             "a child process whose only purpose is to be still there",
+	"internal/nodecontrol/bench_linux_test.go": "a benchmark of what an agent costs while time passes",
 }
 
 // TestNoSleeps: a test that waits for the clock is slow where it works and

@@ -23,7 +23,7 @@ type rule struct {
 // values are the packages of values: what they know is in their arguments.
 var values = []string{
 	"selection", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare", "dialect", "dialect/istio", "dialect/ambient",
-	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "nodeproxy/internal/machine", "internal/migration",
+	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "internal/nodecontrol/machine", "internal/migration",
 	"mesh", "mesh/builtin", "dialect/istio/istiofacts", "dialect/ambient/ambientfacts", "dialect/linkerd/linkerdfacts", "dialect/kuma/kumafacts",
 	"dialect/consul/consulfacts", "warning",
 }
@@ -159,7 +159,7 @@ func (p pkg) part() string {
 	switch p.path() {
 	case "nodeagent/agentapi": // the words of an agent's API
 		return "."
-	case "internal/conntables", "internal/netnsstore", "internal/nodepods", "internal/probes": // what an agent has beside the controller
+	case "internal/conntables", "internal/netnsstore", "internal/nodecontrol", "internal/nodepods", "internal/probes": // what only an agent has
 		return "nodeproxy"
 	}
 	if tree, _, _ := strings.Cut(p.path(), "/"); p.module() == "." && mayImport[tree] != nil {

@@ -6,10 +6,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/nodecontrol/conntrack"
+	"github.com/meshcni/meshcni/internal/nodecontrol/listeners"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy/internal/conntrack"
-	"github.com/meshcni/meshcni/nodeproxy/internal/listeners"
 )
 
 // FillConntrack adds entries to the namespace's connection tracking table, as of long-lived connections, which the kernel evicts for

@@ -29,7 +29,7 @@ type Options struct {
 	MaxBackoff time.Duration
 	// Retry is how often a pod in which it could not listen is tried again. Default: 5 s.
 	Retry time.Duration
-	// Drain is how long connections live on after Stop, or SIGTERM. Default: 25 s, which is the grace period of ztunnel's pod, 30 s,
+	// Drain is how long connections live on after SIGTERM. Default: 25 s, which is the grace period of ztunnel's pod, 30 s,
 	// less 5.
 	Drain time.Duration
 	// KnowTimeout is how long a connection waits for the control plane to tell about its pod. Default: 5 s.

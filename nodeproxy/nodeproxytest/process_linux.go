@@ -22,7 +22,7 @@ const environment = "MESHCNI_NODEPROXYTEST"
 // TestMain.
 func RunIfChild() {
 	if options, ok := os.LookupEnv(environment); ok {
-		os.Exit(Main(options, parent{os.Stdin}, os.Stdout, os.Stderr))
+		os.Exit(child(options, parent{os.Stdin}, os.Stdout, os.Stderr))
 	}
 }
 
@@ -42,10 +42,10 @@ type command struct {
 	Faults *Faults // nil: as before
 }
 
-// Main is the proxy as a program, with [Options] as JSON, and returns the exit code: 0 after SIGTERM or SIGINT, 1 if it ends by
+// child is the proxy as a program, with [Options] as JSON, and returns the exit code: 0 after SIGTERM or SIGINT, 1 if it ends by
 // itself, 2 if the options cannot be read. It answers each line on stdin, such as {} or {"Faults": {"Nack": 1}}, with its
 // [State] on stdout.
-func Main(options string, stdin io.Reader, stdout, stderr io.Writer) int {
+func child(options string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var o Options
 	if err := json.Unmarshal([]byte(options), &o); err != nil {
 		_, _ = fmt.Fprintf(stderr, "read the options: %v\n", err)
@@ -71,11 +71,11 @@ func Main(options string, stdin io.Reader, stdout, stderr io.Writer) int {
 		}
 	}()
 	select {
-	case <-p.Done():
+	case <-p.done:
 		_, _ = fmt.Fprintln(stderr, p.Err())
 		return 1
 	case <-term:
-		p.Stop()
+		p.stop()
 		return 0
 	}
 }
@@ -162,7 +162,8 @@ func (p *Process) ask(c command) (s State) {
 	return s
 }
 
-// Terminate sends SIGTERM: see [Proxy.Stop].
+// Terminate sends SIGTERM: it leaves the agent, closes all listeners, and ends when the last
+// connection has ended, or cuts those that are left after Options.Drain.
 func (p *Process) Terminate() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
 
 // Kill sends SIGKILL, and waits for the end.
@@ -170,9 +171,6 @@ func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
-
-// Done is closed when the process has ended.
-func (p *Process) Done() <-chan struct{} { return p.done }
 
 // ExitCode waits for the process's end and returns its code; -1 means that a signal ended it.
 func (p *Process) ExitCode() int {

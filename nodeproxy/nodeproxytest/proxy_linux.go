@@ -31,8 +31,7 @@ type Proxy struct {
 	named  map[types.UID]bool // by the snapshot that is on its way; nil: it is complete, or none has begun
 }
 
-// Start starts a proxy in this process. It connects as soon as there is an agent. The caller ends it with [Proxy.Stop] or
-// [Proxy.Kill].
+// Start starts a proxy in this process. It connects as soon as there is an agent. The caller ends it with [Proxy.Kill].
 func Start(o Options) *Proxy {
 	o = o.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -77,9 +76,9 @@ func (p *Proxy) State() State {
 	return s
 }
 
-// Stop ends the proxy as SIGTERM does: it leaves the agent, closes all listeners, and returns when the last connection has
+// stop ends the proxy as SIGTERM does: it leaves the agent, closes all listeners, and returns when the last connection has
 // ended, or cuts those that are left after Options.Drain.
-func (p *Proxy) Stop() {
+func (p *Proxy) stop() {
 	p.leave()
 	end := time.NewTimer(p.opts.Drain)
 	defer end.Stop()

@@ -42,7 +42,7 @@ func welcome(t testing.TB, l *net.UnixListener) *bare {
 	hello := make([]byte, 100)
 	n, err := conn.Read(hello)
 	require.NoError(t, err)
-	require.NoError(t, zds.ParseHello(hello[:n]))
+	require.Equal(t, []byte{8, 1}, hello[:n], "version 1")
 	return &bare{conn, t}
 }
 

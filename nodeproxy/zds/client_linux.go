@@ -24,7 +24,7 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 		return nil, fmt.Errorf("connect to the agent: %w", err)
 	}
 	c := &Client{conn: conn.(*net.UnixConn)} //nolint:forcetypeassert // that is what net returns for this network
-	if _, err = conn.Write(MarshalHello()); err != nil {
+	if _, err = conn.Write(marshalHello()); err != nil {
 		return nil, errors.Join(fmt.Errorf("say hello to the agent: %w", err), conn.Close())
 	}
 	return c, nil
@@ -43,7 +43,7 @@ func (c *Client) Receive() (Request, *os.File, error) {
 	}
 	if err == nil {
 		var r Request
-		if r, err = ParseRequest(packet); err == nil {
+		if r, err = parseRequest(packet); err == nil {
 			err = r.check(len(files))
 		}
 		if err == nil && r.Kind == Add {
@@ -57,7 +57,7 @@ func (c *Client) Receive() (Request, *os.File, error) {
 		_ = f.Close()
 	}
 	if errors.Is(err, ErrMalformed) {
-		_, _ = c.conn.Write(MarshalResponse(err.Error()))
+		_, _ = c.conn.Write(marshalResponse(err.Error()))
 		_ = c.conn.Close()
 	}
 	if errors.Is(err, io.EOF) {
@@ -82,7 +82,7 @@ const maxFiles = 4
 
 // packet receives one, and the files that came with it.
 func (c *Client) packet() (packet []byte, files []*os.File, err error) {
-	packet, rights := make([]byte, MaxMessage), make([]byte, unix.CmsgSpace(4*maxFiles))
+	packet, rights := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, rn, flags, _, err := c.conn.ReadMsgUnix(packet, rights)
 	if err != nil {
 		return nil, nil, err
@@ -109,7 +109,7 @@ func (c *Client) Ack(refusal error) error {
 			reason = "refused"
 		}
 	}
-	if _, err := c.conn.Write(MarshalResponse(reason)); err != nil {
+	if _, err := c.conn.Write(marshalResponse(reason)); err != nil {
 		return fmt.Errorf("answer the agent: %w", err)
 	}
 	return nil

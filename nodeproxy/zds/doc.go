@@ -4,7 +4,7 @@
 // # The protocol
 //
 // The agent listens on a Unix socket of type SOCK_SEQPACKET. Each packet is one protobuf message of package
-// istio.workload.zds, at most [MaxMessage] bytes. The proxy connects and sends a hello. The agent sends the snapshot: an Add
+// istio.workload.zds, at most 1,024 bytes. The proxy connects and sends a hello. The agent sends the snapshot: an Add
 // for each pod that the proxy is to have, with the pod's network namespace as a file by SCM_RIGHTS, or a Keep for a pod
 // whose namespace it does not have. It ends with SnapshotSent: what was neither added nor kept is no longer the proxy's.
 // From then on it sends an Add or a Del for each change. The proxy answers each request with one ack, and an error in it

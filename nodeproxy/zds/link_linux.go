@@ -37,7 +37,7 @@ func (l *link) hello(patience time.Duration) error {
 	if err := l.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
-	if err := l.receive(ParseHello); err != nil {
+	if err := l.receive(parseHello); err != nil {
 		return err
 	}
 	return l.conn.SetReadDeadline(time.Time{})
@@ -72,7 +72,7 @@ func (l *link) receive(take func(packet []byte) error) error {
 	err := l.raw.Read(func(fd uintptr) (done bool) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		var packet [MaxMessage]byte
+		var packet [maxMessage]byte
 		// Without room for control messages, the kernel drops files that come along, and says so.
 		n, _, flags, _, err := unix.Recvmsg(int(fd), packet[:], nil, unix.MSG_DONTWAIT) // which signals don't interrupt
 		switch {

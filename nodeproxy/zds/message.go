@@ -9,15 +9,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// MaxMessage is the size of the largest message, in bytes: each end reads into a buffer of this size.
-const MaxMessage = 1024
+// maxMessage is the size of the largest message, in bytes: each end reads into a buffer of this size.
+const maxMessage = 1024
 
 // version1 is the only version of the protocol, as the proxy's hello names it.
 const version1 = 1
 
-// ErrTooLong: a message would have more than [MaxMessage] bytes, so nothing was sent. Check with
+// ErrTooLong: a message would have more than 1,024 bytes, so nothing was sent. Check with
 // errors.Is(err, zds.ErrTooLong).
-var ErrTooLong = fmt.Errorf("message is longer than %d bytes", MaxMessage)
+var ErrTooLong = fmt.Errorf("message is longer than %d bytes", maxMessage)
 
 // ErrMalformed: a packet is no message of this protocol. Check with errors.Is(err, zds.ErrMalformed).
 var ErrMalformed = errors.New("malformed message")
@@ -114,7 +114,7 @@ func (r Request) Marshal() ([]byte, error) {
 		body = appendMessage(body, requestInfo, info)
 	}
 	packet := appendMessage(nil, protowire.Number(r.Kind), body)
-	if len(packet) > MaxMessage {
+	if len(packet) > maxMessage {
 		return nil, fmt.Errorf("%s: %w: %d", r.Kind, ErrTooLong, len(packet))
 	}
 	if !r.valid() {
@@ -131,8 +131,8 @@ func (r Request) valid() bool {
 	return ok
 }
 
-// ParseRequest decodes a packet from the agent. An error is [ErrMalformed].
-func ParseRequest(packet []byte) (Request, error) {
+// parseRequest decodes a packet from the agent. An error is [ErrMalformed].
+func parseRequest(packet []byte) (Request, error) {
 	var r Request
 	err := eachField(packet, func(number protowire.Number, f field) error {
 		kind := Kind(number) //nolint:gosec // compared below
@@ -199,13 +199,13 @@ func (i *Info) merge(body []byte) error {
 	})
 }
 
-// MarshalHello returns the proxy's hello.
-func MarshalHello() []byte {
+// marshalHello returns the proxy's hello.
+func marshalHello() []byte {
 	return protowire.AppendVarint(protowire.AppendTag(nil, helloVersion, protowire.VarintType), version1)
 }
 
-// ParseHello decodes the proxy's hello, and refuses versions other than [version1].
-func ParseHello(packet []byte) error {
+// parseHello decodes the proxy's hello, and refuses versions other than [version1].
+func parseHello(packet []byte) error {
 	var version uint64
 	err := eachField(packet, func(number protowire.Number, f field) (err error) {
 		if number == helloVersion {
@@ -222,9 +222,9 @@ func ParseHello(packet []byte) error {
 	return nil
 }
 
-// MarshalResponse returns the answer to a request. An empty reason accepts it, any other refuses it. A long reason is cut.
-func MarshalResponse(reason string) []byte {
-	const room = MaxMessage - 6 // two tags of one byte, two lengths of two
+// marshalResponse returns the answer to a request. An empty reason accepts it, any other refuses it. A long reason is cut.
+func marshalResponse(reason string) []byte {
+	const room = maxMessage - 6 // two tags of one byte, two lengths of two
 	reason = strings.ToValidUTF8(reason, "?")
 	for len(reason) > room {
 		_, last := utf8.DecodeLastRuneInString(reason)

@@ -11,8 +11,8 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy"
 )
 
-// DefaultPath is the socket to which Istio's ztunnel connects, unless its INPOD_UDS names another.
-const DefaultPath = "/var/run/ztunnel/ztunnel.sock"
+// defaultPath is the default of Options.Path.
+const defaultPath = "/var/run/ztunnel/ztunnel.sock"
 
 // defaultAckTimeout leaves an ADD that no proxy answers the time to be undone within 5 seconds, which is how long Istio's own
 // agent waits for an ack.
@@ -23,8 +23,9 @@ const maxProxies = 16
 
 // Options configure a [Server]. Only Snapshot is required.
 type Options struct {
-	// Path is the socket's file. Default: [DefaultPath]. Its directory is made if it is not there. A socket that is there is
-	// replaced, even if another agent listens on it; any other file is an error.
+	// Path is the socket's file. Default: /var/run/ztunnel/ztunnel.sock, to which Istio's ztunnel connects unless its INPOD_UDS names
+	// another. Its directory is made if it is not there. A socket that is there is replaced, even if another agent listens on it; any
+	// other file is an error.
 	Path string
 	// UIDs are the users whose processes may connect. Nil: root only.
 	UIDs []uint32
@@ -60,7 +61,7 @@ func (o Options) withDefaults() (Options, error) {
 		return o, errors.New("AckTimeout is negative")
 	}
 	if o.Path == "" {
-		o.Path = DefaultPath
+		o.Path = defaultPath
 	}
 	if o.UIDs == nil {
 		o.UIDs = []uint32{0}

@@ -27,6 +27,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/internal/longtest"
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -194,7 +195,7 @@ func (q question) program(t *testing.T) verdict {
 }
 
 // anyPods has another name than the method Pods. nodePods is what a controller of the node's proxy knows of a node with one pod.
-type anyPods = nodeproxy.Pods
+type anyPods = nodecontrol.Pods
 
 type nodePods struct {
 	anyPods
@@ -205,9 +206,9 @@ func (n nodePods) Pods() []*corev1.Pod                         { return []*corev
 func (n nodePods) Namespace(string) (*corev1.Namespace, error) { return n.q.namespace, nil }
 
 func (q question) nodeProxy(t *testing.T) (v verdict) {
-	c, err := nodeproxy.New(nodeproxy.Options{
+	c, err := nodecontrol.New(nodecontrol.Options{
 		Meshes: q.meshes(t), Pods: nodePods{q: q},
-		Namespaces: struct{ nodeproxy.Namespaces }{}, Proxy: struct{ nodeproxy.Proxy }{},
+		Namespaces: struct{ nodecontrol.Namespaces }{}, Proxy: struct{ nodeproxy.Proxy }{},
 	})
 	require.NoError(t, err)
 	p, err := c.Plan(t.Context(), q.pod.UID)

@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -28,7 +29,7 @@ import (
 // agent is the half of the node agent that hands pods to a proxy, and the cluster that it hears of.
 type agent struct {
 	*demo
-	controller *nodeproxy.Controller
+	controller *nodecontrol.Controller
 	cluster    *cluster
 	end        func()
 }
@@ -42,7 +43,7 @@ func (d *demo) newAgent(dir, socket string, pods ...*corev1.Pod) *agent {
 		Snapshot: func(ctx context.Context) ([]nodeproxy.Workload, error) { return a.controller.Snapshot(ctx) },
 	})
 	require.NoError(d, err)
-	a.controller, err = nodeproxy.New(nodeproxy.Options{
+	a.controller, err = nodecontrol.New(nodecontrol.Options{
 		Meshes: dialect.SetOf(ambient.New(ambient.Options{})), Apply: apply.Options{Backend: ruleset.BackendNftables},
 		Pods: a.cluster, Namespaces: netnsstore.Namespaces{Store: store}, Proxy: server, Status: a.cluster,
 	})

@@ -20,10 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/status"
 )
@@ -96,7 +96,7 @@ func (d *demo) joins() {
 	require.NoError(d, table.Flush())
 	d.say("\nEach server saw its client's address, also through the proxy. Connections that are open when a pod joins live on, outside the mesh,\n"+
 		"whether or not the kernel tracked them in the pod. When a pod leaves, those through the proxy live on until they end, for at most %s.",
-		nodeproxy.DefaultDrainTimeout)
+		nodecontrol.DefaultDrainTimeout)
 	_ = cart.through.Close()
 	require.Eventually(d, func() bool { return len(proxy.State().Pods) == 0 }, patience, time.Millisecond, "the proxy lets go of what has left")
 	n.end()

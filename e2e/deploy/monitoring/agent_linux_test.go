@@ -6,6 +6,7 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -31,7 +32,6 @@ import (
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/internal/versionmetric"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -99,8 +99,8 @@ func exported(t *testing.T) map[string]metric {
 // nodeProxy is the controller of an agent with --ambient. It is not run.
 func nodeProxy(t *testing.T) prometheus.Collector {
 	t.Helper()
-	c, err := nodeproxy.New(nodeproxy.Options{
-		Meshes: dialect.SetOf(builtin.All()...), Pods: (*nodepods.Watch)(nil), Namespaces: struct{ nodeproxy.Namespaces }{}, Proxy: (*zds.Server)(nil),
+	c, err := nodecontrol.New(nodecontrol.Options{
+		Meshes: dialect.SetOf(builtin.All()...), Pods: (*nodepods.Watch)(nil), Namespaces: struct{ nodecontrol.Namespaces }{}, Proxy: (*zds.Server)(nil),
 	})
 	require.NoError(t, err)
 	return c

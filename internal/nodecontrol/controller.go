@@ -1,0 +1,405 @@
+package nodecontrol
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/internal/lanes"
+	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
+	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/status"
+)
+
+const (
+	// retryFirst and retryMost are the first and the longest wait after a failure; each doubles the one before.
+	retryFirst, retryMost = 250 * time.Millisecond, 30 * time.Second
+	// eventBurst and eventRate limit the events about pods: so many at once, and so many a second.
+	eventBurst, eventRate = 50, 1
+	// syncedAgain is the interval at which to look whether the pods are known, besides when they change.
+	syncedAgain = 20 * time.Millisecond
+)
+
+// ErrNotSynced: the node's pods are not known yet, so nothing is done. Check with errors.Is(err, nodecontrol.ErrNotSynced).
+var ErrNotSynced = errors.New("the node's pods are not known yet")
+
+// ErrReleasing: all pods are being given back, so none is captured any more. Check with
+// errors.Is(err, nodecontrol.ErrReleasing).
+var ErrReleasing = errors.New("the node's proxy gives back all pods")
+
+// Controller is the agent's half of the meshes whose proxy is on the node: it hands pods to the proxy, writes their rules,
+// takes them back, and mends what goes missing. Make one with [New]. Its methods are safe for concurrent use.
+//
+// What a pod is like is read from the kernel and from the proxy each time. Nothing that the controller remembers has to
+// survive it, so that it can be killed at any moment.
+type Controller struct {
+	opts     Options
+	index    Index
+	queue    *lanes.Queue[types.UID] // the pods whose looks take long have a lane of their own
+	bounds   func(types.UID) (attempt, look time.Duration)
+	limits   *budget.Groups // of mending, by namespace
+	metrics  *metrics
+	mayTell  func() bool   // whether the events' limit allows one more
+	proxies  atomic.Uint64 // changes with each proxy that comes or goes
+	started  chan struct{} // closed once all pods are known
+	ran      atomic.Bool
+	recordMu sync.Mutex
+	records  *attachment.Index
+
+	released atomic.Pointer[mode] // nil: pods are captured
+
+	lacksMoves atomic.Bool // the log was told that the kernel lacks the sysctl of an exchange of proxies
+
+	mu       sync.Mutex
+	entries  map[types.UID]*entry
+	attached map[attachment.ID]attachedTo
+	changed  chan struct{} // closed and replaced when a state changes
+}
+
+// New returns a controller. It does nothing yet. An error says what is wrong with the options.
+func New(o Options) (*Controller, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("make controller of the node's proxy: %w", err)
+	}
+	if o.Probes != nil {
+		o.Probes = &exemptions{Probes: o.Probes, age: o.VerifyInterval / 10}
+	}
+	index, ok := o.Pods.(Index)
+	if !ok {
+		index = scan{o.Pods}
+	}
+	c := &Controller{
+		opts: o, index: index,
+		bounds:   o.bounds,
+		limits:   budget.ForGroups(o.Budget, o.MaxDriftShare, o.MinDrifted, o.TrialInterval),
+		mayTell:  flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst).TryAccept,
+		started:  make(chan struct{}),
+		records:  o.Records.Index(),
+		entries:  map[types.UID]*entry{},
+		attached: map[attachment.ID]attachedTo{},
+		changed:  make(chan struct{}),
+	}
+	c.queue = lanes.New(workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](retryFirst, retryMost),
+		func(uid types.UID) time.Duration {
+			_, look := c.bounds(uid)
+			return look
+		}, c.runtimeUID)
+	c.metrics = newMetrics(c)
+	return c, nil
+}
+
+// Run works until the context ends, and then returns nil. Pods stay as they are. A controller runs once.
+//
+// It does nothing before all pods of the node are known and the namespaces of those in the mesh were looked for, so that the
+// first proxy gets a complete snapshot.
+func (c *Controller) Run(ctx context.Context) error {
+	if c.ran.Swap(true) {
+		return errors.New("the controller of the node's proxy runs or has run already")
+	}
+	defer c.opts.Pods.Subscribe(c.podChanged)()
+	var wg sync.WaitGroup
+	defer func() {
+		c.queue.ShutDown()
+		wg.Wait()
+		if err := c.closeAll(); err != nil {
+			c.opts.Log.Warn("cannot close network namespaces", "error", truncate.Finding(err.Error()))
+		}
+	}()
+	for !c.opts.Pods.Synced() {
+		if !sleep(ctx, syncedAgain) {
+			return nil
+		}
+	}
+	c.recall()
+	c.gather(ctx)
+	if ctx.Err() != nil {
+		return nil
+	}
+	close(c.started)
+	c.opts.Log.Info("controller of the node's proxy has the node's pods", "pods", len(c.opts.Pods.Pods()))
+	c.enqueueAll()
+	wg.Go(func() { c.queue.Run(ctx, c.opts.Workers, c.process) })
+	wg.Go(func() { c.verifyAll(ctx) })
+	<-ctx.Done()
+	return nil
+}
+
+// recall reads from the plugin's records which pods were captured, and through which attachments.
+func (c *Controller) recall() {
+	records, err := c.records.Records()
+	if err != nil {
+		c.opts.Log.Warn("cannot read the plugin's records", "error", truncate.Finding(err.Error()))
+	}
+	for _, r := range records {
+		mesh := c.meshNamed(r.Dialect)
+		if !r.Selected || mesh == nil || r.Pod.UID == "" {
+			continue
+		}
+		e := c.entry(types.UID(r.Pod.UID))
+		e.mesh, e.ours = mesh, true
+		c.mu.Lock()
+		e.state.ID = r.Pod
+		c.attached[r.ID] = attachedTo{e.uid, idOf(r.NetNS)}
+		c.mu.Unlock()
+	}
+}
+
+// gather looks for the namespaces of all pods that are in the mesh or may have been, for the first snapshot. A noted namespace
+// says that rules in it are ours, unless the pod has the proxy of another mesh: an agent before may only have looked into it.
+func (c *Controller) gather(ctx context.Context) {
+	known := c.opts.Namespaces.Known()
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, c.opts.Workers)
+	all := c.opts.Pods.Pods()
+	c.foresee(ctx, all, func(e *entry) bool {
+		choice := c.want(ctx, e).Choice
+		return choice == machine.In || choice != machine.Gone && slices.Contains(known, e.uid)
+	})
+	for _, pod := range all {
+		if ended(pod) {
+			continue // it is in no snapshot
+		}
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			e := c.entry(c.uidOf(pod))
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			w := &work{c: c, e: e, want: c.want(ctx, e)}
+			e.ours = e.ours || slices.Contains(known, e.uid) && !w.othersProxy()
+			if c.publish(w) {
+				begin := time.Now()
+				finding, cancel := context.WithTimeout(ctx, c.queue.Limit(e.uid))
+				defer cancel()
+				_ = w.find(finding) // without it, the proxy keeps the pod
+				c.queue.Took(e.uid, time.Since(begin))
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// foresee tells the store of namespaces which of the pods will be asked for.
+func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(*entry) bool) {
+	seer, ok := c.opts.Namespaces.(Foresight)
+	if !ok {
+		return
+	}
+	var sought []Sought
+	for _, pod := range pods {
+		if ended(pod) {
+			continue
+		}
+		e := c.entry(c.uidOf(pod))
+		if !e.mu.TryLock() {
+			continue // somebody works on it, and nobody waits for one pod here
+		}
+		if asks(e) {
+			addrs := addrsOf(pod)
+			if len(addrs) == 0 {
+				addrs = e.addrs
+			}
+			sought = append(sought, Sought{nodeproxy.PodID{UID: e.uid, Namespace: pod.Namespace, Name: pod.Name}, addrs})
+		}
+		e.mu.Unlock()
+	}
+	// Pods that take long are left for the lane of such.
+	_, look := c.opts.bounds("")
+	looking, cancel := context.WithTimeout(ctx, 2*look)
+	defer cancel()
+	seer.Foresee(looking, sought)
+}
+
+// enqueueAll has each pod looked at, and each of which something is left. Of pods that have ended only these, and those that say that
+// they are in the mesh: a node may have thousands.
+func (c *Controller) enqueueAll() {
+	var entries map[netip.Addr]types.UID
+	var err error
+	if c.opts.Probes != nil {
+		if entries, err = c.opts.Probes.Entries(); err != nil {
+			c.opts.Log.Warn("cannot read the addresses of probes", "error", truncate.Finding(err.Error()))
+		}
+	}
+	for _, pod := range c.opts.Pods.Pods() {
+		if err != nil || !ended(pod) || c.told(pod) {
+			c.queue.Add(c.uidOf(pod))
+		}
+	}
+	for _, uid := range c.opts.Namespaces.Known() {
+		c.queue.Add(uid)
+	}
+	c.mu.Lock()
+	for uid := range c.entries {
+		c.queue.Add(uid)
+	}
+	c.mu.Unlock()
+	for _, uid := range entries {
+		c.queue.Add(uid)
+	}
+}
+
+// ProxyChanged says that a proxy has come or gone. Each pod is handed over again, unless the Proxy is [Accepting] and says that this is
+// not needed.
+func (c *Controller) ProxyChanged() {
+	c.proxies.Add(1)
+	select {
+	case <-c.started:
+		for _, uid := range c.uids() {
+			c.queue.Add(uid)
+		}
+	default: // all are looked at when it starts
+	}
+}
+
+// verifyAll compares each pod with the kernel, round after round, evenly over the interval. What nobody has an entry of, such
+// as an address in the set of probes, is looked for once a round.
+func (c *Controller) verifyAll(ctx context.Context) {
+	interval := c.opts.VerifyInterval
+	if interval < 0 {
+		return
+	}
+	for {
+		c.foresee(ctx, c.opts.Pods.Pods(), func(e *entry) bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return e.shared && !e.given
+		})
+		uids := c.uids()
+		pause := interval / time.Duration(len(uids)+1)
+		if !sleep(ctx, jitter(pause)) {
+			return
+		}
+		for _, uid := range uids {
+			c.queue.Add(uid)
+			if !sleep(ctx, jitter(pause)) {
+				return
+			}
+		}
+		c.lookForStrays()
+		c.forgetEnded()
+		c.limits.Keep(c.inNamespaces())
+	}
+}
+
+// lookForStrays has those looked at of which something is left and nobody knows.
+func (c *Controller) lookForStrays() {
+	stray := c.opts.Namespaces.Known()
+	if c.opts.Probes != nil {
+		if entries, err := c.opts.Probes.Entries(); err == nil {
+			for _, uid := range entries {
+				stray = append(stray, uid)
+			}
+		}
+	}
+	for _, uid := range stray {
+		if c.pod(uid) == nil {
+			c.queue.Add(uid)
+		}
+	}
+}
+
+// uids returns those of all pods that are looked at round after round.
+func (c *Controller) uids() (uids []types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid, e := range c.entries {
+		if !e.done {
+			uids = append(uids, uid)
+		}
+	}
+	return uids
+}
+
+// inNamespaces returns the namespaces of all pods.
+func (c *Controller) inNamespaces() map[string]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	names := map[string]bool{}
+	for _, e := range c.entries {
+		names[e.share.Namespace] = true
+	}
+	return names
+}
+
+// Pods returns what is known of each pod of the node, ordered by namespace and name.
+func (c *Controller) Pods() []status.Pod {
+	c.mu.Lock()
+	states := make([]status.Pod, 0, len(c.entries))
+	for _, e := range c.entries {
+		if e.state.State != "" {
+			states = append(states, e.state)
+		}
+	}
+	c.mu.Unlock()
+	slices.SortFunc(states, func(a, b status.Pod) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.UID, b.UID))
+	})
+	return states
+}
+
+// Ready returns nil if pods can be captured now: otherwise [ErrNotSynced], [ErrReleasing], or the proxy's own reason. Pods that
+// are captured stay so meanwhile.
+func (c *Controller) Ready() error {
+	select {
+	case <-c.started:
+	default:
+		return ErrNotSynced
+	}
+	if m := c.mode(); m.on {
+		return fmt.Errorf("%w%s", ErrReleasing, m.toWhom())
+	}
+	if err := c.opts.Proxy.Ready(); err != nil {
+		return fmt.Errorf("the node's proxy takes no pods: %w", err)
+	}
+	return nil
+}
+
+// Warnings returns a line for each kind of fault that needs attention though the agent works.
+func (c *Controller) Warnings() (warnings []string) {
+	if m := c.mode(); m.on {
+		warnings = append(warnings, fmt.Sprintf("the node's pods were released%s: none is captured until that is undone", m.toWhom()))
+	}
+	counts := map[status.State]int{}
+	first := map[status.State]status.Pod{}
+	for _, p := range c.Pods() {
+		if counts[p.State]++; counts[p.State] == 1 {
+			first[p.State] = p
+		}
+	}
+	for _, k := range []struct {
+		state status.State
+		words string
+	}{
+		{status.StateDrifted, "have lost something of their redirection"},
+		{status.StateFailed, "cannot be captured"},
+		{status.StateWaiting, "wait to be captured"},
+		{status.StateUnknown, "may be captured or not, which cannot be told"},
+	} {
+		if n := counts[k.state]; n > 0 {
+			p := first[k.state]
+			warnings = append(warnings, fmt.Sprintf("%d pods %s, such as %s/%s (%s: %s)", n, k.words, p.Namespace, p.Name, p.Reason, p.Detail))
+		}
+	}
+	return warnings
+}
+
+func (c *Controller) log(pod status.ID) *slog.Logger {
+	return c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", pod.UID)
+}

@@ -1,0 +1,72 @@
+package nodecontrol
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/internal/truncate"
+)
+
+// endedAge bounds the time for which the state of a pod is reported whose containers have ended.
+const endedAge = 10 * time.Minute
+
+// ended reports whether a pod's containers have ended for good. A node may have many thousands of such pods, until somebody
+// deletes them, so each is looked at once.
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// nothingLeft reports whether a pod that has ended needs no look: it is not known here, and has left nothing.
+func (c *Controller) nothingLeft(uid types.UID, pod *corev1.Pod) bool {
+	c.mu.Lock()
+	known := c.entries[uid] != nil
+	c.mu.Unlock()
+	if known || c.told(pod) || slices.Contains(c.opts.Namespaces.Known(), uid) {
+		return false
+	}
+	if c.opts.Probes == nil {
+		return true
+	}
+	entries, err := c.opts.Probes.Entries()
+	return err == nil && len(addrsWith(entries, uid)) == 0
+}
+
+// told reports whether a pod's annotations say that it is in a mesh.
+func (c *Controller) told(pod *corev1.Pod) bool {
+	for d := range c.opts.Meshes.All() {
+		if _, told := pod.Annotations[d.StatusAnnotation()]; told {
+			return true
+		}
+	}
+	return false
+}
+
+// forgetEnded drops the entries of pods that ended long ago.
+func (c *Controller) forgetEnded() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid, e := range c.entries {
+		if e.done && time.Since(e.state.Since) > endedAge {
+			delete(c.entries, uid)
+			c.queue.Drop(uid)
+		}
+	}
+}
+
+// dropAlias drops what is known of a pod under the UID that it had before the runtime said which static pod it mirrors.
+func (c *Controller) dropAlias(uid types.UID) {
+	c.mu.Lock()
+	e := c.entries[uid]
+	c.mu.Unlock()
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := c.drop(e); err != nil {
+		c.opts.Log.Warn("cannot close the network namespace of a pod that has another UID", "uid", string(uid), "error", truncate.Finding(err.Error()))
+	}
+}

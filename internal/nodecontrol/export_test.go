@@ -1,0 +1,20 @@
+package nodecontrol
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Bound sets how long one attempt at a pod may take, and from which time in its namespace on it counts as slow: so a test says which pods
+// are slow, and not the load of the machine. It is for before Run.
+func (c *Controller) Bound(bounds func(types.UID) (attempt, look time.Duration)) { c.bounds = bounds }
+
+// LookAgain reports whether a pod counts as slow, and has it looked at once more if it does.
+func (c *Controller) LookAgain(uid types.UID) bool {
+	slow := c.queue.Slow(uid)
+	if slow {
+		c.queue.Add(uid)
+	}
+	return slow
+}

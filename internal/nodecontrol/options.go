@@ -1,0 +1,145 @@
+package nodecontrol
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"runtime"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/tools/record"
+
+	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect/apply"
+)
+
+// Budget limits a rate, as in package repair: Burst at once and PerMinute in the long run. It starts empty.
+type Budget = budget.Budget
+
+// Unlimited is the Budget without limits.
+var Unlimited = budget.Unlimited
+
+// Options configures a [Controller]. Meshes, Pods, Namespaces and Proxy are required.
+type Options struct {
+	// Identity is the product's, for the names of metrics.
+	Identity meshcni.Identity
+	// Meshes are the node's, as the plugin is configured. Those without a NodeProxy are asked too, and their pods are left alone. At
+	// least one has a NodeProxy.
+	Meshes dialect.Set
+	// Apply are the plugin's own options, so that both program alike.
+	Apply apply.Options
+
+	// Pods are this node's.
+	Pods Pods
+	// Namespaces knows the pods' network namespaces.
+	Namespaces Namespaces
+	// Proxy takes the pods. Whoever makes it calls [Controller.ProxyChanged] when one comes or goes; otherwise only the next
+	// verification finds that a proxy has lost its pods.
+	Proxy nodeproxy.Proxy
+	// Connected returns how many proxies there are, for the metrics. nil: one if Proxy.Ready returns nil.
+	Connected func() int
+	// Probes exempts the host's own connections to captured pods. nil: nothing is exempted.
+	Probes Probes
+	// Status writes the annotation of dialects that have one. nil: nobody is told.
+	Status Status
+	// Records are the plugin's records on this node, which are kept true for the plugin's CHECK. The zero Store has none.
+	Records attachment.Store
+
+	// VerifyInterval is the time in which each pod is compared with the kernel once. Zero means [DefaultVerifyInterval],
+	// less than zero never.
+	VerifyInterval time.Duration
+	// Timeout bounds one attempt at one pod. Zero means [DefaultTimeout].
+	Timeout time.Duration
+	// ListenTimeout bounds the time from the proxy's consent until its listeners appear. Zero means
+	// [DefaultListenTimeout].
+	ListenTimeout time.Duration
+	// DrainTimeout bounds how long a running pod that leaves the mesh stays with the proxy after it ceased to be redirected. The
+	// proxy is told to let go of it when it carries no connection of it any more, but 2 s after the annotation was removed at the
+	// earliest, since peers use the tunnel until they have heard of that; and after DrainTimeout in any case. Zero means
+	// [DefaultDrainTimeout]; less than zero, it is told at once. A pod that is deleted is not held back.
+	DrainTimeout time.Duration
+	// Workers bounds the pods that are worked on at a time. Zero means [DefaultWorkers]. One more works on the pods whose last look took
+	// longer than a second, or half of Timeout if that is less, so that they delay no others.
+	Workers int
+
+	// Budget limits how often rules are written again that were in force and are not as they were, in each namespace by itself.
+	// Zero means [DefaultBudget]. What a pod gets when it joins is not limited.
+	Budget Budget
+	// MaxDriftShare is the share of a namespace's captured pods on the node whose rules may differ at once, from 0 to 1. Above
+	// it, one pod of the namespace is mended every TrialInterval, since something else then writes the rules too. Zero means
+	// [DefaultMaxDriftShare]; 1 or more, no limit.
+	MaxDriftShare float64
+	// MinDrifted is the number of such pods from which MaxDriftShare applies. Zero means [DefaultMinDrifted].
+	MinDrifted int
+	// TrialInterval is the time between those. Zero means [DefaultTrialInterval].
+	TrialInterval time.Duration
+
+	// Events receives the pods' events. nil discards them.
+	Events record.EventRecorder
+	// Log receives one record per change of a pod's state. nil discards them.
+	Log *slog.Logger
+}
+
+// Defaults of [Options].
+const (
+	DefaultVerifyInterval = 30 * time.Second
+	DefaultTimeout        = 20 * time.Second
+	DefaultListenTimeout  = 2 * time.Second
+	DefaultDrainTimeout   = 12 * time.Second
+	DefaultMaxDriftShare  = 0.5
+	DefaultMinDrifted     = 4
+	DefaultTrialInterval  = 10 * time.Second
+)
+
+// DefaultBudget is the default of Options.Budget.
+var DefaultBudget = Budget{PerMinute: 60, Burst: 20}
+
+// DefaultWorkers is the default of Options.Workers: GOMAXPROCS, but at least 4, since most of a pod's time is spent waiting for
+// the proxy and the API server.
+func DefaultWorkers() int { return max(4, runtime.GOMAXPROCS(0)) }
+
+func (o Options) withDefaults() Options {
+	o.VerifyInterval = cmp.Or(o.VerifyInterval, DefaultVerifyInterval)
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.ListenTimeout = cmp.Or(o.ListenTimeout, DefaultListenTimeout)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
+	o.Workers = cmp.Or(o.Workers, DefaultWorkers())
+	o.Budget = cmp.Or(o.Budget, DefaultBudget)
+	o.MaxDriftShare = cmp.Or(o.MaxDriftShare, DefaultMaxDriftShare)
+	o.MinDrifted = cmp.Or(o.MinDrifted, DefaultMinDrifted)
+	o.TrialInterval = cmp.Or(o.TrialInterval, DefaultTrialInterval)
+	if o.Events == nil {
+		o.Events = &record.FakeRecorder{} // without a channel it discards them
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	errs := []error{o.Budget.Validate(), dialect.Validate(slices.Collect(o.Meshes.All()))}
+	served := false
+	for d := range o.Meshes.All() {
+		served = served || d.NodeProxy != nil
+	}
+	for _, missing := range []struct {
+		is   bool
+		what string
+	}{
+		{!served, "no dialect with a proxy on the node"},
+		{o.Pods == nil, "no pods"},
+		{o.Namespaces == nil, "no network namespaces"},
+		{o.Proxy == nil, "no proxy"},
+	} {
+		if missing.is {
+			errs = append(errs, errors.New(missing.what))
+		}
+	}
+	return errors.Join(errs...)
+}

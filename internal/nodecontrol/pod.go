@@ -1,0 +1,134 @@
+package nodecontrol
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/status"
+)
+
+// NetNS is a use of an open network namespace. *netnsstore.Ref implements it.
+type NetNS interface {
+	// NetNS is the namespace itself. The receiver does not close it.
+	NetNS() *netnsexec.NetNS
+	// Addrs are the addresses by which it is known to be the pod's. They count until the API server has the pod's.
+	Addrs() []netip.Addr
+	// Close ends this use. The namespace stays open for others.
+	Close() error
+}
+
+// Namespaces knows which network namespace is a pod's; netnsstore.Namespaces does, and outlives the agent.
+type Namespaces interface {
+	// Put notes the namespace of a pod that is being set up, in place of any before. The file stays the caller's.
+	Put(a agentsock.Attachment, file *os.File) (NetNS, error)
+	// Find returns the pod's namespace: what is noted if it still is the pod's, else what is found, which is then noted. An
+	// error means that it is not known now. The caller tries again.
+	Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (NetNS, error)
+	// Known lists the pods of which something is noted, also from before a restart: they may have been captured.
+	Known() []types.UID
+	// Forget drops what is noted about the pod. It is no error if nothing is.
+	Forget(uid types.UID) error
+}
+
+// Sought is a pod whose namespace is about to be asked for.
+type Sought struct {
+	nodeproxy.PodID
+	Addrs []netip.Addr
+}
+
+// Journal is optional for a [Namespaces]: it keeps what that knows for the next agent of the node.
+type Journal interface {
+	// Journal returns why it cannot keep that now, or nil.
+	Journal() error
+}
+
+// Foresight is optional for a [Namespaces]: it is told of the pods of a whole round before each of them is asked for by
+// Find, since one search for many costs little more than one for one.
+type Foresight interface {
+	// Foresee looks for the namespaces, and whether those that are noted are still the pods'. What it finds Find returns.
+	Foresee(ctx context.Context, pods []Sought)
+}
+
+// Pods is this node's pods and the namespaces that they are in; package nodepods has one that watches the API server.
+type Pods interface {
+	// Pods returns all pods of the node, which the caller must not change.
+	Pods() []*corev1.Pod
+	// Namespace returns a namespace's name, labels and annotations. An error means that they are not known, which is
+	// neither yes nor no.
+	Namespace(name string) (*corev1.Namespace, error)
+	// Synced reports whether Pods is complete: a pod that it lacks does not exist.
+	Synced() bool
+	// Subscribe calls changed with the UID of each pod that is new, changed or gone, or whose namespace changed, until the
+	// function that it returns is called. changed must not block.
+	Subscribe(changed func(types.UID)) (cancel func())
+}
+
+// Index is optional for a [Pods]: it finds one pod without a look at all others, and knows which mirrors of static pods the
+// node's runtime has confirmed. Without it each pod is known by its own UID. *nodepods.Watch is one.
+type Index interface {
+	// ByUID returns the pod that the runtime knows by the UID, or whose own it is, or nil.
+	ByUID(uid types.UID) *corev1.Pod
+	// RuntimeUID returns the UID by which the runtime and the control groups know the pod. It must not rest on what the pod says
+	// of itself.
+	RuntimeUID(pod *corev1.Pod) types.UID
+	// Known returns the pod that the runtime means by a namespace, a name and a UID, or nil.
+	Known(id status.ID) *corev1.Pod
+}
+
+// scan is the [Index] of Pods that have none.
+type scan struct{ Pods }
+
+// ByUID implements [Index].
+func (s scan) ByUID(uid types.UID) *corev1.Pod {
+	pods := s.Pods.Pods()
+	if i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.UID == uid }); i >= 0 {
+		return pods[i]
+	}
+	return nil
+}
+
+// RuntimeUID implements [Index].
+func (scan) RuntimeUID(pod *corev1.Pod) types.UID { return pod.UID }
+
+// Known implements [Index].
+func (s scan) Known(id status.ID) *corev1.Pod { return s.ByUID(types.UID(id.UID)) }
+
+// Probes is the set of pods to which the host's own connections get the addresses that the pods' rules let pass; package
+// probes has one of nftables and one of ipset and iptables.
+type Probes interface {
+	// Put adds a pod's addresses, in place of others that it had. An address that another pod had is now this pod's. The error
+	// is an [*UnexemptError] if some can never be in the set, and the others are.
+	Put(uid types.UID, addrs []netip.Addr) error
+	// Delete removes the addresses that are still the pod's.
+	Delete(uid types.UID) error
+	// Entries returns what is in the kernel, in a map that nobody changes any more.
+	Entries() (map[netip.Addr]types.UID, error)
+}
+
+// UnexemptError has the addresses that cannot be exempted on this host, since it has no connections to them, or none from an
+// address that the pods know. That keeps no pod from being captured. Get it with errors.As(err, &unexempt).
+type UnexemptError struct {
+	Addrs []netip.Addr
+	Err   error
+}
+
+// Error returns why.
+func (e *UnexemptError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *UnexemptError) Unwrap() error { return e.Err }
+
+// Status writes the annotation that reports a pod's state.
+type Status interface {
+	// Set sets the annotation of the pod with that UID, or removes it if the value is empty. apierrors.IsNotFound(err) and
+	// IsConflict(err) mean that the pod is gone or another has its name.
+	Set(ctx context.Context, pod nodeproxy.PodID, key, value string) error
+}

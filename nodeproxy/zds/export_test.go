@@ -1,0 +1,10 @@
+package zds
+
+const MaxMessage = maxMessage
+
+var (
+	MarshalHello    = marshalHello
+	MarshalResponse = marshalResponse
+	ParseHello      = parseHello
+	ParseRequest    = parseRequest
+)
