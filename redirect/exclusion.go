@@ -101,9 +101,8 @@ type Protocol string
 
 // The protocols.
 const (
-	AnyProtocol Protocol = ""
-	TCP         Protocol = "tcp"
-	UDP         Protocol = "udp"
+	TCP Protocol = "tcp"
+	UDP Protocol = "udp"
 )
 
 var protos = map[Protocol]ruleset.Proto{TCP: ruleset.TCP, UDP: ruleset.UDP}
@@ -124,7 +123,7 @@ type Exclusion struct {
 // String returns for example "tcp ports 22 of uid 1000-2000".
 func (e Exclusion) String() string {
 	var parts []string
-	if e.Protocol != AnyProtocol {
+	if e.Protocol != "" {
 		parts = append(parts, string(e.Protocol))
 	}
 	if !e.Ports.All() {

@@ -161,11 +161,11 @@ func (v *validator) routeTable(t uint32) {
 func (v *validator) exclusions(list []Exclusion) {
 	each(v, list, func(i int, e Exclusion) {
 		field := fmt.Sprintf("outbound.exclude[%d]", i)
-		v.check(e.Protocol.proto() != ruleset.AnyProto || e.Protocol == AnyProtocol, field+".protocol", "%q is not tcp, udp or empty", e.Protocol)
+		v.check(e.Protocol.proto() != ruleset.AnyProto || e.Protocol == "", field+".protocol", "%q is not tcp, udp or empty", e.Protocol)
 		v.check(!e.Ports.Empty(), field+".ports", "none would exclude nothing; all is %q", "*")
 		v.check(!e.CIDRs.Empty(), field+".cidrs", "none would exclude nothing; all is %q", "*")
-		v.check(e.Ports.All() || e.Protocol != AnyProtocol, field+".ports", "needs a protocol")
-		v.check(e.Protocol != AnyProtocol || !e.CIDRs.All() || len(e.UIDs) > 0, field, "says nothing, so it would exclude everything")
+		v.check(e.Ports.All() || e.Protocol != "", field+".ports", "needs a protocol")
+		v.check(e.Protocol != "" || !e.CIDRs.All() || len(e.UIDs) > 0, field, "says nothing, so it would exclude everything")
 		each(v, e.UIDs, func(_ int, r IDRange) {
 			v.check(r.First <= r.Last && r.Last != NoID, field+".uids", "%s is no range of ids", r)
 		})

@@ -140,16 +140,16 @@ func genDNS(t *rapid.T) redirect.DNS {
 
 func genExclusion(t *rapid.T) redirect.Exclusion {
 	e := redirect.Exclusion{
-		Protocol: one(t, "protocol", []redirect.Protocol{redirect.TCP, redirect.UDP, redirect.AnyProtocol}),
+		Protocol: one(t, "protocol", []redirect.Protocol{redirect.TCP, redirect.UDP, ""}),
 		Ports:    redirect.AllPorts(), CIDRs: redirect.AllPrefixes(),
 	}
-	if e.Protocol != redirect.AnyProtocol && rapid.Bool().Draw(t, "has ports") {
+	if e.Protocol != "" && rapid.Bool().Draw(t, "has ports") {
 		e.Ports = genSomePorts(t, "ports", 3)
 	}
 	if rapid.Bool().Draw(t, "has cidrs") {
 		e.CIDRs = parsePrefixes(some(t, "cidrs", 1, 2, prefixes))
 	}
-	if e.Protocol == redirect.AnyProtocol && e.CIDRs.All() || rapid.Bool().Draw(t, "has uids") {
+	if e.Protocol == "" && e.CIDRs.All() || rapid.Bool().Draw(t, "has uids") {
 		first, last := one(t, "first uid", sendersID), one(t, "last uid", sendersID)
 		e.UIDs = []redirect.IDRange{{First: min(first, last), Last: max(first, last)}}
 	}

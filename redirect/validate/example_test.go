@@ -27,7 +27,7 @@ func Example() {
 // which rule should have taken it.
 func ExampleStep() {
 	fmt.Println(validate.Step{
-		Family: ruleset.IPv4, Aspect: "outbound", Outcome: validate.Missing,
+		Family: ruleset.IPv4, Aspect: "outbound", Outcome: "missing",
 		Proto: "tcp", Destination: netip.MustParseAddrPort("192.0.2.1:15002"), As: &validate.Identity{UID: 1000, GID: 1000},
 		WantPort: 15001, Detail: "did not arrive at port 15001: no route to host", Rule: "nat/MESH_OUTPUT:9 -> nat/MESH_REDIRECT:1",
 	})

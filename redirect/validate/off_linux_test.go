@@ -27,6 +27,6 @@ func TestIPv6OffOnLo(t *testing.T) {
 	load(t, ns, r.MustRuleset())
 	after, err := validate.Run(context.Background(), o)
 	require.NoError(t, err, "%s", after)
-	assert.Contains(t, names(after, validate.Works), "ipv4 outbound", "%s", after)
-	assert.Empty(t, names(after, validate.Missing), "%s", after)
+	assert.Contains(t, names(after, "works"), "ipv4 outbound", "%s", after)
+	assert.Empty(t, names(after, "missing"), "%s", after)
 }

@@ -37,7 +37,7 @@ func accept(ctx context.Context, in func(func() error) error, port, probe uint16
 		_ = conn.Close()
 		if dst.Port() == probe && from != dst.Addr() && !from.IsLoopback() {
 			return Step{
-				Family: ruleset.FamilyOf(from), Aspect: inbound, Proto: tcp, Destination: dst, WantPort: port, Outcome: Works,
+				Family: ruleset.FamilyOf(from), Aspect: inbound, Proto: tcp, Destination: dst, WantPort: port, Outcome: works,
 				Detail: fmt.Sprintf("a connection of %s to %s arrived at port %d", from, dst, port),
 			}, nil
 		}

@@ -22,7 +22,7 @@ type surroundings struct {
 	route func(dst netip.Addr) (src netip.Addr, by string, ok bool)
 }
 
-// trial is a step and its sending end. A step that is Untested from the start is
+// trial is a step and its sending end. A step that is "untested" from the start is
 // never made; all others end with an outcome.
 type trial struct {
 	Step
@@ -72,7 +72,7 @@ func (p *planner) plan() []*trial {
 			why = "the network namespace has no address of the family"
 		}
 		if why != "" {
-			trials = append(trials, untested(f, wholeFamily, why))
+			trials = append(trials, notTried(f, wholeFamily, why))
 			continue
 		}
 		trials = append(trials, p.family(f)...)
@@ -80,14 +80,14 @@ func (p *planner) plan() []*trial {
 	return trials
 }
 
-func untested(f ruleset.Family, aspect string, why string) *trial {
-	return &trial{Step: Step{Family: f, Aspect: aspect, Outcome: Untested, Detail: why}}
+func notTried(f ruleset.Family, aspect, why string) *trial {
+	return &trial{Step: Step{Family: f, Aspect: aspect, Outcome: untested, Detail: why}}
 }
 
 func (p *planner) family(f ruleset.Family) []*trial {
 	proxy := p.redirect.Proxy
 	in := p.find(f, inbound, proxy.InboundPort, p.toSelf(f, ruleset.TCP, p.probe))
-	if in.Outcome == Untested && f == ruleset.IPv6 && !slices.ContainsFunc(p.addrs, func(a netip.Addr) bool { return a.Is6() && !a.IsLoopback() }) {
+	if in.Outcome == untested && f == ruleset.IPv6 && !slices.ContainsFunc(p.addrs, func(a netip.Addr) bool { return a.Is6() && !a.IsLoopback() }) {
 		in.Detail = "the network namespace has no address of the family but ::1, and calls to that pass"
 	}
 	trials := []*trial{in, p.find(f, outbound, proxy.OutboundPort, p.toOthers(f))}
@@ -97,7 +97,7 @@ func (p *planner) family(f ruleset.Family) []*trial {
 	udp := p.find(f, dnsOverUDP, p.redirect.DNS.Port, p.lookups(f, ruleset.UDP))
 	tcp := p.find(f, dnsOverTCP, p.redirect.DNS.Port, p.lookups(f, ruleset.TCP))
 	trials = append(trials, udp, tcp)
-	if udp.Outcome == Untested && tcp.Outcome == Untested {
+	if udp.Outcome == untested && tcp.Outcome == untested {
 		trials = append(trials, p.exemption(f))
 	}
 	return trials
@@ -122,7 +122,7 @@ func (p *planner) find(f ruleset.Family, aspect string, port uint16, candidates 
 			}
 		}
 	}
-	return untested(f, aspect, why)
+	return notTried(f, aspect, why)
 }
 
 // wanted names the rule that decided and the one that does it.
@@ -220,7 +220,7 @@ func (p *planner) exemption(f ruleset.Family) *trial {
 	without.DNS = redirect.DNS{}
 	rules, err := without.Ruleset()
 	if err != nil {
-		return untested(f, dnsExemption, err.Error())
+		return notTried(f, dnsExemption, err.Error())
 	}
 	port := p.redirect.Proxy.InboundPort
 	for _, id := range p.identities {
@@ -236,5 +236,5 @@ func (p *planner) exemption(f ruleset.Family) *trial {
 			}
 		}
 	}
-	return untested(f, dnsExemption, "nothing that can be sent from here tells")
+	return notTried(f, dnsExemption, "nothing that can be sent from here tells")
 }

@@ -67,7 +67,7 @@ func TestPlan(t *testing.T) {
 					to = s.Destination.String()
 					assert.NotEmpty(t, s.Rule)
 				} else {
-					assert.Equal(t, Untested, s.Outcome)
+					assert.Equal(t, untested, s.Outcome)
 					assert.NotEmpty(t, s.Detail)
 				}
 				got[s.Family.String()+" "+s.Aspect] = to

@@ -99,7 +99,7 @@ func (t *tryer) listen(s *trial) error {
 	}
 	if errors.Is(err, unix.EADDRNOTAVAIL) && key.family == ruleset.IPv6 {
 		delete(t.listeners, key)
-		s.settle(Untested, "lo has no ::1: IPv6 is switched off there")
+		s.settle(untested, "lo has no ::1: IPv6 is switched off there")
 		return unix.Close(fd)
 	}
 	if err != nil {
@@ -129,7 +129,7 @@ func loopback(f ruleset.Family) netip.Addr {
 func (t *tryer) launch(s *trial) {
 	var err error
 	if s.fd, err = socket(*s.As, s.Family, s.Proto); err != nil {
-		s.settle(Untested, "open socket: "+err.Error())
+		s.settle(untested, "open socket: "+err.Error())
 		return
 	}
 	s.open = true
@@ -160,19 +160,19 @@ func (t *tryer) launch(s *trial) {
 }
 
 // settle ends a trial. The first end counts.
-func (s *trial) settle(o Outcome, detail string) {
+func (s *trial) settle(outcome, detail string) {
 	if s.Outcome == "" {
-		s.Outcome, s.Detail = o, detail
+		s.Outcome, s.Detail = outcome, detail
 	}
 }
 
 // failed is a connection that was not accepted.
 func (t *tryer) failed(s *trial, err error) {
 	if s.exempt {
-		s.settle(Works, "left alone: "+err.Error())
+		s.settle(works, "left alone: "+err.Error())
 		return
 	}
-	s.settle(Missing, fmt.Sprintf("did not arrive at port %d: %v", s.port, err))
+	s.settle(missing, fmt.Sprintf("did not arrive at port %d: %v", s.port, err))
 }
 
 // wait watches all sockets until every trial is settled or ctx ends.
@@ -255,7 +255,7 @@ func (t *tryer) arrival(key listenKey, listener int) {
 		n, _, err := unix.Recvfrom(listener, buf[:], 0)
 		for _, s := range t.pending {
 			if err == nil && keyOf(s) == key && string(s.question) == string(buf[:n]) {
-				s.settle(Works, fmt.Sprintf("arrived at port %d", s.port))
+				s.settle(works, fmt.Sprintf("arrived at port %d", s.port))
 			}
 		}
 		return
@@ -272,13 +272,13 @@ func (t *tryer) arrival(key listenKey, listener int) {
 		dst, err := ownsock.OriginalDst(fd, s.Family == ruleset.IPv6)
 		switch {
 		case s.exempt:
-			s.settle(Missing, fmt.Sprintf("arrived at port %d: the rules in force capture no look-ups", s.port))
+			s.settle(missing, fmt.Sprintf("arrived at port %d: the rules in force capture no look-ups", s.port))
 		case err != nil:
-			s.settle(Missing, fmt.Sprintf("arrived at port %d, but its original destination is unknown: %v", s.port, err))
+			s.settle(missing, fmt.Sprintf("arrived at port %d, but its original destination is unknown: %v", s.port, err))
 		case dst != s.Destination:
-			s.settle(Missing, fmt.Sprintf("arrived at port %d, but with %s as its original destination", s.port, dst))
+			s.settle(missing, fmt.Sprintf("arrived at port %d, but with %s as its original destination", s.port, dst))
 		default:
-			s.settle(Works, fmt.Sprintf("arrived at port %d, with its original destination", s.port))
+			s.settle(works, fmt.Sprintf("arrived at port %d, with its original destination", s.port))
 		}
 	}
 }
@@ -288,15 +288,15 @@ func (t *tryer) connected(s *trial) {
 	errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
 	case err != nil:
-		s.settle(Untested, "ask for the connection's state: "+err.Error())
+		s.settle(untested, "ask for the connection's state: "+err.Error())
 	case errno != 0:
 		t.failed(s, unix.Errno(errno))
 	case t.listeners[keyOf(s)] >= 0:
 		s.connected = time.Now() // its arrival at our listener, if that is where it went, is still to be read
 	case s.exempt:
-		s.settle(Untested, fmt.Sprintf("accepted, but port %d is in use, so not told by whom", s.port))
+		s.settle(untested, fmt.Sprintf("accepted, but port %d is in use, so not told by whom", s.port))
 	default:
-		s.settle(Works, fmt.Sprintf("accepted, presumably by what listens on port %d already", s.port))
+		s.settle(works, fmt.Sprintf("accepted, presumably by what listens on port %d already", s.port))
 	}
 }
 
@@ -309,9 +309,9 @@ func (t *tryer) answer(s *trial) {
 	case err != nil:
 		t.failed(s, err)
 	case t.listeners[keyOf(s)] >= 0:
-		s.settle(Missing, fmt.Sprintf("did not arrive at port %d: somebody else answered", s.port))
+		s.settle(missing, fmt.Sprintf("did not arrive at port %d: somebody else answered", s.port))
 	default:
-		s.settle(Works, fmt.Sprintf("answered, presumably by what listens on port %d already", s.port))
+		s.settle(works, fmt.Sprintf("answered, presumably by what listens on port %d already", s.port))
 	}
 }
 
@@ -326,9 +326,9 @@ func (t *tryer) elsewhere(looked time.Time) {
 		switch {
 		case s.connected.IsZero() || looked.Sub(s.connected) < arrivalGrace:
 		case s.exempt:
-			s.settle(Works, "left alone: accepted by what listens there")
+			s.settle(works, "left alone: accepted by what listens there")
 		default:
-			s.settle(Missing, fmt.Sprintf("did not arrive at port %d: somebody else accepted it", s.port))
+			s.settle(missing, fmt.Sprintf("did not arrive at port %d: somebody else accepted it", s.port))
 		}
 	}
 }
@@ -337,9 +337,9 @@ func (t *tryer) elsewhere(looked time.Time) {
 func (t *tryer) expire() {
 	for _, s := range t.pending {
 		if s.exempt || t.listeners[keyOf(s)] < 0 && s.Proto != tcp {
-			s.settle(Untested, "no answer in time")
+			s.settle(untested, "no answer in time")
 			continue
 		}
-		s.settle(Missing, fmt.Sprintf("did not arrive at port %d: no answer in time", s.port))
+		s.settle(missing, fmt.Sprintf("did not arrive at port %d: no answer in time", s.port))
 	}
 }

@@ -52,17 +52,11 @@ const (
 	wholeFamily  = "family"
 )
 
-// Outcome is the end of a trial.
-type Outcome string
-
-// The outcomes.
+// The ends of a trial.
 const (
-	// Works: what was sent arrived where the rules send it.
-	Works Outcome = "works"
-	// Missing: it did not.
-	Missing Outcome = "missing"
-	// Untested: nothing that this process can send would tell, or the family is not captured or not there.
-	Untested Outcome = "untested"
+	works    = "works"
+	missing  = "missing"
+	untested = "untested"
 )
 
 // Step is one trial and its outcome.
@@ -77,12 +71,14 @@ type Step struct {
 	Destination netip.AddrPort `json:"destination,omitzero"`
 	As          *Identity      `json:"as,omitempty"`
 	// WantPort is the proxy's port that has to receive it; 0 if it has to be left alone.
-	WantPort uint16  `json:"wantPort,omitempty"`
-	Outcome  Outcome `json:"outcome"`
+	WantPort uint16 `json:"wantPort,omitempty"`
+	// Outcome is "works" if what was sent arrived where the rules send it, else "missing"; or "untested" if nothing that this process can
+	// send would tell, or the family is not captured or not there.
+	Outcome string `json:"outcome"`
 	// Detail describes the trial, or the reason that there was none.
 	Detail string `json:"detail"`
 	// Rule is the rule that decides, such as "nat/ISTIO_OUTPUT:4". If Outcome is
-	// Missing, it is the one that is not in force.
+	// "missing", it is the one that is not in force.
 	Rule string `json:"rule,omitempty"`
 }
 
@@ -94,7 +90,7 @@ func (s Step) String() string {
 		fmt.Fprintf(&b, "%s to %s as %s: ", s.Proto, s.Destination, s.As)
 	}
 	b.WriteString(s.Detail)
-	if s.Outcome == Missing && s.Rule != "" {
+	if s.Outcome == missing && s.Rule != "" {
 		fmt.Fprintf(&b, " (wanted: %s)", s.Rule)
 	}
 	return b.String()
@@ -144,7 +140,7 @@ func FromOutside(ctx context.Context, o Options) (Report, error) {
 	port := o.Redirect.Proxy.InboundPort
 	step, err := accept(ctx, o.in(), port, o.ProbePort)
 	if errors.Is(err, context.DeadlineExceeded) {
-		step = Step{Aspect: inbound, WantPort: port, Outcome: Missing, Detail: fmt.Sprintf("no connection from outside to port %d arrived at port %d within %s", o.ProbePort, port, o.Timeout)}
+		step = Step{Aspect: inbound, WantPort: port, Outcome: missing, Detail: fmt.Sprintf("no connection from outside to port %d arrived at port %d within %s", o.ProbePort, port, o.Timeout)}
 		return Report{[]Step{step}}, &MissingError{[]Step{step}}
 	}
 	if err != nil {
@@ -184,20 +180,20 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	defer cancel()
 	trials, err := try(ctx, o.in(), planner{redirect: o.Redirect, rules: rs, probe: o.ProbePort})
 	var report Report
-	var missing []Step
+	var failed []Step
 	for _, t := range trials {
 		report.Steps = append(report.Steps, t.Step)
-		if t.Outcome == Missing {
-			missing = append(missing, t.Step)
+		if t.Outcome == missing {
+			failed = append(failed, t.Step)
 		}
 	}
 	if err != nil {
 		return report, fmt.Errorf("validate redirection: %w", err)
 	}
 	switch {
-	case len(missing) > 0:
-		return report, &MissingError{missing}
-	case !slices.ContainsFunc(report.Steps, func(s Step) bool { return s.Outcome == Works }):
+	case len(failed) > 0:
+		return report, &MissingError{failed}
+	case !slices.ContainsFunc(report.Steps, func(s Step) bool { return s.Outcome == works }):
 		return report, ErrNothingTested
 	}
 	return report, nil
