@@ -20,7 +20,7 @@ type Namespaces struct{ *Store }
 
 // Put implements [nodecontrol.Namespaces].
 func (n Namespaces) Put(a agentsock.Attachment, file *os.File) (nodecontrol.NetNS, error) {
-	return use(n.Store.Put(Attachment{ID: a.ID, UID: types.UID(a.Pod.UID), NetNS: a.NetNS, Addrs: a.Addrs}, file))
+	return use(n.Store.Put(Attachment{UID: types.UID(a.Pod.UID), NetNS: a.NetNS, Addrs: a.Addrs}, file))
 }
 
 // Find implements [nodecontrol.Namespaces].

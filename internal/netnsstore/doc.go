@@ -1,7 +1,7 @@
 // Package netnsstore knows which network namespace is a pod's, for sure, and keeps it open for as long as anybody needs it.
 //
 //	store := netnsstore.New(netnsstore.Options{RunDir: "/var/run/meshcni", CacheDir: "/var/lib/cni"})
-//	ref, err := store.Put(netnsstore.Attachment{ID: id, UID: uid, Addrs: addrs}, file) // a pod that is being set up
+//	ref, err := store.Put(netnsstore.Attachment{UID: uid, Addrs: addrs}, file) // a pod that is being set up
 //	ref, err := store.Find(ctx, netnsstore.Pod{UID: uid, Addrs: addrs})                     // a pod that runs
 //	defer ref.Close()
 //
@@ -31,5 +31,5 @@
 // sources serve; [Store.Journal] says why there is none.
 //
 // A mount keeps a namespace alive, with its interfaces and addresses, so the entries of pods that are gone must go:
-// [Store.Forget], [Store.Detach] and [Store.Retain] see to that, and [RemoveJournal] before the agent leaves for good.
+// [Store.Forget] and [Store.Retain] see to that, and [RemoveJournal] before the agent leaves for good.
 package netnsstore

@@ -10,11 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/podnetns"
-	"github.com/meshcni/meshcni/netnsexec"
 )
 
 // Why a namespace is not known, or not the pod's. Check with errors.Is(err, netnsstore.ErrNoProcess), and so on. Later, each
-// but ErrHostNetwork and ErrUID may be over.
+// but ErrUID may be over.
 var (
 	// ErrNoProcess: no process of the pod runs outside the host's namespace.
 	ErrNoProcess = podnetns.ErrNoProcess
@@ -26,8 +25,6 @@ var (
 	ErrNoAddress = errors.New("no address of the pod is known yet")
 	// ErrForeign: the namespace is another pod's, or the pod's processes are in another one with the pod's addresses.
 	ErrForeign = errors.New("not the pod's network namespace")
-	// ErrHostNetwork: the pod is on the host's network.
-	ErrHostNetwork = errors.New("the pod has the host's network")
 	// ErrNotHeld: the store has no proven namespace of the pod.
 	ErrNotHeld = errors.New("no network namespace of the pod is held")
 )
@@ -61,25 +58,4 @@ func (e *NotFoundError) Unwrap() []error {
 		errs[i] = a.Err
 	}
 	return errs
-}
-
-// reasons are the codes of [Reason], the most telling first.
-var reasons = []struct {
-	err  error
-	code string
-}{
-	{ErrUID, "uid"}, {ErrHostNetwork, "host-network"}, {netnsexec.ErrHost, "host-network"}, {ErrForeign, "foreign-netns"},
-	{ErrNoAddress, "no-address"}, {ErrAddress, "address"}, {ErrNoProcess, "no-process"}, {ErrNotHeld, "not-held"},
-	{netnsexec.ErrGone, "netns-gone"}, {netnsexec.ErrNotNetNS, "not-a-netns"},
-}
-
-// Reason returns a stable code for an error of this package, for metrics and tables: uid, host-network, foreign-netns,
-// no-address, address, no-process, not-held, netns-gone, not-a-netns; and netns-unknown for what could not be read.
-func Reason(err error) string {
-	for _, r := range reasons {
-		if errors.Is(err, r.err) {
-			return r.code
-		}
-	}
-	return "netns-unknown"
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/meshcni/meshcni/internal/netnsstore"
 )
@@ -25,10 +24,10 @@ func ExampleStore_Find() {
 	var notFound *netnsstore.NotFoundError
 	switch {
 	case errors.As(err, &notFound):
-		fmt.Println("try again in", time.Second, "because of", netnsstore.Reason(err))
+		fmt.Println("no process, try again later:", errors.Is(err, netnsstore.ErrNoProcess))
 	case err == nil:
 		defer func() { _ = ref.Close() }()
 		fmt.Println(ref.ID(), "known from", ref.Source())
 	}
-	// Output: try again in 1s because of no-process
+	// Output: no process, try again later: true
 }

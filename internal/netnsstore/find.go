@@ -30,7 +30,7 @@ func (s *Store) Find(ctx context.Context, p Pod) (*Ref, error) {
 // FindAll returns the proven namespace of each pod, and keeps it. A namespace that is held already and has the pod's addresses
 // needs no search. For all others together, it reads the processes, the records and the cache once. It looks into several pods at a
 // time, and what it reads of one is bounded: a pod may have any number of addresses. The caller closes the
-// Refs. An error is a [*NotFoundError], or wraps [ErrUID] or [ErrHostNetwork]; unless it is one of these two, try again
+// Refs. An error is a [*NotFoundError], or wraps [ErrUID]; unless it is that, try again
 // later. What is held but certainly not the pod's stays, as not proven.
 //
 // When the context ends, FindAll returns after the step that it is at, of which none takes long; what it has not found by then has the
@@ -47,8 +47,6 @@ func (s *Store) FindAll(ctx context.Context, pods ...Pod) map[types.UID]Found {
 		switch {
 		case !podnetns.ValidUID(string(p.UID)):
 			found[p.UID] = Found{Err: fmt.Errorf("find network namespace of pod %q: %w", p.UID, ErrUID)}
-		case p.HostNetwork:
-			found[p.UID] = Found{Err: fmt.Errorf("find network namespace of pod %s: %w", p.UID, ErrHostNetwork)}
 		default:
 			held = append(held, p)
 		}

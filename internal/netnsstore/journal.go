@@ -22,7 +22,6 @@ import (
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 const (
@@ -37,13 +36,12 @@ const (
 
 // entry is an entry's file.
 type entry struct {
-	Version     int             `json:"version"`
-	Boot        string          `json:"boot"` // during which it was written
-	UID         types.UID       `json:"uid"`
-	Dev         uint64          `json:"dev"`
-	Ino         uint64          `json:"ino"`
-	Addrs       []netip.Addr    `json:"addrs"`
-	Attachments []attachment.ID `json:"attachments,omitempty"`
+	Version int          `json:"version"`
+	Boot    string       `json:"boot"` // during which it was written
+	UID     types.UID    `json:"uid"`
+	Dev     uint64       `json:"dev"`
+	Ino     uint64       `json:"ino"`
+	Addrs   []netip.Addr `json:"addrs"`
 	// Sysctls were given to KeepSysctl.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 }
@@ -177,7 +175,7 @@ func (j *journal) read(uid types.UID) (*handle, string, error) {
 	if id := (netnsexec.ID{Dev: e.Dev, Ino: e.Ino}); ns.ID() != id {
 		return nil, "", errors.Join(fmt.Errorf("%w: %s is mounted, and not %s", errStale, ns.ID(), id), ns.Close())
 	}
-	return &handle{shared: &shared{ns: ns, count: 1}, uid: uid, source: Journal, addrs: plain(e.Addrs), attachments: e.Attachments, sysctls: e.Sysctls}, string(text), nil
+	return &handle{shared: &shared{ns: ns, count: 1}, uid: uid, source: Journal, addrs: plain(e.Addrs), sysctls: e.Sysctls}, string(text), nil
 }
 
 func (j *journal) path(uid types.UID) string { return filepath.Join(j.dir, string(uid)) }
@@ -199,7 +197,7 @@ func (j *journal) sync(uid types.UID, held func() (h *handle, ok bool)) error {
 		return j.at(func() error { return j.remove(uid) })
 	}
 	defer func() { _ = h.release() }()
-	text, err := json.Marshal(entry{format, j.boot, uid, h.ns.ID().Dev, h.ns.ID().Ino, h.addrs, h.attachments, h.sysctls})
+	text, err := json.Marshal(entry{format, j.boot, uid, h.ns.ID().Dev, h.ns.ID().Ino, h.addrs, h.sysctls})
 	if err == nil && j.written[uid] != string(text) {
 		err = j.at(func() error { return j.write(uid, h.ns, text) })
 	}

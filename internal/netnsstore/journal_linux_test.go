@@ -33,7 +33,7 @@ func TestJournalServesTheNextStore(t *testing.T) {
 	o := netnsstore.Options{RunDir: t.TempDir()}
 	ns, uid := newPodNS(t, podAddrs...), newUID()
 	first := newStore(t, o)
-	put(t, first, attach(uid, "c1", podAddrs...), ns)
+	put(t, first, attach(uid, podAddrs...), ns)
 	require.NoError(t, first.Journal())
 	require.NoError(t, first.Close())
 
@@ -43,12 +43,9 @@ func TestJournalServesTheNextStore(t *testing.T) {
 	assert.Equal(t, ns.ID(), id)
 	assert.Equal(t, netnsstore.Journal, source)
 	ref := second.Get(uid)
-	assert.Equal(t, attach(uid, "c1").ID, ref.Attachments()[0])
 	assert.ElementsMatch(t, podAddrs, ref.Addrs())
 	require.NoError(t, ref.Close())
-	gone, err := second.Detach(attach(uid, "c1").ID)
-	require.NoError(t, err)
-	assert.Equal(t, uid, gone)
+	require.NoError(t, second.Forget(uid))
 	assert.Empty(t, entries(t, o.RunDir))
 }
 
@@ -63,19 +60,19 @@ func TestSysctls(t *testing.T) {
 	}
 	s := newStore(t, o)
 	require.ErrorIs(t, s.KeepSysctl(uid, "a", "0"), netnsstore.ErrNotHeld)
-	put(t, s, attach(uid, "c1", podAddrs...), ns)
+	put(t, s, attach(uid, podAddrs...), ns)
 	assert.Equal(t, []any{"", false}, kept(s, "a"))
 	require.NoError(t, s.KeepSysctl(uid, "a", "0"))
 	require.NoError(t, s.KeepSysctl(uid, "b", "2 3"))
 	require.NoError(t, s.KeepSysctl(uid, "a", "1"))
 	for range 2 {
 		assert.Equal(t, []any{"1", true}, kept(s, "a"))
-		put(t, s, attach(uid, "c2", podAddrs...), ns) // the same namespace
+		put(t, s, attach(uid, podAddrs...), ns) // the same namespace
 		assert.Equal(t, []any{"2 3", true}, kept(s, "b"))
 		require.NoError(t, s.Close())
 		s = newStore(t, o)
 	}
-	put(t, s, attach(uid, "c3", podAddrs...), other)
+	put(t, s, attach(uid, podAddrs...), other)
 	assert.Equal(t, []any{"", false}, kept(s, "a"))
 	require.NoError(t, s.KeepSysctl(uid, "a", "7"))
 	require.NoError(t, s.Forget(uid))
@@ -83,7 +80,7 @@ func TestSysctls(t *testing.T) {
 
 	without := netnsstore.New(netnsstore.Options{RunDir: t.TempDir(), HostRoot: "/proc/0/root"})
 	defer func() { require.NoError(t, without.Close()) }()
-	put(t, without, attach(uid, "c1", podAddrs...), ns)
+	put(t, without, attach(uid, podAddrs...), ns)
 	require.ErrorIs(t, without.KeepSysctl(uid, "a", "0"), netnsexec.ErrRoot, "a restart will not know")
 	assert.Equal(t, []any{"0", true}, kept(without, "a"))
 }
@@ -93,7 +90,7 @@ func TestJournalSaysTheAddresses(t *testing.T) {
 	t.Parallel()
 	o := netnsstore.Options{RunDir: t.TempDir()}
 	ns, uid := newPodNS(t, addrA), newUID()
-	put(t, newStore(t, o), attach(uid, "c1", addrA), ns)
+	put(t, newStore(t, o), attach(uid, addrA), ns)
 	second := newStore(t, o)
 	id, _ := find(t, second, uid)
 	assert.Equal(t, ns.ID(), id)
@@ -141,7 +138,7 @@ func TestJournalEntriesThatAreNone(t *testing.T) {
 			o := netnsstore.Options{RunDir: t.TempDir()}
 			ns, uid := newPodNS(t, addrA), newUID()
 			first := newStore(t, o)
-			put(t, first, attach(uid, "c1", addrA), ns)
+			put(t, first, attach(uid, addrA), ns)
 			require.NoError(t, first.Close())
 			require.Len(t, entries(t, o.RunDir), 1)
 			dir := filepath.Join(o.RunDir, "netns")
@@ -157,7 +154,7 @@ func TestJournalEntriesThatAreNone(t *testing.T) {
 			require.Len(t, files, 1)
 			assert.Zero(t, mountsBelow(t, dir))
 
-			put(t, second, attach(uid, "c1", addrA), ns) // and it can be made again
+			put(t, second, attach(uid, addrA), ns) // and it can be made again
 			require.NoError(t, second.Journal())
 			require.NoError(t, os.Remove(filepath.Join(dir, "notes")))
 			assert.Len(t, entries(t, o.RunDir), 1)
@@ -190,10 +187,6 @@ func TestNothingKeepsANamespaceAlive(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*netnsstore.Store, netnsstore.Options, types.UID) error{
 		"Forget": func(s *netnsstore.Store, _ netnsstore.Options, uid types.UID) error { return s.Forget(uid) },
-		"Detach": func(s *netnsstore.Store, _ netnsstore.Options, uid types.UID) error {
-			_, err := s.Detach(attach(uid, "c1").ID)
-			return err
-		},
 		"Retain": func(s *netnsstore.Store, _ netnsstore.Options, _ types.UID) error {
 			return s.Retain(func(types.UID) bool { return false })
 		},
@@ -220,7 +213,7 @@ func TestNothingKeepsANamespaceAlive(t *testing.T) {
 			veth.Args[len(veth.Args)-1] = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), peer.Fd())
 			require.NoError(t, ns.Run(veth))
 			s := newStore(t, o)
-			ref, err := s.Put(attach(uid, "c1", addrA), ns)
+			ref, err := s.Put(attach(uid, addrA), ns)
 			require.NoError(t, err)
 			require.NoError(t, unix.Unmount(ns.Path(), unix.MNT_DETACH)) // the runtime's own
 			require.NoError(t, ns.Close())
@@ -283,7 +276,7 @@ func TestRemovalReachesOtherMountNamespaces(t *testing.T) {
 	o := netnsstore.Options{RunDir: t.TempDir()}
 	ns, uid := newPodNS(t, addrA), newUID()
 	s := newStore(t, o)
-	put(t, s, attach(uid, "c1", addrA), ns)
+	put(t, s, attach(uid, addrA), ns)
 	other := exec.Command("sleep", "infinity") // a container that was started meanwhile, with a copy of the mount
 	other.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	require.NoError(t, other.Start())
@@ -316,7 +309,7 @@ func TestWithoutAJournal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := netnsstore.New(c.o)
 			defer func() { require.NoError(t, s.Close()) }()
-			ref, err := s.Put(attach(uid, "c1", addrA), ns)
+			ref, err := s.Put(attach(uid, addrA), ns)
 			require.NoError(t, err)
 			require.NoError(t, ref.Close())
 			if c.why == nil {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // childEnv makes a child of the test binary: an agent that another process may kill. Its value is the name of what it does,
@@ -49,26 +48,29 @@ func childCmd(t testing.TB, what ...string) *exec.Cmd {
 }
 
 var children = map[string]func(args []string) error{
-	// life is all that can happen to entries: a new one, a replaced one, another attachment, one that is removed.
+	// life is all that can happen to entries: a new one, a replaced one, one that is changed, one that is removed.
 	"life": func(args []string) error {
 		runDir, first, second, other, a, b := args[0], types.UID(args[1]), types.UID(args[2]), types.UID(args[3]), args[4], args[5]
 		s := netnsstore.New(netnsstore.Options{RunDir: runDir})
 		for _, step := range []struct {
-			uid                     types.UID
-			container, ifname, path string
+			uid  types.UID
+			path string
 		}{
-			{first, "c1", "eth0", a}, {first, "c2", "eth0", b}, {first, "c2", "net1", b}, {second, "c3", "eth0", a}, {other, "c4", "eth0", a},
+			{first, a}, {first, b}, {second, a}, {other, a},
 		} {
 			if step.uid == other { // it gets the namespace of the one before
 				if err := s.Forget(second); err != nil {
 					return err
 				}
 			}
-			ref, err := putPath(s, step.uid, attachment.ID{Network: "k8s", ContainerID: step.container, IfName: step.ifname}, step.path)
+			ref, err := putPath(s, step.uid, step.path)
 			if err != nil {
 				return err
 			}
 			if err := ref.Close(); err != nil {
+				return err
+			}
+			if err := s.KeepSysctl(step.uid, "a", "0"); err != nil {
 				return err
 			}
 		}
@@ -102,7 +104,7 @@ var children = map[string]func(args []string) error{
 		ref, err := s.Find(context.Background(), netnsstore.Pod{UID: uid, Addrs: podAddrs[:1]})
 		if err == nil {
 			fmt.Println("found", ref.Source(), ref.ID())
-		} else if ref, err = putPath(s, uid, attachment.ID{Network: "k8s", ContainerID: "c1", IfName: "eth0"}, path); err == nil {
+		} else if ref, err = putPath(s, uid, path); err == nil {
 			fmt.Println("put", ref.ID())
 		}
 		if err == nil && s.Journal() != nil {
@@ -113,14 +115,14 @@ var children = map[string]func(args []string) error{
 }
 
 // putPath puts the namespace with the address that it has.
-func putPath(s *netnsstore.Store, uid types.UID, id attachment.ID, path string) (*netnsstore.Ref, error) {
+func putPath(s *netnsstore.Store, uid types.UID, path string) (*netnsstore.Ref, error) {
 	ns, err := netnsexec.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = ns.Close() }()
 	for _, a := range append([]netip.Addr{addrA, addrB}, podAddrs...) {
-		ref, errPut := s.Put(netnsstore.Attachment{ID: id, UID: uid, Addrs: []netip.Addr{a}}, ns)
+		ref, errPut := s.Put(netnsstore.Attachment{UID: uid, Addrs: []netip.Addr{a}}, ns)
 		if errPut == nil {
 			return ref, nil
 		}

@@ -7,13 +7,11 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // Ref is a pod's open namespace. It stays open until the last Ref is closed, whatever becomes of the pod and the store. Its
@@ -23,14 +21,8 @@ type Ref struct {
 	closed atomic.Bool
 }
 
-// UID is the pod's.
-func (r *Ref) UID() types.UID { return r.h.uid }
-
 // NetNS is the namespace, which the caller does not close.
 func (r *Ref) NetNS() *netnsexec.NetNS { return r.h.ns }
-
-// SyscallConn gives others the descriptor, as [netnsexec.NetNS.SyscallConn] does.
-func (r *Ref) SyscallConn() (syscall.RawConn, error) { return r.h.ns.SyscallConn() }
 
 // ID identifies the namespace.
 func (r *Ref) ID() netnsexec.ID { return r.h.ns.ID() }
@@ -40,17 +32,6 @@ func (r *Ref) Source() Source { return r.h.source }
 
 // Addrs are the addresses by which the namespace was proven.
 func (r *Ref) Addrs() []netip.Addr { return slices.Clone(r.h.addrs) }
-
-// Attachments are those of the namespace that are known.
-func (r *Ref) Attachments() []attachment.ID { return slices.Clone(r.h.attachments) }
-
-// Clone returns another Ref, which the caller closes. To clone a closed Ref is a mistake in the program; it panics.
-func (r *Ref) Clone() *Ref {
-	if r.closed.Load() || !r.h.acquire() {
-		panic("netnsstore: clone of a closed Ref")
-	}
-	return &Ref{h: r.h}
-}
 
 // Close gives the namespace up. A second Close does nothing.
 func (r *Ref) Close() error {
@@ -63,10 +44,9 @@ func (r *Ref) Close() error {
 // handle is an entry of the store. Those that share an open namespace share its count.
 type handle struct {
 	*shared
-	uid         types.UID
-	source      Source
-	addrs       []netip.Addr
-	attachments []attachment.ID
+	uid    types.UID
+	source Source
+	addrs  []netip.Addr
 
 	// sysctls were given to KeepSysctl: a map that is replaced, never changed. It belongs to the store's mutex.
 	sysctls map[string]string
@@ -83,14 +63,11 @@ type shared struct {
 	count int
 }
 
-func (s *shared) acquire() bool {
+// acquire is for those who know that somebody needs it.
+func (s *shared) acquire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.count == 0 {
-		return false
-	}
 	s.count++
-	return true
 }
 
 func (s *shared) release() error {

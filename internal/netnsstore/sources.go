@@ -50,7 +50,7 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 	for _, p := range pods {
 		k := &knowledge{held: s.held[p.UID]}
 		if h := k.held; h != nil {
-			c := &candidate{claim: claim{uid: h.uid, source: h.source, addrs: h.addrs, attachments: h.attachments, process: h.process}}
+			c := &candidate{claim: claim{uid: h.uid, source: h.source, addrs: h.addrs, process: h.process}}
 			c.ns, c.err = netnsexec.FromFile(h.ns, h.ns.Path())
 			k.candidates = append(k.candidates, c)
 		}
@@ -132,7 +132,7 @@ func (x *sources) readRecords() (all []told, err error) {
 	records, err := x.records.Records()
 	for _, r := range records {
 		t := told{
-			claim: claim{uid: types.UID(r.Pod.UID), attachments: []attachment.ID{r.ID}},
+			claim: claim{uid: types.UID(r.Pod.UID)},
 			path:  r.NetNS.Path, id: netnsexec.ID{Dev: r.NetNS.Dev, Ino: r.NetNS.Ino}, made: r.Time,
 		}
 		if r.NetNS.Ino == 0 {
@@ -154,9 +154,8 @@ func (x *sources) readCache() (all []told, err error) {
 			return told{}, err
 		}
 		t := told{
-			claim: claim{uid: types.UID(a.Arg("K8S_POD_UID")), addrs: a.Addrs(),
-				attachments: []attachment.ID{{Network: a.NetworkName, ContainerID: a.ContainerID, IfName: a.IfName}}},
-			path: a.Sandbox(),
+			claim: claim{uid: types.UID(a.Arg("K8S_POD_UID")), addrs: a.Addrs()},
+			path:  a.Sandbox(),
 		}
 		if info, err := fs.Stat(fsys, name); err == nil {
 			t.made = info.ModTime()

@@ -21,7 +21,6 @@ import (
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // Source is the origin of the knowledge of a namespace. The package's documentation says what each proves.
@@ -54,7 +53,6 @@ type Options struct {
 
 // Attachment is a pod's network that the runtime is setting up.
 type Attachment struct {
-	attachment.ID
 	// UID is the pod's, as the runtime gives it.
 	UID types.UID
 	// NetNS is the path that the runtime gave.
@@ -63,17 +61,12 @@ type Attachment struct {
 	Addrs []netip.Addr
 }
 
-// String returns for example "network k8s, container c0ffee, interface eth0: pod 0a1b2c3d-…, in /run/netns/x".
-func (a Attachment) String() string { return fmt.Sprintf("%s: pod %s, in %s", a.ID, a.UID, a.NetNS) }
-
 // Pod is a pod whose namespace is wanted.
 type Pod struct {
 	// UID is the one that the runtime and the control groups use: a static pod's copy at the API server has another.
 	UID types.UID
 	// Addrs are all known addresses, in any order.
 	Addrs []netip.Addr
-	// HostNetwork: the pod has no namespace of its own.
-	HostNetwork bool
 }
 
 // Store is the namespaces of a node's pods. It is safe for concurrent use. Make one with [New].
@@ -122,16 +115,15 @@ func (s *Store) put(a Attachment, file syscall.Conn) (*Ref, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.take(context.Background(), ns, claim{uid: a.UID, source: Attached, addrs: a.Addrs, attachments: []attachment.ID{a.ID}})
+	return s.take(context.Background(), ns, claim{uid: a.UID, source: Attached, addrs: a.Addrs})
 }
 
 // claim is a namespace with the knowledge that a source claims of it.
 type claim struct {
-	uid         types.UID
-	source      Source
-	addrs       []netip.Addr
-	attachments []attachment.ID
-	process     podnetns.Found
+	uid     types.UID
+	source  Source
+	addrs   []netip.Addr
+	process podnetns.Found
 	// since was held when the search began whose result this is. It counts no more if another came meanwhile.
 	since *handle
 }
@@ -179,12 +171,10 @@ func (s *Store) install(ns *netnsexec.NetNS, c claim, kept []netip.Addr) (ref *R
 			return nil, nil, fmt.Errorf("%w: %s is that of pod %s", ErrForeign, ns.ID(), uid)
 		}
 	}
-	h := &handle{shared: &shared{ns: ns, count: 1}, uid: c.uid, source: c.source, addrs: plain(c.addrs),
-		attachments: slices.Clone(c.attachments), process: c.process, proven: true}
+	h := &handle{shared: &shared{ns: ns, count: 1}, uid: c.uid, source: c.source, addrs: plain(c.addrs), process: c.process, proven: true}
 	if before := s.held[c.uid]; before != nil && before.ns.ID() == ns.ID() {
 		// The descriptor that is open already stays, with what else is known of the namespace.
 		h.shared, replaced = before.shared, h.shared
-		h.attachments = union(h.attachments, before.attachments)
 		h.addrs = union(h.addrs, kept)
 		h.sysctls = before.sysctls
 		if h.process.PID == 0 {
@@ -262,30 +252,6 @@ func (s *Store) Forget(uid types.UID) error {
 		err = h.release()
 	}
 	return errors.Join(err, s.sync(uid))
-}
-
-// Detach gives up an attachment. If it is the last one known of its pod's namespace, the namespace is forgotten. It returns
-// the pod, or "" if the attachment is unknown or of an earlier sandbox.
-func (s *Store) Detach(id attachment.ID) (types.UID, error) {
-	s.mu.Lock()
-	for uid, h := range s.held {
-		at := slices.Index(h.attachments, id)
-		if at < 0 {
-			continue
-		}
-		if len(h.attachments) > 1 {
-			fewer := *h
-			fewer.attachments = slices.Delete(slices.Clone(h.attachments), at, at+1)
-			s.held[uid] = &fewer
-			s.mu.Unlock()
-			return uid, s.sync(uid)
-		}
-		delete(s.held, uid)
-		s.mu.Unlock()
-		return uid, errors.Join(h.release(), s.sync(uid))
-	}
-	s.mu.Unlock()
-	return "", nil
 }
 
 // Retain forgets the pods that are not wanted any more, in the store and in the journal. wanted is asked for one pod at a time

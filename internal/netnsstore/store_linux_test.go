@@ -17,7 +17,6 @@ import (
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // How long the kernel may take for what it does in its own time, and how often to look.
@@ -41,8 +40,8 @@ func newStore(t testing.TB, o netnsstore.Options) *netnsstore.Store {
 	return s
 }
 
-func attach(uid types.UID, container string, addrs ...netip.Addr) netnsstore.Attachment {
-	return netnsstore.Attachment{ID: attachment.ID{Network: "k8s", ContainerID: container, IfName: "eth0"}, UID: uid, Addrs: addrs}
+func attach(uid types.UID, addrs ...netip.Addr) netnsstore.Attachment {
+	return netnsstore.Attachment{UID: uid, Addrs: addrs}
 }
 
 func put(t testing.TB, s *netnsstore.Store, a netnsstore.Attachment, ns *netnsexec.NetNS) *netnsstore.Ref {
@@ -59,7 +58,7 @@ func TestPutRefuses(t *testing.T) {
 	s := newStore(t, o)
 	ns := newPodNS(t, addrA)
 	taken := newUID()
-	put(t, s, attach(taken, "c0", addrA), ns)
+	put(t, s, attach(taken, addrA), ns)
 	file := func(path string) *os.File {
 		f, err := os.Open(path)
 		require.NoError(t, err)
@@ -71,34 +70,32 @@ func TestPutRefuses(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), "plain")
 	require.NoError(t, os.WriteFile(plain, nil, 0o600))
 	for name, c := range map[string]struct {
-		uid    types.UID
-		addrs  []netip.Addr
-		file   syscall.Conn
-		want   error
-		reason string
+		uid   types.UID
+		addrs []netip.Addr
+		file  syscall.Conn
+		want  error
 	}{
-		"no address":            {newUID(), nil, ns, netnsstore.ErrNoAddress, "no-address"},
-		"an address is missing": {newUID(), []netip.Addr{addrA, addrB}, ns, netnsstore.ErrAddress, "address"},
-		"another pod's":         {newUID(), []netip.Addr{addrA}, ns, netnsstore.ErrForeign, "foreign-netns"},
-		"a path for a UID":      {"../../../../etc/passwd", []netip.Addr{addrA}, ns, netnsstore.ErrUID, "uid"},
-		"no UID":                {"", []netip.Addr{addrA}, ns, netnsstore.ErrUID, "uid"},
-		"the host's":            {newUID(), []netip.Addr{addrA}, file("/proc/self/ns/net"), netnsexec.ErrHost, "host-network"},
-		"a plain file":          {newUID(), []netip.Addr{addrA}, file(plain), netnsexec.ErrNotNetNS, "not-a-netns"},
-		"another namespace":     {newUID(), []netip.Addr{addrA}, file("/proc/self/ns/mnt"), netnsexec.ErrNotNetNS, "not-a-netns"},
-		"closed":                {newUID(), []netip.Addr{addrA}, closed, os.ErrClosed, "netns-unknown"},
+		"no address":            {newUID(), nil, ns, netnsstore.ErrNoAddress},
+		"an address is missing": {newUID(), []netip.Addr{addrA, addrB}, ns, netnsstore.ErrAddress},
+		"another pod's":         {newUID(), []netip.Addr{addrA}, ns, netnsstore.ErrForeign},
+		"a path for a UID":      {"../../../../etc/passwd", []netip.Addr{addrA}, ns, netnsstore.ErrUID},
+		"no UID":                {"", []netip.Addr{addrA}, ns, netnsstore.ErrUID},
+		"the host's":            {newUID(), []netip.Addr{addrA}, file("/proc/self/ns/net"), netnsexec.ErrHost},
+		"a plain file":          {newUID(), []netip.Addr{addrA}, file(plain), netnsexec.ErrNotNetNS},
+		"another namespace":     {newUID(), []netip.Addr{addrA}, file("/proc/self/ns/mnt"), netnsexec.ErrNotNetNS},
+		"closed":                {newUID(), []netip.Addr{addrA}, closed, os.ErrClosed},
 	} {
-		ref, err := s.Put(attach(c.uid, "c1", c.addrs...), c.file)
+		ref, err := s.Put(attach(c.uid, c.addrs...), c.file)
 		require.ErrorIs(t, err, c.want, name)
 		assert.Nil(t, ref, name)
 		assert.Nil(t, s.Get(c.uid), name)
-		assert.Equal(t, c.reason, netnsstore.Reason(err), name)
 	}
 	assert.Len(t, entries(t, o.RunDir), 1)
 	require.NoError(t, os.WriteFile(filepath.Join(o.RunDir, "log.json"), nil, 0o600))
 	require.NoError(t, s.Forget("../log"))
 	assert.FileExists(t, filepath.Join(o.RunDir, "log.json"))
 	require.NoError(t, s.Close())
-	_, err := s.Put(attach(newUID(), "c2", addrA), ns)
+	_, err := s.Put(attach(newUID(), addrA), ns)
 	require.ErrorIs(t, err, os.ErrClosed)
 }
 
@@ -108,24 +105,14 @@ func TestPutAgain(t *testing.T) {
 	o := netnsstore.Options{RunDir: t.TempDir()}
 	s := newStore(t, o)
 	uid, ns, next := newUID(), newPodNS(t, addrA, addrB), newPodNS(t, addrA)
-	first := put(t, s, attach(uid, "c1", addrA), ns)
-	again := put(t, s, attach(uid, "c1", addrA), ns)
+	first := put(t, s, attach(uid, addrA), ns)
+	again := put(t, s, attach(uid, addrA), ns)
 	assert.Same(t, first.NetNS(), again.NetNS(), "the descriptor that is open stays")
-	second := attach(uid, "c1", addrB)
-	second.IfName = "net1"
-	both := put(t, s, second, ns)
+	both := put(t, s, attach(uid, addrB), ns)
 	assert.ElementsMatch(t, []netip.Addr{addrA, addrB}, both.Addrs())
-	assert.Len(t, both.Attachments(), 2)
-	gone, err := s.Detach(second.ID)
-	require.NoError(t, err)
-	assert.Equal(t, uid, gone)
-	assert.NotNil(t, keep(t, s.Get(uid)), "eth0 is still attached")
 
-	put(t, s, attach(uid, "c2", addrA), next)
+	put(t, s, attach(uid, addrA), next)
 	assert.Equal(t, map[types.UID]netnsexec.ID{uid: next.ID()}, entries(t, o.RunDir))
-	gone, err = s.Detach(attach(uid, "c1").ID)
-	require.NoError(t, err)
-	assert.Empty(t, gone, "the DEL of the earlier sandbox comes late")
 	assert.Equal(t, next.ID(), keep(t, s.Get(uid)).ID())
 	assert.Equal(t, ns.ID(), first.ID())
 	assert.NotEqual(t, -1, first.NetNS().Fd(), "and who has it, has it")
@@ -143,22 +130,22 @@ func TestLastCloseCloses(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, netnsstore.Options{RunDir: t.TempDir()})
 	uid, ns := newUID(), newPodNS(t, addrA)
-	ref, err := s.Put(attach(uid, "c1", addrA), ns)
+	ref, err := s.Put(attach(uid, addrA), ns)
 	require.NoError(t, err)
-	clone := ref.Clone()
+	another := s.Get(uid)
 	inner := ref.NetNS()
 	require.NoError(t, s.Forget(uid))
 	require.NoError(t, ref.Close())
 	require.NoError(t, ref.Close())
 	assert.NotEqual(t, -1, inner.Fd())
-	raw, err := clone.SyscallConn()
+	raw, err := another.NetNS().SyscallConn()
 	require.NoError(t, err)
 
 	closing, closed := make(chan struct{}), make(chan error)
 	require.NoError(t, raw.Control(func(fd uintptr) {
 		go func() {
 			close(closing)
-			closed <- clone.Close()
+			closed <- another.Close()
 		}()
 		<-closing
 		select {
@@ -172,5 +159,4 @@ func TestLastCloseCloses(t *testing.T) {
 	require.NoError(t, <-closed)
 	assert.Equal(t, -1, inner.Fd())
 	require.ErrorIs(t, raw.Control(func(uintptr) {}), os.ErrClosed)
-	assert.Panics(t, func() { clone.Clone() })
 }

@@ -56,7 +56,7 @@ func TestFullNodeAtOnce(t *testing.T) {
 	for range 3 {
 		var g errgroup.Group
 		for i, p := range pods {
-			a := attach(p.UID, fmt.Sprint("c", i), p.Addrs...)
+			a := attach(p.UID, p.Addrs...)
 			g.Go(func() error {
 				ref, err := s.Put(a, namespaces[i])
 				if err != nil {
@@ -66,12 +66,10 @@ func TestFullNodeAtOnce(t *testing.T) {
 				if ref.ID() != namespaces[i].ID() {
 					return fmt.Errorf("%s has %s", p.UID, ref.ID())
 				}
-				clone := ref.Clone()
-				defer func() { _ = clone.Close() }()
 				if i%3 == 0 {
-					_, err = s.Detach(a.ID)
+					return s.Forget(a.UID)
 				}
-				return err
+				return nil
 			})
 			g.Go(func() error {
 				if i%4 != 0 { // each may search all processes
@@ -130,7 +128,7 @@ func TestRestartOnAFullNode(t *testing.T) {
 	o := netnsstore.Options{RunDir: t.TempDir()}
 	first := newStore(t, o)
 	for i, p := range pods[:full-10] {
-		put(t, first, attach(p.UID, fmt.Sprint("c", i), p.Addrs...), namespaces[i])
+		put(t, first, attach(p.UID, p.Addrs...), namespaces[i])
 	}
 	for i, p := range pods[full-10:] {
 		podproctest.Start(t, namespaces[full-10+i], podproctest.Plain("kubepods/pod%s/5ad0d8f4", string(p.UID)))
@@ -161,7 +159,7 @@ func BenchmarkFullNode(b *testing.B) {
 	b.Run("Put", func(b *testing.B) {
 		for b.Loop() {
 			for i, p := range pods {
-				ref, err := s.Put(attach(p.UID, fmt.Sprint("c", i), p.Addrs...), namespaces[i])
+				ref, err := s.Put(attach(p.UID, p.Addrs...), namespaces[i])
 				require.NoError(b, err)
 				require.NoError(b, ref.Close())
 			}
@@ -171,7 +169,7 @@ func BenchmarkFullNode(b *testing.B) {
 		}
 	})
 	for i, p := range pods {
-		put(b, s, attach(p.UID, fmt.Sprint("c", i), p.Addrs...), namespaces[i])
+		put(b, s, attach(p.UID, p.Addrs...), namespaces[i])
 	}
 	b.Run("StillThere", func(b *testing.B) {
 		for b.Loop() {
