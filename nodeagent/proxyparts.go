@@ -41,7 +41,7 @@ const retainEvery = time.Minute
 
 // opener makes the controller of the node's proxy and what it works on, with the present settings. giving: it is to give the pods to another
 // agent.
-func (o Options) opener(settings func() Config, pods nodePods, events func() record.EventRecorder, giving bool) func(context.Context) (holder, func(context.Context) error, error) {
+func (o Options) opener(settings func() Config, pods nodecontrol.Pods, events func() record.EventRecorder, giving bool) func(context.Context) (holder, func(context.Context) error, error) {
 	return func(ctx context.Context) (holder, func(context.Context) error, error) {
 		parts := &ambientParts{options: o, settings: settings(), log: o.Log, pods: pods, events: events(), giving: giving}
 		parts.using.Store(2)
@@ -53,18 +53,12 @@ func (o Options) opener(settings func() Config, pods nodePods, events func() rec
 	}
 }
 
-// nodePods are the node's, as the one watch of the agent has them.
-type nodePods interface {
-	nodecontrol.Pods
-	nodecontrol.Index
-}
-
 // ambientParts are a controller and what it works on.
 type ambientParts struct {
 	options  Options
 	settings Config
 	log      *slog.Logger
-	pods     nodePods
+	pods     nodecontrol.Pods // as the one watch of the agent has them
 	events   record.EventRecorder
 	giving   bool // to another agent
 

@@ -36,7 +36,7 @@ func use(ref *Ref, err error) (nodecontrol.NetNS, error) {
 	return ref, nil
 }
 
-// Foresee implements [nodecontrol.Foresight]: what is held is proven again, and what is not is searched for, all at once.
+// Foresee implements [nodecontrol.Namespaces]: what is held is proven again, and what is not is searched for, all at once.
 func (n Namespaces) Foresee(ctx context.Context, pods []nodecontrol.Sought) {
 	all := make([]Pod, len(pods))
 	for i, p := range pods {

@@ -118,7 +118,7 @@ func (c *Controller) attach(ctx context.Context, a agentsock.Attachment, pod *co
 // awaitPod waits until the pod that the runtime means is in the cache, and its namespace, which for the first pod of a namespace on the node
 // comes later. A namespace that does not come is for the decision to complain of.
 func (c *Controller) awaitPod(ctx context.Context, id status.ID) (*corev1.Pod, error) {
-	if pod := c.index.Known(id); pod != nil && c.knowsNamespace(pod) {
+	if pod := c.opts.Pods.Known(id); pod != nil && c.knowsNamespace(pod) {
 		return pod, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
@@ -131,7 +131,7 @@ func (c *Controller) awaitPod(ctx context.Context, id status.ID) (*corev1.Pod, e
 		}
 	})()
 	for {
-		pod := c.index.Known(id)
+		pod := c.opts.Pods.Known(id)
 		if pod != nil && c.knowsNamespace(pod) {
 			return pod, nil
 		}

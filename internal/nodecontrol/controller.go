@@ -50,7 +50,6 @@ var ErrReleasing = errors.New("the node's proxy gives back all pods")
 // survive it, so that it can be killed at any moment.
 type Controller struct {
 	opts     Options
-	index    Index
 	queue    *lanes.Queue[types.UID] // the pods whose looks take long have a lane of their own
 	bounds   func(types.UID) (attempt, look time.Duration)
 	limits   *budget.Groups // of mending, by namespace
@@ -81,12 +80,8 @@ func New(o Options) (*Controller, error) {
 	if o.Probes != nil {
 		o.Probes = &exemptions{Probes: o.Probes, age: o.VerifyInterval / 10}
 	}
-	index, ok := o.Pods.(Index)
-	if !ok {
-		index = scan{o.Pods}
-	}
 	c := &Controller{
-		opts: o, index: index,
+		opts:     o,
 		bounds:   o.bounds,
 		limits:   budget.ForGroups(o.Budget, o.MaxDriftShare, o.MinDrifted, o.TrialInterval),
 		mayTell:  flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst).TryAccept,
@@ -198,10 +193,6 @@ func (c *Controller) gather(ctx context.Context) {
 
 // foresee tells the store of namespaces which of the pods will be asked for.
 func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(*entry) bool) {
-	seer, ok := c.opts.Namespaces.(Foresight)
-	if !ok {
-		return
-	}
 	var sought []Sought
 	for _, pod := range pods {
 		if ended(pod) {
@@ -224,7 +215,7 @@ func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(
 	_, look := c.opts.bounds("")
 	looking, cancel := context.WithTimeout(ctx, 2*look)
 	defer cancel()
-	seer.Foresee(looking, sought)
+	c.opts.Namespaces.Foresee(looking, sought)
 }
 
 // enqueueAll has each pod looked at, and each of which something is left. Of pods that have ended only these, and those that say that

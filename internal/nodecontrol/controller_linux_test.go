@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -102,7 +103,7 @@ func (n *node) start() {
 	o := nodecontrol.Options{
 		Meshes: dialect.SetOf(ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})), Apply: apply.Options{Backend: n.backend},
 		Pods: n.pods, Namespaces: n.namespaces, Proxy: n.proxy, Probes: n.probes, Status: n.pods, Records: n.records,
-		VerifyInterval: 50 * time.Millisecond, ListenTimeout: 300 * time.Millisecond, DrainTimeout: -1, Budget: nodecontrol.Unlimited, MaxDriftShare: 1,
+		VerifyInterval: 50 * time.Millisecond, ListenTimeout: 300 * time.Millisecond, DrainTimeout: -1, Budget: budget.Unlimited, MaxDriftShare: 1,
 		Events: n.events,
 	}
 	if n.options != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
@@ -132,7 +133,7 @@ func TestMendingIsLimited(t *testing.T) {
 		limit  func(*nodecontrol.Options)
 		reason string
 	}{
-		"budget":  {func(o *nodecontrol.Options) { o.Budget = nodecontrol.Budget{PerMinute: 0.001, Burst: 1} }, "budget"},
+		"budget":  {func(o *nodecontrol.Options) { o.Budget = budget.Budget{PerMinute: 0.001, Burst: 1} }, "budget"},
 		"breaker": {func(o *nodecontrol.Options) { o.MaxDriftShare, o.MinDrifted, o.TrialInterval = 0.1, 1, time.Hour }, "too-many-drifted"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -171,7 +172,7 @@ func TestMendingGoesByNamespace(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, ruleset.BackendNftables)
 	n.options = func(o *nodecontrol.Options) {
-		o.Budget = nodecontrol.Budget{PerMinute: 60_000, Burst: 20}
+		o.Budget = budget.Budget{PerMinute: 60_000, Burst: 20}
 		o.MaxDriftShare, o.MinDrifted, o.TrialInterval = 0.5, 4, time.Hour
 		o.VerifyInterval, o.Status = -1, nil // looked at only when the test says so
 	}
@@ -380,7 +381,7 @@ func TestSeveralMeshes(t *testing.T) {
 // TestNew: all that is wrong with the options at once.
 func TestNew(t *testing.T) {
 	t.Parallel()
-	_, err := nodecontrol.New(nodecontrol.Options{Budget: nodecontrol.Budget{Burst: 1}, Meshes: dialect.SetOf(dialect.Dialect{Name: "x"})})
+	_, err := nodecontrol.New(nodecontrol.Options{Budget: budget.Budget{Burst: 1}, Meshes: dialect.SetOf(dialect.Dialect{Name: "x"})})
 	for _, part := range []string{
 		"make controller of the node's proxy: ", "budget of 0 a minute", "dialect x: its Build is nil", "no dialect with a proxy on the node",
 		"no pods", "no network namespaces", "no proxy",

@@ -17,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// indexed is a [nodecontrol.Pods] with a [nodecontrol.Index], which counts the looks.
+// indexed is a [nodecontrol.Pods] which counts the looks.
 type indexed struct {
 	*pods
 

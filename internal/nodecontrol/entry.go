@@ -42,9 +42,8 @@ type entry struct {
 	// unusable is the routing that the namespace does not take.
 	unusable []string
 	backend  string
-	// unmoved is the reason why connections do not move from one proxy to the next; empty: they do. foundSysctl is the value that the namespace had of the
-	// sysctl for that; empty: it was not set by this agent.
-	unmoved, foundSysctl string
+	// unmoved is the reason why connections do not move from one proxy to the next; empty: they do.
+	unmoved string
 	// left is the time at which the pod ceased to be redirected, heard that since which its annotation is gone too, busy that at which the proxy was last seen to carry
 	// something of it. They count while it drains.
 	left, heard, busy time.Time
@@ -98,7 +97,7 @@ func (c *Controller) setNS(e *entry, ref NetNS) error {
 		return ref.Close()
 	}
 	before := e.ns
-	e.ns, e.unusable, e.unmoved, e.foundSysctl = ref, nil, "", ""
+	e.ns, e.unusable, e.unmoved = ref, nil, ""
 	c.mu.Lock()
 	e.share.NetNS = nil
 	if ref != nil {
@@ -146,10 +145,10 @@ type attachedTo struct {
 }
 
 // pod returns the pod that the runtime knows by the UID, or nil.
-func (c *Controller) pod(uid types.UID) *corev1.Pod { return c.index.ByUID(uid) }
+func (c *Controller) pod(uid types.UID) *corev1.Pod { return c.opts.Pods.ByUID(uid) }
 
 // uidOf returns the UID by which the runtime knows a pod.
-func (c *Controller) uidOf(pod *corev1.Pod) types.UID { return c.index.RuntimeUID(pod) }
+func (c *Controller) uidOf(pod *corev1.Pod) types.UID { return c.opts.Pods.RuntimeUID(pod) }
 
 // setState publishes what a pod is like. It returns what it was like before.
 func (c *Controller) setState(e *entry, s status.Pod) (before status.Pod) {

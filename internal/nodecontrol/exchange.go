@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/meshcni/meshcni/internal/truncate"
 )
 
@@ -25,17 +23,6 @@ const migrateReqFile = "proc/sys/net/ipv4/tcp_migrate_req"
 
 // errNoMigrateReq: the kernel is older than Linux 5.14.
 var errNoMigrateReq = errors.New("the kernel has no sysctl " + migrateReq)
-
-// Sysctls is optional for a [Namespaces]: it keeps which values a pod's namespace had of sysctls that the controller sets, so that
-// the next agent can restore them. A value ends with Forget, and when another namespace becomes the pod's. Without it, a
-// controller restores only what it has set itself.
-type Sysctls interface {
-	// KeepSysctl keeps a value of the pod's present namespace, in place of an earlier one. An error says that it may not outlive this
-	// process.
-	KeepSysctl(uid types.UID, name, value string) error
-	// KeptSysctl returns the value; false: none is kept.
-	KeptSysctl(uid types.UID, name string) (value string, kept bool)
-}
 
 // moves reports whether connections move from one proxy to the next, or it is known why they cannot.
 func (w *work) moves() bool {
@@ -62,7 +49,10 @@ func (w *work) setMoves() {
 	w.triedMoves = true
 	value, err := w.sysctl("")
 	if _, kept := w.keptSysctl(); err == nil && !kept {
-		w.keepSysctl(value) // first: whoever is killed after the next step has left a note
+		// First: whoever is killed after the next step has left a note.
+		if err := w.c.opts.Namespaces.KeepSysctl(w.e.uid, migrateReq, value); err != nil {
+			w.c.log(w.podOf()).Warn("a restart of the agent will not know how a sysctl of a pod was", "sysctl", migrateReq, "was", value, "error", truncate.Finding(err.Error()))
+		}
 	}
 	if err == nil && value == "0" {
 		_, err = w.sysctl("1")
@@ -101,27 +91,12 @@ func (w *work) restoreSysctl(ctx context.Context) error {
 	if _, err := w.sysctl(before); err != nil {
 		w.c.log(w.podOf()).Warn("a pod that left keeps a sysctl that was set for the proxy", "sysctl", migrateReq, "was", before, "error", truncate.Finding(err.Error()))
 	}
-	w.e.unmoved, w.e.foundSysctl = "", ""
+	w.e.unmoved = ""
 	return nil
 }
 
-func (w *work) keepSysctl(value string) {
-	w.e.foundSysctl = value
-	if store, ok := w.c.opts.Namespaces.(Sysctls); ok {
-		if err := store.KeepSysctl(w.e.uid, migrateReq, value); err != nil {
-			w.c.log(w.podOf()).Warn("a restart of the agent will not know how a sysctl of a pod was", "sysctl", migrateReq, "was", value, "error", truncate.Finding(err.Error()))
-		}
-	}
-}
-
 func (w *work) keptSysctl() (value string, kept bool) {
-	if w.e.foundSysctl != "" {
-		return w.e.foundSysctl, true
-	}
-	if store, ok := w.c.opts.Namespaces.(Sysctls); ok {
-		return store.KeptSysctl(w.e.uid, migrateReq)
-	}
-	return "", false
+	return w.c.opts.Namespaces.KeptSysctl(w.e.uid, migrateReq)
 }
 
 // sysctl reads the value in the pod's namespace, and sets another unless that is empty.

@@ -24,6 +24,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/status"
 )
 
 var errFault = errors.New("a fault of the test")
@@ -87,6 +88,10 @@ func (n *namespaces) Forget(uid types.UID) error {
 	delete(n.noted, uid)
 	return nil
 }
+
+func (n *namespaces) Foresee(context.Context, []nodecontrol.Sought) {}
+
+func (n *namespaces) Journal() error { return nil }
 
 func (n *namespaces) KeepSysctl(uid types.UID, name, value string) error {
 	n.mu.Lock()
@@ -262,6 +267,12 @@ func (p *pods) Pods() []*corev1.Pod {
 	defer p.mu.Unlock()
 	return slices.Collect(maps.Values(p.pods))
 }
+
+func (p *pods) ByUID(uid types.UID) *corev1.Pod { return p.get(uid) }
+
+func (p *pods) RuntimeUID(pod *corev1.Pod) types.UID { return pod.UID }
+
+func (p *pods) Known(id status.ID) *corev1.Pod { return p.ByUID(types.UID(id.UID)) }
 
 func (p *pods) Namespace(name string) (*corev1.Namespace, error) {
 	p.mu.Lock()

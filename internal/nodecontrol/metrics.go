@@ -116,9 +116,7 @@ func (c *Controller) Collect(ch chan<- prometheus.Metric) {
 		return 1
 	}
 	gauge(m.ready, good(c.Ready()))
-	if kept, ok := c.opts.Namespaces.(Journal); ok {
-		gauge(m.journal, good(kept.Journal()))
-	}
+	gauge(m.journal, good(c.opts.Namespaces.Journal()))
 	for _, part := range []prometheus.Collector{m.handOver, m.found, m.mended, m.failures} {
 		part.Collect(ch)
 	}

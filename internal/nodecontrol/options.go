@@ -18,12 +18,6 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
-// Budget limits a rate, as in package repair: Burst at once and PerMinute in the long run. It starts empty.
-type Budget = budget.Budget
-
-// Unlimited is the Budget without limits.
-var Unlimited = budget.Unlimited
-
 // Options configures a [Controller]. Meshes, Pods, Namespaces and Proxy are required.
 type Options struct {
 	// Identity is the product's, for the names of metrics.
@@ -53,30 +47,30 @@ type Options struct {
 	// VerifyInterval is the time in which each pod is compared with the kernel once. Zero means [DefaultVerifyInterval],
 	// less than zero never.
 	VerifyInterval time.Duration
-	// Timeout bounds one attempt at one pod. Zero means [DefaultTimeout].
+	// Timeout bounds one attempt at one pod. Zero means 20 s.
 	Timeout time.Duration
-	// ListenTimeout bounds the time from the proxy's consent until its listeners appear. Zero means
-	// [DefaultListenTimeout].
+	// ListenTimeout bounds the time from the proxy's consent until its listeners appear. Zero means 2 s.
 	ListenTimeout time.Duration
 	// DrainTimeout bounds how long a running pod that leaves the mesh stays with the proxy after it ceased to be redirected. The
 	// proxy is told to let go of it when it carries no connection of it any more, but 2 s after the annotation was removed at the
 	// earliest, since peers use the tunnel until they have heard of that; and after DrainTimeout in any case. Zero means
 	// [DefaultDrainTimeout]; less than zero, it is told at once. A pod that is deleted is not held back.
 	DrainTimeout time.Duration
-	// Workers bounds the pods that are worked on at a time. Zero means [DefaultWorkers]. One more works on the pods whose last look took
+	// Workers bounds the pods that are worked on at a time. Zero means GOMAXPROCS, but at least 4, since most of a pod's
+	// time is spent waiting for the proxy and the API server. One more works on the pods whose last look took
 	// longer than a second, or half of Timeout if that is less, so that they delay no others.
 	Workers int
 
 	// Budget limits how often rules are written again that were in force and are not as they were, in each namespace by itself.
-	// Zero means [DefaultBudget]. What a pod gets when it joins is not limited.
-	Budget Budget
+	// Zero means 60 a minute, 20 at once. What a pod gets when it joins is not limited.
+	Budget budget.Budget
 	// MaxDriftShare is the share of a namespace's captured pods on the node whose rules may differ at once, from 0 to 1. Above
 	// it, one pod of the namespace is mended every TrialInterval, since something else then writes the rules too. Zero means
-	// [DefaultMaxDriftShare]; 1 or more, no limit.
+	// 0.5; 1 or more, no limit.
 	MaxDriftShare float64
-	// MinDrifted is the number of such pods from which MaxDriftShare applies. Zero means [DefaultMinDrifted].
+	// MinDrifted is the number of such pods from which MaxDriftShare applies. Zero means 4.
 	MinDrifted int
-	// TrialInterval is the time between those. Zero means [DefaultTrialInterval].
+	// TrialInterval is the time between those. Zero means 10 s.
 	TrialInterval time.Duration
 
 	// Events receives the pods' events. nil discards them.
@@ -85,34 +79,22 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Defaults of [Options].
+// Defaults of [Options] that the agent's settings have too.
 const (
 	DefaultVerifyInterval = 30 * time.Second
-	DefaultTimeout        = 20 * time.Second
-	DefaultListenTimeout  = 2 * time.Second
 	DefaultDrainTimeout   = 12 * time.Second
-	DefaultMaxDriftShare  = 0.5
-	DefaultMinDrifted     = 4
-	DefaultTrialInterval  = 10 * time.Second
 )
-
-// DefaultBudget is the default of Options.Budget.
-var DefaultBudget = Budget{PerMinute: 60, Burst: 20}
-
-// DefaultWorkers is the default of Options.Workers: GOMAXPROCS, but at least 4, since most of a pod's time is spent waiting for
-// the proxy and the API server.
-func DefaultWorkers() int { return max(4, runtime.GOMAXPROCS(0)) }
 
 func (o Options) withDefaults() Options {
 	o.VerifyInterval = cmp.Or(o.VerifyInterval, DefaultVerifyInterval)
-	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
-	o.ListenTimeout = cmp.Or(o.ListenTimeout, DefaultListenTimeout)
+	o.Timeout = cmp.Or(o.Timeout, 20*time.Second)
+	o.ListenTimeout = cmp.Or(o.ListenTimeout, 2*time.Second)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
-	o.Workers = cmp.Or(o.Workers, DefaultWorkers())
-	o.Budget = cmp.Or(o.Budget, DefaultBudget)
-	o.MaxDriftShare = cmp.Or(o.MaxDriftShare, DefaultMaxDriftShare)
-	o.MinDrifted = cmp.Or(o.MinDrifted, DefaultMinDrifted)
-	o.TrialInterval = cmp.Or(o.TrialInterval, DefaultTrialInterval)
+	o.Workers = cmp.Or(o.Workers, max(4, runtime.GOMAXPROCS(0)))
+	o.Budget = cmp.Or(o.Budget, budget.Budget{PerMinute: 60, Burst: 20})
+	o.MaxDriftShare = cmp.Or(o.MaxDriftShare, 0.5)
+	o.MinDrifted = cmp.Or(o.MinDrifted, 4)
+	o.TrialInterval = cmp.Or(o.TrialInterval, 10*time.Second)
 	if o.Events == nil {
 		o.Events = &record.FakeRecorder{} // without a channel it discards them
 	}

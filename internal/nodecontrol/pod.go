@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"os"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,8 +33,18 @@ type Namespaces interface {
 	Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (NetNS, error)
 	// Known lists the pods of which something is noted, also from before a restart: they may have been captured.
 	Known() []types.UID
+	// Foresee looks for the namespaces of the pods of a whole round, and whether those that are noted are still the pods': one search
+	// for many costs little more than one for one. What it finds Find returns.
+	Foresee(ctx context.Context, pods []Sought)
 	// Forget drops what is noted about the pod. It is no error if nothing is.
 	Forget(uid types.UID) error
+	// KeepSysctl keeps a value that a sysctl of the pod's present namespace had, in place of an earlier one, until Forget, or until another
+	// namespace becomes the pod's. An error says that it may not outlive this process.
+	KeepSysctl(uid types.UID, name, value string) error
+	// KeptSysctl returns the value; false: none is kept.
+	KeptSysctl(uid types.UID, name string) (value string, kept bool)
+	// Journal returns why what is noted cannot be kept for the next agent of the node now, or nil.
+	Journal() error
 }
 
 // Sought is a pod whose namespace is about to be asked for.
@@ -44,23 +53,17 @@ type Sought struct {
 	Addrs []netip.Addr
 }
 
-// Journal is optional for a [Namespaces]: it keeps what that knows for the next agent of the node.
-type Journal interface {
-	// Journal returns why it cannot keep that now, or nil.
-	Journal() error
-}
-
-// Foresight is optional for a [Namespaces]: it is told of the pods of a whole round before each of them is asked for by
-// Find, since one search for many costs little more than one for one.
-type Foresight interface {
-	// Foresee looks for the namespaces, and whether those that are noted are still the pods'. What it finds Find returns.
-	Foresee(ctx context.Context, pods []Sought)
-}
-
 // Pods is this node's pods and the namespaces that they are in; package nodepods has one that watches the API server.
 type Pods interface {
 	// Pods returns all pods of the node, which the caller must not change.
 	Pods() []*corev1.Pod
+	// ByUID returns the pod that the runtime knows by the UID, or whose own it is, or nil.
+	ByUID(uid types.UID) *corev1.Pod
+	// RuntimeUID returns the UID by which the runtime and the control groups know the pod: a static pod's mirror has another. It must not
+	// rest on what the pod says of itself.
+	RuntimeUID(pod *corev1.Pod) types.UID
+	// Known returns the pod that the runtime means by a namespace, a name and a UID, or nil.
+	Known(id status.ID) *corev1.Pod
 	// Namespace returns a namespace's name, labels and annotations. An error means that they are not known, which is
 	// neither yes nor no.
 	Namespace(name string) (*corev1.Namespace, error)
@@ -70,36 +73,6 @@ type Pods interface {
 	// function that it returns is called. changed must not block.
 	Subscribe(changed func(types.UID)) (cancel func())
 }
-
-// Index is optional for a [Pods]: it finds one pod without a look at all others, and knows which mirrors of static pods the
-// node's runtime has confirmed. Without it each pod is known by its own UID. *nodepods.Watch is one.
-type Index interface {
-	// ByUID returns the pod that the runtime knows by the UID, or whose own it is, or nil.
-	ByUID(uid types.UID) *corev1.Pod
-	// RuntimeUID returns the UID by which the runtime and the control groups know the pod. It must not rest on what the pod says
-	// of itself.
-	RuntimeUID(pod *corev1.Pod) types.UID
-	// Known returns the pod that the runtime means by a namespace, a name and a UID, or nil.
-	Known(id status.ID) *corev1.Pod
-}
-
-// scan is the [Index] of Pods that have none.
-type scan struct{ Pods }
-
-// ByUID implements [Index].
-func (s scan) ByUID(uid types.UID) *corev1.Pod {
-	pods := s.Pods.Pods()
-	if i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.UID == uid }); i >= 0 {
-		return pods[i]
-	}
-	return nil
-}
-
-// RuntimeUID implements [Index].
-func (scan) RuntimeUID(pod *corev1.Pod) types.UID { return pod.UID }
-
-// Known implements [Index].
-func (s scan) Known(id status.ID) *corev1.Pod { return s.ByUID(types.UID(id.UID)) }
 
 // Probes is the set of pods to which the host's own connections get the addresses that the pods' rules let pass; package
 // probes has one of nftables and one of ipset and iptables.

@@ -52,8 +52,6 @@ type Result struct {
 	Added, Removed int
 	// Repaired is true if tables, chains, sets or rules were missing or not ours: also after the first call.
 	Repaired bool
-	// Skipped lists the families that the host does not have, or that have no source address.
-	Skipped []ruleset.Family
 	// Routed counts the addresses whose probes go over the pod's own interface by policy rules (see the package comment).
 	Routed int
 
@@ -276,13 +274,9 @@ func (s *Set) update(ctx context.Context, what string, rules bool, change func(E
 	}
 	var unexempt nodecontrol.UnexemptError
 	for _, f := range ruleset.Families {
-		reason, left := s.reasons[f]
-		if left {
-			result.Skipped = append(result.Skipped, f)
-		}
 		if addrs := skipped[f]; len(addrs) > 0 {
 			unexempt.Addrs = append(unexempt.Addrs, addrs...)
-			unexempt.Err = errors.Join(unexempt.Err, fmt.Errorf("%v: no probe exemption over %s: %s", addrs, f, reason))
+			unexempt.Err = errors.Join(unexempt.Err, fmt.Errorf("%v: no probe exemption over %s: %s", addrs, f, s.reasons[f]))
 		}
 	}
 	if unexempt.Err != nil {

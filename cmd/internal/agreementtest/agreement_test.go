@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/dialect"
@@ -202,7 +203,7 @@ type nodePods struct {
 	q question
 }
 
-func (n nodePods) Pods() []*corev1.Pod                         { return []*corev1.Pod{n.q.pod} }
+func (n nodePods) ByUID(types.UID) *corev1.Pod                 { return n.q.pod }
 func (n nodePods) Namespace(string) (*corev1.Namespace, error) { return n.q.namespace, nil }
 
 func (q question) nodeProxy(t *testing.T) (v verdict) {

@@ -90,6 +90,19 @@ func (c *cluster) Pods() []*corev1.Pod {
 	return slices.Clone(c.pods)
 }
 
+func (c *cluster) ByUID(uid types.UID) *corev1.Pod {
+	for _, pod := range c.Pods() {
+		if pod.UID == uid {
+			return pod
+		}
+	}
+	return nil
+}
+
+func (c *cluster) RuntimeUID(pod *corev1.Pod) types.UID { return pod.UID }
+
+func (c *cluster) Known(id status.ID) *corev1.Pod { return c.ByUID(types.UID(id.UID)) }
+
 func (c *cluster) Synced() bool { return true }
 
 func (c *cluster) Namespace(name string) (*corev1.Namespace, error) {
