@@ -44,7 +44,6 @@
 //	nodeproxy               what a mesh's proxy that is on the node has to do with the agent
 //	nodeproxy/zds           the protocol of Istio's ztunnel, both halves
 //	installer               install the plugin on a node, keep it there, remove it
-//	podrules                the rules of a pod that runs: choose, compare, record, read
 //	repair                  find pods that started without rules, and label, evict or repair them
 //	nodeagent               all of these in one process: the agent of a node, as a value
 //	nodeagent/agentapi      what an agent says of its node and pods, and a client

@@ -25,7 +25,7 @@
 //
 // # Whose is what
 //
-// Package podrules has the way to a pod's rules, for this package and package nodeproxy alike. This one has the policy for pods that
+// Package internal/podrules is the way to a pod's rules, for this package and package nodeproxy. This one has the policy for pods that
 // started without their rules or lost them, and whose proxy is in the pod: diagnose, then label, evict or mend, behind budgets, a breaker and
 // leases. The pods of a node's proxy are nodeproxy's; its controller takes each from any state to the one that it should have.
 //

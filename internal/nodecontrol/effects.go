@@ -13,9 +13,9 @@ import (
 
 	"github.com/meshcni/meshcni/internal/nodecontrol/listeners"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
+	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/podrules"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"

@@ -3,7 +3,7 @@ package nodecontrol
 import (
 	"context"
 	"errors"
-	"github.com/meshcni/meshcni/podrules"
+	"github.com/meshcni/meshcni/internal/podrules"
 	"math/rand/v2"
 	"slices"
 	"strings"

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/meshcni/meshcni/podrules"
+	"github.com/meshcni/meshcni/internal/podrules"
 	"time"
 
 	"github.com/meshcni/meshcni/internal/truncate"
