@@ -227,12 +227,12 @@ func (r Redirect) Clone() Redirect {
 	for _, ids := range []*[]uint32{&r.Proxy.UIDs, &r.Proxy.GIDs, &r.Outbound.OwnerGroups, &r.Outbound.ExcludeOwnerGroups} {
 		*ids = slices.Clone(*ids)
 	}
+	for _, names := range []*[]string{&r.ExcludeInterfaces, &r.VirtualInterfaces, &r.Names.OtherChains, &r.Names.OtherTables} {
+		*names = slices.Clone(*names)
+	}
 	r.Proxy.PassSources = slices.Clone(r.Proxy.PassSources)
-	r.ExcludeInterfaces = slices.Clone(r.ExcludeInterfaces)
-	r.VirtualInterfaces = slices.Clone(r.VirtualInterfaces)
 	r.VirtualNetworks = slices.Clone(r.VirtualNetworks)
 	r.DNS.To = slices.Clone(r.DNS.To)
-	r.Names.OtherChains, r.Names.OtherTables = slices.Clone(r.Names.OtherChains), slices.Clone(r.Names.OtherTables)
 	r.Outbound.Exclude = slices.Clone(r.Outbound.Exclude)
 	for i := range r.Outbound.Exclude {
 		r.Outbound.Exclude[i].UIDs = slices.Clone(r.Outbound.Exclude[i].UIDs)

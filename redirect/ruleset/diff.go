@@ -2,10 +2,9 @@ package ruleset
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/meshcni/meshcni/internal/lcs"
+	"github.com/meshcni/meshcni/internal/visible"
 )
 
 // Kind is the kind of a difference between the live rules and the wanted ones.
@@ -41,12 +40,7 @@ type Difference struct {
 // String returns for example "ipv4 nat/ISTIO_OUTPUT:3 missing: -d 127.0.0.1/32 -j RETURN". What
 // cannot be printed is escaped: the rule may be anybody's.
 func (d Difference) String() string {
-	text := fmt.Sprintf("%s %s/%s:%d %s: %s", d.Family, d.Table, d.Chain, d.Position, d.Kind, d.Rule)
-	if !strings.ContainsFunc(text, func(c rune) bool { return !strconv.IsPrint(c) }) {
-		return text
-	}
-	quoted := strconv.Quote(text)
-	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+	return visible.Line(fmt.Sprintf("%s %s/%s:%d %s: %s", d.Family, d.Table, d.Chain, d.Position, d.Kind, d.Rule))
 }
 
 // Diff compares the live rules of the program's owner with the program, by rule and in order. Rules

@@ -14,14 +14,7 @@ func (rs Ruleset) AllMissing(diffs []Difference) bool {
 		}
 	}
 	for family, n := range missing {
-		p := rs.Family(family)
-		if p == nil {
-			return false
-		}
-		for _, chain := range p.Chains {
-			n -= len(chain.Rules)
-		}
-		if n != 0 {
+		if p := rs.Family(family); p == nil || p.NumRules() != n {
 			return false
 		}
 	}

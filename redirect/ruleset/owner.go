@@ -48,17 +48,13 @@ func (o Ownership) jumps(r *LiveRule) bool {
 	return r.plain && r.Rules[0].Target.Action == ActionJump && o.OwnsChain(r.JumpTo)
 }
 
-// entryOnly reports whether a rule is the one that we write into a built-in chain: an unconditional jump.
-func (o Ownership) entryOnly(r *LiveRule) bool {
-	return o.jumps(r) && r.is(Rule{Target: Target{Action: ActionJump, Chain: o.Prefix + r.Chain}})
-}
-
 // predecessor reports whether the mesh's init container wrote the rules. It also puts
 // rules without a jump into the built-in chains, which neither we do nor the program of OtherChains.
 func (o Ownership) predecessor(live LiveChains) bool {
 	return slices.ContainsFunc(live, func(c LiveChain) bool {
 		return chains.IsBuiltin(c.Name) && slices.ContainsFunc(c.Rules, func(r LiveRule) bool {
-			return o.jumps(&r) && !o.entryOnly(&r) && !slices.Contains(o.OtherChains, r.JumpTo)
+			ours := Rule{Target: Target{Action: ActionJump, Chain: o.Prefix + r.Chain}} // the only one that we write there
+			return o.jumps(&r) && !r.is(ours) && !slices.Contains(o.OtherChains, r.JumpTo)
 		})
 	})
 }

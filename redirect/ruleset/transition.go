@@ -76,7 +76,9 @@ func (e *edit) to(want []Chain, f Family) (gains bool) {
 		if !chains.IsBuiltin(c.Name) {
 			e.declare(c.Name)
 			e.body = c.append(e.body, f, false)
-			e.changed = e.changed || !c.equalLive(e.live.named(c.Name))
+			live := e.live.named(c.Name)
+			same := live != nil && slices.EqualFunc(live.Rules, c.Rules, func(l LiveRule, r Rule) bool { return l.is(r) })
+			e.changed = e.changed || !same
 		}
 	}
 	for _, name := range chains.Builtins {
@@ -203,10 +205,6 @@ func (o Ownership) othersLeadTo(live LiveChains) map[[2]string]bool {
 		}
 	}
 	return led
-}
-
-func (c *Chain) equalLive(live *LiveChain) bool {
-	return live != nil && slices.EqualFunc(live.Rules, c.Rules, func(l LiveRule, r Rule) bool { return l.is(r) })
 }
 
 // is reports whether the live rule is one that our programs write, and means the same as r.

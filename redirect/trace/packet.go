@@ -99,16 +99,8 @@ func (p Packet) MarshalJSON() ([]byte, error) {
 		Direction: p.Direction, Proto: p.Proto.String(),
 		Src: p.Src.Addr(), Sport: p.Src.Port(), Dst: p.Dst.Addr(), Dport: p.Dst.Port(),
 		UID: p.UID, GID: p.GID, Mark: p.Mark,
-		InInterface: p.InInterface, OutInterface: p.OutInterface, State: p.stateName(),
+		InInterface: p.InInterface, OutInterface: p.OutInterface, State: stateNames[p.State&^ruleset.StateNew], // a first packet has none
 	})
-}
-
-// stateName is empty for a first packet.
-func (p Packet) stateName() string {
-	if p.State == ruleset.StateNew {
-		return ""
-	}
-	return stateNames[p.State]
 }
 
 func stateOf(name string) (ruleset.States, bool) {
