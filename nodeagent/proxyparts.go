@@ -157,7 +157,7 @@ func (a *ambientParts) exempt(ctx context.Context, meshes dialect.Set) error {
 	if a.probes, a.host, err = a.settings.probeSet(slices.Collect(meshes.All())); err != nil || a.probes == nil {
 		return err
 	}
-	took, err := a.probes.TakeOver(ctx, probes.IstioCNI())
+	took, err := a.probes.TakeOver(ctx)
 	if err == nil && took.Added > 0 {
 		a.log.Info("the exemption of probes that another agent had set up is ours now", "entries", took.Added)
 	}

@@ -81,23 +81,6 @@ func (s *Set) settle(ctx context.Context) (made bool, err error) {
 	if s.now != nil {
 		return false, nil
 	}
-	return s.start(ctx)
-}
-
-// alone sees to it that the other backend has nothing of ours, as an agent of another configuration may have left behind
-// that ended after this one started.
-func (s *Set) alone(ctx context.Context) (moved bool, err error) {
-	stale, err := s.other.there(ctx)
-	if errors.Is(err, apply.ErrNoBackend) || err == nil && !stale {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return s.move(ctx, choice{use: s.now, other: s.other, stale: true})
-}
-
-func (s *Set) start(ctx context.Context) (made bool, err error) {
 	c, err := s.pick(ctx)
 	if err != nil {
 		return false, err
@@ -113,6 +96,19 @@ func (s *Set) start(ctx context.Context) (made bool, err error) {
 		return made, errors.Join(err, other)
 	}
 	return made, nil
+}
+
+// alone sees to it that the other backend has nothing of ours, as an agent of another configuration may have left behind
+// that ended after this one started.
+func (s *Set) alone(ctx context.Context) (moved bool, err error) {
+	stale, err := s.other.there(ctx)
+	if errors.Is(err, apply.ErrNoBackend) || err == nil && !stale {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return s.move(ctx, choice{use: s.now, other: s.other, stale: true})
 }
 
 // move puts the entries of the other backend into the one to use, and then removes the other.

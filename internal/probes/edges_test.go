@@ -125,26 +125,6 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// TestOtherName: two agents of one node do not see each other.
-func TestOtherName(t *testing.T) {
-	netnstest.Require(t, needs...)
-	for _, backend := range backends {
-		w := newWorld(t)
-		w.capture(t)
-		require.NoError(t, w.set(t, backend).Put(uid, podAddr))
-		before := w.state(t)
-		s, err := probes.New(probes.Options{NetNS: w.host, Name: "acme-probes", IPv4: netip.MustParseAddr("169.254.9.9"), Backend: backend})
-		require.NoError(t, err)
-		require.NoError(t, s.Put(otherUID, []netip.Addr{netip.MustParseAddr("10.244.1.77")}))
-		entries, err := s.Entries()
-		require.NoError(t, err)
-		assert.Len(t, entries, 1)
-		require.NoError(t, s.Remove(t.Context()))
-		assert.Equal(t, before, w.state(t))
-		assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort))
-	}
-}
-
 // TestHostRoot: a container without iptables uses its host's programs, of whichever variant the host has, and its lock.
 func TestHostRoot(t *testing.T) {
 	netnstest.Require(t, needs...)

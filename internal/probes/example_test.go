@@ -21,7 +21,6 @@ func Example() {
 	defer func() { _ = host.Close() }()
 	exempt, err := probes.New(probes.Options{
 		NetNS: host,
-		Name:  "acme-probes",
 		IPv4:  netip.MustParseAddr("169.254.7.127"),
 		IPv6:  netip.MustParseAddr("fd16:9254:7127:1337:ffff:ffff:ffff:ffff"),
 	})

@@ -75,7 +75,7 @@ func entriesOf(set *netlink.IPSetResult, into Entries) {
 func (x *xtables) there(context.Context) (there bool, err error) {
 	err = x.sets(func(h *netlink.Handle) error {
 		for _, f := range ruleset.Families {
-			set, err := listSet(h, x.o.set(f))
+			set, err := listSet(h, ipset(f))
 			if err != nil {
 				return err
 			}
@@ -90,14 +90,14 @@ func (x *xtables) there(context.Context) (there bool, err error) {
 func (x *xtables) state(h *netlink.Handle) (have Entries, missing []ruleset.Family, err error) {
 	have = Entries{}
 	for _, f := range x.families {
-		set, err := listSet(h, x.o.set(f))
+		set, err := listSet(h, ipset(f))
 		switch {
 		case err != nil:
 			return nil, nil, err
 		case set == nil:
 			missing = append(missing, f)
 		case set.TypeName != "hash:ip" || set.Family != ipFamily[f] || set.CadtFlags&nl.IPSET_FLAG_WITH_COMMENT == 0:
-			return nil, nil, fmt.Errorf("ipset %s is there and not ours: a %s without the family or the comments that we need", x.o.set(f), set.TypeName)
+			return nil, nil, fmt.Errorf("ipset %s is there and not ours: a %s without the family or the comments that we need", ipset(f), set.TypeName)
 		default:
 			entriesOf(set, have)
 		}
@@ -144,9 +144,9 @@ func (x *xtables) update(ctx context.Context, change func(Entries) Entries, rule
 		}
 		for _, f := range missing {
 			// Replace: another of us may have made it meanwhile, of the same kind.
-			err := h.IpsetCreate(x.o.set(f), "hash:ip", netlink.IpsetCreateOptions{Family: ipFamily[f], Comments: true, Replace: true})
+			err := h.IpsetCreate(ipset(f), "hash:ip", netlink.IpsetCreateOptions{Family: ipFamily[f], Comments: true, Replace: true})
 			if err != nil {
-				return fmt.Errorf("create ipset %s: %w", x.o.set(f), err)
+				return fmt.Errorf("create ipset %s: %w", ipset(f), err)
 			}
 		}
 		want := change(maps.Clone(have))
@@ -154,14 +154,14 @@ func (x *xtables) update(ctx context.Context, change func(Entries) Entries, rule
 		result = Result{entries: want, Entries: len(want), Added: len(put), Removed: len(gone), Repaired: len(missing) > 0}
 		for a, uid := range put {
 			entry := netlink.IPSetEntry{IP: net.IP(a.AsSlice()), Comment: string(uid), Replace: true}
-			if err := h.IpsetAdd(x.o.set(ruleset.FamilyOf(a)), &entry); err != nil {
-				return fmt.Errorf("add %s to ipset %s: %w", a, x.o.set(ruleset.FamilyOf(a)), err)
+			if err := h.IpsetAdd(ipset(ruleset.FamilyOf(a)), &entry); err != nil {
+				return fmt.Errorf("add %s to ipset %s: %w", a, ipset(ruleset.FamilyOf(a)), err)
 			}
 		}
 		for a := range gone {
-			err := h.IpsetDel(x.o.set(ruleset.FamilyOf(a)), &netlink.IPSetEntry{IP: net.IP(a.AsSlice())})
+			err := h.IpsetDel(ipset(ruleset.FamilyOf(a)), &netlink.IPSetEntry{IP: net.IP(a.AsSlice())})
 			if err != nil && !errors.Is(err, nl.IPSetError(nl.IPSET_ERR_EXIST)) {
-				return fmt.Errorf("delete %s from ipset %s: %w", a, x.o.set(ruleset.FamilyOf(a)), err)
+				return fmt.Errorf("delete %s from ipset %s: %w", a, ipset(ruleset.FamilyOf(a)), err)
 			}
 		}
 		return nil
@@ -175,10 +175,10 @@ func (x *xtables) update(ctx context.Context, change func(Entries) Entries, rule
 }
 
 func (x *xtables) remove(ctx context.Context) error {
-	if err := x.dropRules(ctx, x.chainName(), x.allJumps()); err != nil {
+	if err := x.dropRules(ctx, chainName, x.allJumps()); err != nil {
 		return err
 	}
-	return x.destroy(ctx, x.o.set(ruleset.IPv4), x.o.set(ruleset.IPv6))
+	return x.destroy(ctx, ipset(ruleset.IPv4), ipset(ruleset.IPv6))
 }
 
 // destroy removes sets that no rule uses any more. The kernel frees those that iptables-nft deleted a moment later, and

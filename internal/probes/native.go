@@ -68,7 +68,7 @@ func unsupported(err error) error {
 
 func (n *native) there(ctx context.Context) (there bool, err error) {
 	err = n.session(ctx, func(c *nfnetlink.Conn) error {
-		_, there, err = findTable(c, n.o.Name)
+		_, there, err = findTable(c, tableName)
 		return err
 	})
 	return there, err
@@ -103,14 +103,14 @@ func (n *native) state(c *nfnetlink.Conn) (st tableState, err error) {
 		return st, fmt.Errorf("ask for the generation of the rules: %w", err)
 	}
 	var flags uint32
-	if flags, st.there, err = findTable(c, n.o.Name); err != nil || !st.there {
+	if flags, st.there, err = findTable(c, tableName); err != nil || !st.there {
 		return st, err
 	}
 	st.intact = flags == 0 // a dormant table does nothing
 	for _, f := range n.families {
 		keyed := false
 		err := c.Request(unix.NFT_MSG_GETSET, 0, unix.NFPROTO_INET, func(w *nfnetlink.Writer) {
-			w.Text(unix.NFTA_SET_TABLE, n.o.Name)
+			w.Text(unix.NFTA_SET_TABLE, tableName)
 			w.Text(unix.NFTA_SET_NAME, setName(f))
 		}, func(m nfnetlink.Message) {
 			keyed = int(m.Attr(unix.NFTA_SET_KEY_LEN).U32()) == f.Bits()/8 && m.Attr(unix.NFTA_SET_FLAGS).U32() == 0
@@ -121,7 +121,7 @@ func (n *native) state(c *nfnetlink.Conn) (st tableState, err error) {
 		if st.intact = st.intact && keyed; !keyed {
 			continue
 		}
-		if err := readElements(c, n.o.Name, setName(f), st.entries); err != nil {
+		if err := readElements(c, tableName, setName(f), st.entries); err != nil {
 			return st, err
 		}
 	}
@@ -156,7 +156,7 @@ func (n *native) sameChains(c *nfnetlink.Conn) (bool, error) {
 	for _, want := range chains {
 		found := false
 		err := c.Request(unix.NFT_MSG_GETCHAIN, 0, unix.NFPROTO_INET, func(w *nfnetlink.Writer) {
-			w.Text(unix.NFTA_CHAIN_TABLE, n.o.Name)
+			w.Text(unix.NFTA_CHAIN_TABLE, tableName)
 			w.Text(unix.NFTA_CHAIN_NAME, want.name)
 		}, func(m nfnetlink.Message) {
 			hook := m.Attr(unix.NFTA_CHAIN_HOOK)
@@ -171,15 +171,15 @@ func (n *native) sameChains(c *nfnetlink.Conn) (bool, error) {
 	}
 	live := map[string][][]byte{}
 	err := c.Request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, unix.NFPROTO_INET, func(w *nfnetlink.Writer) {
-		w.Text(unix.NFTA_RULE_TABLE, n.o.Name)
+		w.Text(unix.NFTA_RULE_TABLE, tableName)
 	}, func(m nfnetlink.Message) {
-		if m.Text(unix.NFTA_RULE_TABLE) == n.o.Name { // old kernels list all
+		if m.Text(unix.NFTA_RULE_TABLE) == tableName { // old kernels list all
 			chain := m.Text(unix.NFTA_RULE_CHAIN)
 			live[chain] = append(live[chain], bytes.Clone(m.Attr(unix.NFTA_RULE_EXPRESSIONS).Data))
 		}
 	})
 	if err != nil {
-		return false, fmt.Errorf("list rules of table inet %s: %w", n.o.Name, err)
+		return false, fmt.Errorf("list rules of table inet %s: %w", tableName, err)
 	}
 	for _, want := range chains {
 		rules := live[want.name]
@@ -243,14 +243,14 @@ func (n *native) update(ctx context.Context, change func(Entries) Entries, _ boo
 			return nfnetlink.ErrInterrupted // somebody changed our table meanwhile
 		}
 		if err != nil {
-			return fmt.Errorf("write table inet %s: %w", n.o.Name, err)
+			return fmt.Errorf("write table inet %s: %w", tableName, err)
 		}
 		return nil
 	})
 	return result, err
 }
 
-func (n *native) remove(ctx context.Context) error { return n.dropTable(ctx, n.o.Name) }
+func (n *native) remove(ctx context.Context) error { return n.dropTable(ctx, tableName) }
 
 // dropTable removes a table of family inet, if it is there.
 func (s *Set) dropTable(ctx context.Context, name string) error {

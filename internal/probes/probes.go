@@ -19,8 +19,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// DefaultName is the Name of [Options] without one.
-const DefaultName = "meshcni-probes"
+// tableName is our table's name, and the first part of those of ipsets; chainName is that of iptables' chains.
+const tableName, chainName = "meshcni-probes", "MESHCNI_PROBES"
 
 // Options are for [New].
 type Options struct {
@@ -30,9 +30,6 @@ type Options struct {
 	// IPv4 and IPv6 are the source addresses that the host's connections get, such as those of a dialect's
 	// NodeProxy.ProbeSources. A zero one leaves out its family; one is needed. They must not be addresses of the host.
 	IPv4, IPv6 netip.Addr
-	// Name is that of the table, and the first part of the names of sets and chains. Two agents on one node need two.
-	// Empty is [DefaultName]. At most 25 characters: small letters, digits and hyphens.
-	Name string
 	// Backend keeps the set. Auto, or empty, stays with the one that has it, else takes Nftables, else Iptables.
 	Backend ruleset.Backend
 	// Path and Root say where the iptables programs are; see [apply.Options]. Nftables needs none.
@@ -85,17 +82,9 @@ type backend interface {
 	remove(ctx context.Context) error
 }
 
-var nameForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,24}$`)
-
 // New checks the options. It does nothing to the host.
 func New(o Options) (*Set, error) {
-	if o.Name == "" {
-		o.Name = DefaultName
-	}
 	var errs []error
-	if !nameForm.MatchString(o.Name) {
-		errs = append(errs, fmt.Errorf("name %q: not up to 25 small letters, digits and hyphens after a letter", o.Name))
-	}
 	if o.NetNS == nil {
 		errs = append(errs, errors.New("no network namespace of the host"))
 	}
@@ -129,8 +118,8 @@ func (o Options) source(f ruleset.Family) netip.Addr {
 	return o.IPv6
 }
 
-// set is the name of the family's set with the backend of iptables.
-func (o Options) set(f ruleset.Family) string { return o.Name + suffix[f] }
+// ipset is the name of the family's set with the backend of iptables.
+func ipset(f ruleset.Family) string { return tableName + suffix[f] }
 
 var suffix = map[ruleset.Family]string{ruleset.IPv4: "-v4", ruleset.IPv6: "-v6"}
 

@@ -357,7 +357,6 @@ func TestOptions(t *testing.T) {
 		"address fe80::1":       {NetNS: ns, IPv6: netip.MustParseAddr("fe80::1")},
 		"address ::1":           {NetNS: ns, IPv4: netip.MustParseAddr("::1")},
 		"address 1.2.3.4":       {NetNS: ns, IPv6: netip.MustParseAddr("1.2.3.4")},
-		`name "a b"`:            {NetNS: ns, IPv4: source4, Name: "a b"},
 		`backend "ebpf"`:        {NetNS: ns, IPv4: source4, Backend: "ebpf"},
 		"set up probe exemptio": {},
 	}

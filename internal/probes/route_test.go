@@ -67,7 +67,7 @@ func TestBranchENI(t *testing.T) {
 			// What another agent made of the same is taken over with its sets.
 			do(t, w.host, "ip", "rule", "del", "pref", "512")
 			do(t, w.host, "ip", "rule", "add", "pref", "512", "to", pod4.String(), "lookup", "101")
-			_, err := s.TakeOver(t.Context(), probes.IstioCNI())
+			_, err := s.TakeOver(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, now, rules(), "taken over")
 			do(t, w.host, "ip", "rule", "del", "pref", "512")

@@ -34,14 +34,12 @@ type jump struct {
 	rule string
 }
 
-func (x *xtables) chainName() string { return strings.ReplaceAll(strings.ToUpper(x.o.Name), "-", "_") }
-
 func (x *xtables) jumps(f ruleset.Family) []jump {
 	source := x.o.source(f)
 	return []jump{
-		{f, "raw", "PREROUTING", fmt.Sprintf("-A %s -s %s/%d -j DROP", x.chainName(), source, f.Bits())},
+		{f, "raw", "PREROUTING", fmt.Sprintf("-A %s -s %s/%d -j DROP", chainName, source, f.Bits())},
 		{f, "nat", "POSTROUTING", fmt.Sprintf("-A %s -p tcp -m owner --socket-exists -m set --match-set %s dst -j SNAT --to-source %s",
-			x.chainName(), x.o.set(f), source)},
+			chainName, ipset(f), source)},
 	}
 }
 
@@ -92,7 +90,7 @@ func (x *xtables) find(ctx context.Context) error {
 		o.Backend = ruleset.BackendIptables
 	}
 	if o.Backend == ruleset.BackendIptables {
-		used, err := x.using(ctx, x.chainName())
+		used, err := x.using(ctx, chainName)
 		if err != nil {
 			return err
 		}
@@ -203,11 +201,11 @@ func (x *xtables) damage(ctx context.Context, f ruleset.Family) (flaws []flaw, e
 			return nil, err
 		}
 		rules := added(text)
-		ours := "-A " + j.from + " -j " + x.chainName()
+		ours := "-A " + j.from + " -j " + chainName
 		times := count(rules, ours)
 		intact := times == 1 && rules[0] == ours
 		if times > 0 { // so the chain is there
-			text, err := x.run(ctx, x.variant, f, "", "", "-t", j.table, "-S", x.chainName())
+			text, err := x.run(ctx, x.variant, f, "", "", "-t", j.table, "-S", chainName)
 			if err != nil {
 				return nil, err
 			}
@@ -251,22 +249,22 @@ func (x *xtables) repair(ctx context.Context) (repaired bool, err error) {
 		}
 		var text strings.Builder
 		for _, j := range flaws {
-			text.WriteString("*" + j.table + "\n:" + x.chainName() + " - [0:0]\n" + j.rule + "\n")
-			text.WriteString(strings.Repeat("-D "+j.from+" -j "+x.chainName()+"\n", j.times))
-			text.WriteString("-I " + j.from + " 1 -j " + x.chainName() + "\nCOMMIT\n")
+			text.WriteString("*" + j.table + "\n:" + chainName + " - [0:0]\n" + j.rule + "\n")
+			text.WriteString(strings.Repeat("-D "+j.from+" -j "+chainName+"\n", j.times))
+			text.WriteString("-I " + j.from + " 1 -j " + chainName + "\nCOMMIT\n")
 		}
 		if _, err := x.run(ctx, x.variant, f, "-restore", text.String(), "--noflush"); err != nil {
 			return repaired, fmt.Errorf("write %s rules: %w", f, err)
 		}
 		repaired = true
 	}
-	used, err := x.using(ctx, x.chainName())
+	used, err := x.using(ctx, chainName)
 	if err != nil {
 		return repaired, err
 	}
 	for _, other := range used {
 		if other != x.variant {
-			if err := x.dropFrom(ctx, other, x.chainName(), x.allJumps()); err != nil {
+			if err := x.dropFrom(ctx, other, chainName, x.allJumps()); err != nil {
 				return repaired, err
 			}
 			repaired = true
