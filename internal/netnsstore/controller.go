@@ -4,14 +4,12 @@ package netnsstore
 
 import (
 	"context"
-	"net/netip"
 	"os"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/nodecontrol"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 )
 
@@ -24,8 +22,8 @@ func (n Namespaces) Put(a agentsock.Attachment, file *os.File) (nodecontrol.NetN
 }
 
 // Find implements [nodecontrol.Namespaces].
-func (n Namespaces) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodecontrol.NetNS, error) {
-	return use(n.Store.Find(ctx, Pod{UID: pod.UID, Addrs: addrs}))
+func (n Namespaces) Find(ctx context.Context, pod Pod) (nodecontrol.NetNS, error) {
+	return use(n.Store.Find(ctx, pod))
 }
 
 // use keeps a nil Ref from being an interface that is not.
@@ -37,14 +35,10 @@ func use(ref *Ref, err error) (nodecontrol.NetNS, error) {
 }
 
 // Foresee implements [nodecontrol.Namespaces]: what is held is proven again, and what is not is searched for, all at once.
-func (n Namespaces) Foresee(ctx context.Context, pods []nodecontrol.Sought) {
-	all := make([]Pod, len(pods))
-	for i, p := range pods {
-		all[i] = Pod{UID: p.UID, Addrs: p.Addrs}
-	}
-	still := n.StillThere(ctx, all...)
-	all = slices.DeleteFunc(all, func(p Pod) bool { return still[p.UID] == nil })
-	for _, f := range n.FindAll(ctx, all...) {
+func (n Namespaces) Foresee(ctx context.Context, pods []Pod) {
+	still := n.StillThere(ctx, pods...)
+	lost := slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool { return still[p.UID] == nil })
+	for _, f := range n.FindAll(ctx, lost...) {
 		if f.Ref != nil {
 			_ = f.Ref.Close() // the store keeps it
 		}

@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -62,12 +63,7 @@ type Attachment struct {
 }
 
 // Pod is a pod whose namespace is wanted.
-type Pod struct {
-	// UID is the one that the runtime and the control groups use: a static pod's copy at the API server has another.
-	UID types.UID
-	// Addrs are all known addresses, in any order.
-	Addrs []netip.Addr
-}
+type Pod = nodecontrol.Sought
 
 // Store is the namespaces of a node's pods. It is safe for concurrent use. Make one with [New].
 type Store struct {

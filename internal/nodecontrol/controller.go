@@ -22,7 +22,6 @@ import (
 	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/truncate"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
 )
@@ -207,7 +206,7 @@ func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(
 			if len(addrs) == 0 {
 				addrs = e.addrs
 			}
-			sought = append(sought, Sought{nodeproxy.PodID{UID: e.uid, Namespace: pod.Namespace, Name: pod.Name}, addrs})
+			sought = append(sought, Sought{e.uid, addrs})
 		}
 		e.mu.Unlock()
 	}

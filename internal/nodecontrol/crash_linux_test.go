@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync/atomic"
 	"testing"
 
@@ -161,9 +160,9 @@ type endless struct {
 	begins chan struct{}
 }
 
-func (e *endless) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodecontrol.NetNS, error) {
+func (e *endless) Find(ctx context.Context, pod nodecontrol.Sought) (nodecontrol.NetNS, error) {
 	if !e.from.Load() {
-		return e.namespaces.Find(ctx, pod, addrs)
+		return e.namespaces.Find(ctx, pod)
 	}
 	e.begins <- struct{}{}
 	<-ctx.Done()

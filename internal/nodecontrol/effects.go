@@ -103,7 +103,7 @@ func (w *work) isHanded(proxy bool) bool {
 
 // find opens the pod's namespace, or keeps the one that is open if it is still the pod's.
 func (w *work) find(ctx context.Context) error {
-	ref, err := w.c.opts.Namespaces.Find(ctx, w.id, w.addrs)
+	ref, err := w.c.opts.Namespaces.Find(ctx, Sought{w.id.UID, w.addrs})
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func (n *namespaces) Put(a agentsock.Attachment, f *os.File) (nodecontrol.NetNS,
 	return ref{ns}, nil
 }
 
-func (n *namespaces) Find(_ context.Context, pod nodeproxy.PodID, _ []netip.Addr) (nodecontrol.NetNS, error) {
+func (n *namespaces) Find(_ context.Context, pod nodecontrol.Sought) (nodecontrol.NetNS, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.finds++

@@ -2,7 +2,6 @@ package nodecontrol_test
 
 import (
 	"context"
-	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -30,11 +28,11 @@ type clogged struct {
 	most   int // looks at once, of those after a pod's first
 }
 
-func (c *clogged) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (nodecontrol.NetNS, error) {
+func (c *clogged) Find(ctx context.Context, pod nodecontrol.Sought) (nodecontrol.NetNS, error) {
 	c.mu.Lock()
 	if !c.slow[pod.UID] {
 		c.mu.Unlock()
-		return c.namespaces.Find(ctx, pod, addrs)
+		return c.namespaces.Find(ctx, pod)
 	}
 	if ctx.Err() != nil { // on a machine with much else to do, the attempt may be over before it looks: that is a look too
 		c.ended[pod.UID]++
@@ -68,7 +66,7 @@ func (c *clogged) Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.A
 	if over != nil {
 		return nil, ctx.Err()
 	}
-	return c.namespaces.Find(context.WithoutCancel(ctx), pod, addrs)
+	return c.namespaces.Find(context.WithoutCancel(ctx), pod)
 }
 
 // bounds lets an attempt at a slow pod end soon, and each is slow however long it took. All others have minutes, and are never slow.

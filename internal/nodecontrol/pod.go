@@ -30,7 +30,7 @@ type Namespaces interface {
 	Put(a agentsock.Attachment, file *os.File) (NetNS, error)
 	// Find returns the pod's namespace: what is noted if it still is the pod's, else what is found, which is then noted. An
 	// error means that it is not known now. The caller tries again.
-	Find(ctx context.Context, pod nodeproxy.PodID, addrs []netip.Addr) (NetNS, error)
+	Find(ctx context.Context, pod Sought) (NetNS, error)
 	// Known lists the pods of which something is noted, also from before a restart: they may have been captured.
 	Known() []types.UID
 	// Foresee looks for the namespaces of the pods of a whole round, and whether those that are noted are still the pods': one search
@@ -47,9 +47,11 @@ type Namespaces interface {
 	Journal() error
 }
 
-// Sought is a pod whose namespace is about to be asked for.
+// Sought is a pod whose namespace is wanted.
 type Sought struct {
-	nodeproxy.PodID
+	// UID is the one that the runtime and the control groups use: a static pod's copy at the API server has another.
+	UID types.UID
+	// Addrs are all known addresses, in any order.
 	Addrs []netip.Addr
 }
 
