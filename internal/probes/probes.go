@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,8 +20,11 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// tableName is our table's name, and the first part of those of ipsets; chainName is that of iptables' chains.
-const tableName, chainName = "meshcni-probes", "MESHCNI_PROBES"
+// tableName is our table's name, and the first part of those of ipsets.
+const tableName = "meshcni-probes"
+
+// chainName is that of iptables' chains.
+var chainName = strings.ReplaceAll(strings.ToUpper(tableName), "-", "_")
 
 // Options are for [New].
 type Options struct {
