@@ -13,7 +13,7 @@
 //
 // # Errors
 //
-// Check with errors.Is(err, conflist.ErrInvalid) and so on. Texts name the line and column, or the key.
+// Check with errors.Is(err, conflist.ErrInvalid) and so on, and those of [Primary] with errors.As. Texts name the line and column, or the key.
 package conflist
 
 import "errors"
@@ -27,10 +27,4 @@ var (
 	ErrLastPlugin = errors.New("no plugin would be left")
 	// ErrNoInlinePlugins: the list's plugins are in a directory (CNI 1.1), so there is no array to insert into.
 	ErrNoInlinePlugins = errors.New("the list has no inline plugins")
-	// ErrUnreadable: a file could not be read, so a runtime may load it or not. Get its name with errors.As and an
-	// *[UnreadableError].
-	ErrUnreadable = errors.New("cannot be read, so a runtime may load it or not")
-	// ErrNoNetwork: a runtime would load no file of the directory. Get the reason for each file with errors.As and a
-	// *[NoNetworkError].
-	ErrNoNetwork = errors.New("no valid network configuration")
 )

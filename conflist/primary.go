@@ -18,9 +18,6 @@ type Loaded struct {
 	Skipped []Skipped
 }
 
-// ListName returns the name under which the edited list is to be stored; see the function [ListName].
-func (c Loaded) ListName() string { return ListName(c.Name) }
-
 // ListName returns the name under which a list made from the named file is to be stored: the same name with the extension
 // .conflist, because runtimes read lists from such files only. A .conf file sorts before the .conflist file of the same
 // stem, so remove it once the list is in place.
@@ -32,12 +29,12 @@ type Skipped struct {
 	Err  error
 }
 
-// NoNetworkError lists the reasons that no runtime would load any file of a directory. errors.Is(err, ErrNoNetwork) holds.
+// NoNetworkError lists the reasons that no runtime would load any file of a directory.
 type NoNetworkError struct{ Skipped []Skipped }
 
 func (e *NoNetworkError) Error() string {
 	var b strings.Builder
-	b.WriteString(ErrNoNetwork.Error())
+	b.WriteString("no valid network configuration")
 	for i, s := range e.Skipped {
 		b.WriteString([]string{": ", "; "}[min(i, 1)] + s.Name + ": " + s.Err.Error())
 	}
@@ -47,21 +44,18 @@ func (e *NoNetworkError) Error() string {
 	return b.String()
 }
 
-// Is makes errors.Is(err, ErrNoNetwork) hold.
-func (e *NoNetworkError) Is(target error) bool { return target == ErrNoNetwork }
-
-// UnreadableError names a file that could not be read. errors.Is holds for [ErrUnreadable] and for the cause.
+// UnreadableError names a file that could not be read, so that a runtime may load it or not.
 type UnreadableError struct {
 	Name string
 	Err  error
 }
 
 func (e *UnreadableError) Error() string {
-	return e.Name + " " + ErrUnreadable.Error() + ": " + e.Err.Error()
+	return e.Name + " cannot be read, so a runtime may load it or not: " + e.Err.Error()
 }
 
-// Unwrap returns ErrUnreadable and the cause.
-func (e *UnreadableError) Unwrap() []error { return []error{ErrUnreadable, e.Err} }
+// Unwrap returns the cause.
+func (e *UnreadableError) Unwrap() error { return e.Err }
 
 // PassedOver reports whether a runtime, too, would pass over a file that could not be read or parsed because of err: its
 // content is invalid, or it does not exist (a dangling symbolic link). Any other error concerns the reader and not the

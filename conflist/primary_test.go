@@ -70,7 +70,6 @@ func TestPrimary(t *testing.T) {
 			if tc.want == "" {
 				var none *conflist.NoNetworkError
 				require.ErrorAs(t, err, &none)
-				require.ErrorIs(t, err, conflist.ErrNoNetwork)
 				skipped = none.Skipped
 				for name := range tc.passed {
 					assert.ErrorContains(t, err, name)
@@ -134,6 +133,5 @@ func agree(t testing.TB, name string, data []byte) {
 func TestListName(t *testing.T) {
 	for name, want := range map[string]string{"10-a.conf": "10-a.conflist", "10-a.json": "10-a.conflist", "10-a.conflist": "10-a.conflist", "10.a": "10.conflist"} {
 		assert.Equal(t, want, conflist.ListName(name))
-		assert.Equal(t, want, conflist.Loaded{Name: name}.ListName())
 	}
 }

@@ -110,7 +110,6 @@ type Agent struct {
 	doubt      string          // the choice that Settle delays
 	doubtSince time.Time
 	failedFor  time.Duration
-	refused    string
 	rested     bool
 	lease      *lease
 	turn       *bool // whether it acts; nil: that has not been decided
@@ -140,7 +139,7 @@ func New(opts Options) (*Agent, error) {
 	return &Agent{
 		opts: opts, log: opts.Log, m: m, obs: newObserver(), now: time.Now, config: opts.Config,
 		tokens:  &tokens{ask: opts.Token, log: opts.Log, failed: m.failures.WithLabelValues("token").Inc, now: time.Now, doubt: make(chan struct{}, 1)},
-		blocked: []*BlockedError{{CodeStarting, errors.New("the node has not been looked at yet")}},
+		blocked: []*BlockedError{{codeStarting, errors.New("the node has not been looked at yet")}},
 		boot:    bootID,
 		lease:   leaseOf(opts.Config), lastLoop: time.Now(), conflict: newConflict(), held: map[string]bool{},
 		notices: notices{send: opts.Notify, moment: opts.NotifyAfter, open: map[subject]*trouble{}},
@@ -186,8 +185,8 @@ func (a *Agent) Healthy() error {
 	return nil
 }
 
-// Config returns the present configuration.
-func (a *Agent) Config() Config {
+// present returns the present configuration.
+func (a *Agent) present() Config {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.config
@@ -196,7 +195,7 @@ func (a *Agent) Config() Config {
 // Run installs the plugin and keeps it installed until the context ends. While it cannot install, it waits, and Ready says
 // why. With UninstallOnExit, it then returns the error of [Uninstall]; otherwise nil.
 func (a *Agent) Run(ctx context.Context) error {
-	cfg := a.Config()
+	cfg := a.present()
 	a.sock = newLogSocket(filepath.Join(cfg.RunDir, netconf.LogSocketName), a.opts.PluginLog, a.m)
 	a.sock.unread, a.sock.decided = a.tokens.suspect, a.opts.OnDecision
 	defer a.sock.close()
@@ -215,7 +214,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if ctx = context.WithoutCancel(ctx); !a.shallUninstall(ctx) {
 		return nil
 	}
-	_, err := uninstall(ctx, a.Config(), a.log)
+	_, err := uninstall(ctx, a.present(), a.log)
 	return err
 }
 
@@ -261,7 +260,6 @@ func (a *Agent) loop(ctx context.Context, w *watcher) {
 		a.mu.Lock()
 		a.lastLoop = a.now()
 		blocked, neighbours := a.blocked, a.neighbours
-		a.notices.refused = a.refused
 		a.mu.Unlock()
 		if soon = soonest(soon, a.notices.update(a.now(), blocked, neighbours)); soon > 0 {
 			pause = min(pause, soon)
@@ -281,7 +279,7 @@ func (a *Agent) loop(ctx context.Context, w *watcher) {
 
 // watched returns the directories in which a change matters.
 func (a *Agent) watched() []string {
-	c := a.Config()
+	c := a.present()
 	dirs := append([]string{c.CNIConfDir, c.ServiceAccountDir, c.RunDir, c.BinSourceDir}, c.CNIBinDirs...)
 	if snap, err := takeSnapshot(c.CNIConfDir); err == nil {
 		dirs = append(dirs, snap.links...)
@@ -298,43 +296,26 @@ func (a *Agent) reload() {
 		err = next.Validate()
 	}
 	if err == nil {
-		err = a.Config().Keeps(next)
+		err = a.present().Keeps(next)
 	}
-	before := a.setRefused(err)
 	if err != nil {
 		a.m.refused.Set(1)
-		if before != err.Error() {
+		if a.notices.refused != err.Error() {
+			a.notices.refused = err.Error()
 			a.m.reloads.WithLabelValues("refused").Inc()
 			a.log.Error("the changed configuration is refused; the old one stays", "error", err)
 		}
 		return
 	}
+	a.notices.refused = ""
 	a.m.refused.Set(0)
-	if !reflect.DeepEqual(next, a.Config()) {
+	if !reflect.DeepEqual(next, a.present()) {
 		a.mu.Lock()
 		a.config = next
 		a.mu.Unlock()
 		a.m.reloads.WithLabelValues("applied").Inc()
 		a.log.Info("the changed configuration is applied")
 	}
-}
-
-// setRefused keeps why the configuration that is there is refused, nil if it is not, and returns what was kept before.
-func (a *Agent) setRefused(err error) (before string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	before, a.refused = a.refused, ""
-	if err != nil {
-		a.refused = err.Error()
-	}
-	return before
-}
-
-// Refused returns why the configuration that Reload has found is refused, and an older one is in force. Empty: it is not.
-func (a *Agent) Refused() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.refused
 }
 
 // Keeps returns an error if an agent that runs with this configuration cannot take the next one, because that would leave something

@@ -35,27 +35,27 @@ type Code string
 
 // The codes. docs/troubleshooting.md says what to do about each.
 const (
-	CodeStarting           Code = "starting"            // the node has not been examined yet
-	CodeNoNetwork          Code = "no-network"          // there is no valid conflist to chain into
-	CodeConfUnreadable     Code = "conf-unreadable"     // a file that the runtime may load cannot be read
-	CodeNamedFileMissing   Code = "named-file-missing"  // Config.CNIConfName does not exist or is invalid
-	CodeNoInlinePlugins    Code = "no-inline-plugins"   // the conflist keeps its plugins in a directory
-	CodeUnsupportedVersion Code = "unsupported-version" // the plugin does not support the conflist's cniVersion
-	CodeConfDir            Code = "conf-dir"            // the configuration directory cannot be read
-	CodeBinDir             Code = "bin-dir"             // a binary directory cannot be read
-	CodeNoBinary           Code = "no-binary"           // there is no binary to install
-	CodeNoCredentials      Code = "no-credentials"      // the service account cannot be read
-	CodeTokenExpired       Code = "token-expired"       // the plugin's token has expired
-	CodeNoAPIServer        Code = "no-api-server"       // the API server's address is unknown
-	CodeBadEntry           Code = "bad-entry"           // the plugin's entry is invalid or does not fit the conflist
-	CodeOwnNameTaken       Code = "own-name-taken"      // the name of our own file belongs to somebody else
-	CodeSortsLater         Code = "sorts-later"         // our own file would not be the first
-	CodeConflict           Code = "fight"               // a conflicting writer keeps removing the entry
-	CodeWriteFailed        Code = "write-failed"        // a file could not be changed
-	CodeUninstalled        Code = "uninstalled"         // an uninstall told the agent to rest
-	CodeStillNamed         Code = "still-named"         // a configuration still needs what an uninstall would remove
-	CodeSuperseded         Code = "superseded"          // a newer agent runs on this node
-	CodeWaiting            Code = "waiting"             // an older agent runs on this node, and this one could not do its work yet
+	codeStarting           Code = "starting"            // the node has not been examined yet
+	codeNoNetwork          Code = "no-network"          // there is no valid conflist to chain into
+	codeConfUnreadable     Code = "conf-unreadable"     // a file that the runtime may load cannot be read
+	codeNamedFileMissing   Code = "named-file-missing"  // Config.CNIConfName does not exist or is invalid
+	codeNoInlinePlugins    Code = "no-inline-plugins"   // the conflist keeps its plugins in a directory
+	codeUnsupportedVersion Code = "unsupported-version" // the plugin does not support the conflist's cniVersion
+	codeConfDir            Code = "conf-dir"            // the configuration directory cannot be read
+	codeBinDir             Code = "bin-dir"             // a binary directory cannot be read
+	codeNoBinary           Code = "no-binary"           // there is no binary to install
+	codeNoCredentials      Code = "no-credentials"      // the service account cannot be read
+	codeTokenExpired       Code = "token-expired"       // the plugin's token has expired
+	codeNoAPIServer        Code = "no-api-server"       // the API server's address is unknown
+	codeBadEntry           Code = "bad-entry"           // the plugin's entry is invalid or does not fit the conflist
+	codeOwnNameTaken       Code = "own-name-taken"      // the name of our own file belongs to somebody else
+	codeSortsLater         Code = "sorts-later"         // our own file would not be the first
+	codeConflict           Code = "fight"               // a conflicting writer keeps removing the entry
+	codeWriteFailed        Code = "write-failed"        // a file could not be changed
+	codeUninstalled        Code = "uninstalled"         // an uninstall told the agent to rest
+	codeStillNamed         Code = "still-named"         // a configuration still needs what an uninstall would remove
+	codeSuperseded         Code = "superseded"          // a newer agent runs on this node
+	codeWaiting            Code = "waiting"             // an older agent runs on this node, and this one could not do its work yet
 )
 
 // cause is the reason for an [action]. Causes are stable: logs and the metric meshcni_drift_repairs_total use them.

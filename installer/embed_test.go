@@ -170,7 +170,7 @@ func TestFullRunDirectoryAtTheStart(t *testing.T) {
 	mount(t, n.RunDir, "size=16k")
 	filler := fill(t, n.RunDir)
 	a, _ := n.agent(onEvents)
-	within(t, patience, "looked", func() bool { return code(a) == string(CodeWriteFailed) })
+	within(t, patience, "looked", func() bool { return code(a) == string(codeWriteFailed) })
 	assert.FileExists(t, n.binary())
 	assert.Contains(t, strings.Join(strings.Fields(scrape(t, a)), " "), `meshcni_failures_total{step="lease"} `)
 	require.NoError(t, os.Remove(filler))

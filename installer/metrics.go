@@ -93,7 +93,7 @@ func (m *metrics) begin() {
 		m.failed.WithLabelValues("ADD", code)
 	}
 	m.failed.WithLabelValues("STATUS", "50")
-	m.setBlocked([]*BlockedError{{Code: CodeStarting}})
+	m.setBlocked([]*BlockedError{{Code: codeStarting}})
 }
 
 // setBlocked shows why new pods are not captured. It does not touch a series that stays: a scrape meanwhile must find it.

@@ -35,18 +35,15 @@ type Neighbour struct {
 	Plugin, Mesh string
 	// File is the list's path on the host.
 	File string
-	// Position is where it is called, seen from our entry.
-	Position Position
+	// Position is where it is called, seen from our entry: "before", "after" or "beside" it.
+	Position string
 }
 
-// Position is where a plugin is called, seen from our entry.
-type Position string
-
-// The positions.
+// The values of [Neighbour].Position.
 const (
-	Before Position = "before"
-	After  Position = "after"
-	Beside Position = "beside" // our entry is not in that list
+	positionBefore = "before"
+	positionAfter  = "after"
+	positionBeside = "beside" // our entry is not in that list
 )
 
 // OtherMeshPlugins returns the types of the plugins that are known to be other meshes', MeshPlugins among them.
@@ -71,7 +68,7 @@ func (n Neighbour) String() string {
 // Text adds what it does, and the remedy.
 func (n Neighbour) Text() string {
 	does := "pods get its rules too, and ours replace those in chains of the same names"
-	if n.Position == After {
+	if n.Position == positionAfter {
 		does = "it may replace our rules, since it runs after ours and its chains may have the same names"
 	}
 	return fmt.Sprintf("the plugin of another mesh is chained with ours: %s; %s; keep one of the two on this node: uninstall the other, "+
@@ -95,13 +92,13 @@ func (p *planner) neighbours() (found []Neighbour) {
 	}
 	more, _ := f.DropIns(p.o.conf) // a list with bad ones is not chosen
 	types := p.c.otherMeshPlugins(p.typ)
-	position := Before
+	position := positionBefore
 	if !p.c.Chained {
-		position = Beside
+		position = positionBeside
 	}
 	for _, plugin := range append(slices.Clone(f.Plugins()), more...) {
 		if plugin.Type == p.typ {
-			position = After
+			position = positionAfter
 		}
 		for _, m := range mentions(plugin.Raw, types, "") {
 			known := slices.ContainsFunc(found, func(n Neighbour) bool { return n.Plugin == m.typ })

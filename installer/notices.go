@@ -23,11 +23,11 @@ type NoticeCode string
 
 // The codes that are not those of a [BlockedError].
 const (
-	NoticeReady         NoticeCode = "ready"           // after a Blocked: new pods are captured again
-	NoticeOwnFileTaken  NoticeCode = "own-file-taken"  // the entry was fought over, so the agent keeps a file of its own
+	noticeReady         NoticeCode = "ready"           // after a Blocked: new pods are captured again
+	noticeOwnFileTaken  NoticeCode = "own-file-taken"  // the entry was fought over, so the agent keeps a file of its own
 	NoticeOtherMesh     NoticeCode = "other-mesh"      // there is a Neighbour
-	NoticeOtherMeshGone NoticeCode = "other-mesh-gone" // and no longer
-	NoticeConfigRefused NoticeCode = "config-refused"  // the configuration that Reload has found is refused; see Agent.Refused
+	noticeOtherMeshGone NoticeCode = "other-mesh-gone" // and no longer
+	NoticeConfigRefused NoticeCode = "config-refused"  // the configuration that Reload has found is refused
 
 	NoticeOtherDialect NoticeCode = "other-dialect"     // sent by nodeagent: pods are of a mesh that the plugin is not configured for
 	NoticePodsHeld     NoticeCode = "ambient-pods-held" // sent by nodeagent: pods are still in the care of a node's proxy that is switched off
@@ -58,7 +58,7 @@ type subject struct {
 type trouble struct{ since, told time.Time }
 
 // unremarkable are reasons that are no news: what comes with every start and every upgrade.
-var unremarkable = []Code{CodeStarting, CodeSuperseded}
+var unremarkable = []Code{codeStarting, codeSuperseded}
 
 // update tells what has come and what is over at now. It returns after which time to call it again; 0 if there is no need.
 func (n *notices) update(now time.Time, blocked []*BlockedError, neighbours []Neighbour) (wait time.Duration) {
@@ -89,7 +89,7 @@ func (n *notices) update(now time.Time, blocked []*BlockedError, neighbours []Ne
 			continue
 		}
 		after := n.moment
-		if b.Code == CodeConflict { // has lasted already
+		if b.Code == codeConflict { // has lasted already
 			after = 0
 		}
 		about := subject{code: NoticeCode(b.Code)}
@@ -106,14 +106,14 @@ func (n *notices) update(now time.Time, blocked []*BlockedError, neighbours []Ne
 	}
 	for key := range n.open {
 		if key.code == NoticeOtherMesh && !wrong[key] {
-			n.send(Notice{Code: NoticeOtherMeshGone, Text: key.plugin + " is no longer chained with our plugin; delete the pods that started with both"})
+			n.send(Notice{Code: noticeOtherMeshGone, Text: key.plugin + " is no longer chained with our plugin; delete the pods that started with both"})
 		}
 		if !wrong[key] {
 			delete(n.open, key)
 		}
 	}
 	if len(blocked) == 0 && len(n.told) > 0 {
-		n.send(Notice{Code: NoticeReady, Text: "every new pod of the mesh is captured again; it was: " + strings.Join(n.told, ", ")})
+		n.send(Notice{Code: noticeReady, Text: "every new pod of the mesh is captured again; it was: " + strings.Join(n.told, ", ")})
 		n.told = nil
 	}
 	return wait

@@ -38,12 +38,12 @@ func TestNotices(t *testing.T) {
 		for _, n := range got {
 			codes = append(codes, n.Code)
 			assert.NotEmpty(t, n.Text)
-			assert.Equal(t, n.Code != NoticeReady && n.Code != NoticeOtherMeshGone, n.Warning, n.Code)
+			assert.Equal(t, n.Code != noticeReady && n.Code != noticeOtherMeshGone, n.Warning, n.Code)
 		}
 		return codes, wait
 	}
-	network := []*BlockedError{{CodeNoNetwork, errors.New("none")}}
-	both := append(network, &BlockedError{CodeConflict, errors.New("fought over")})
+	network := []*BlockedError{{codeNoNetwork, errors.New("none")}}
+	both := append(network, &BlockedError{codeConflict, errors.New("fought over")})
 	istio := Neighbour{"istio-cni", "Istio", "/x", "after"}
 	for _, step := range []struct {
 		at         time.Duration
@@ -52,7 +52,7 @@ func TestNotices(t *testing.T) {
 		codes      []NoticeCode
 		wait       time.Duration
 	}{
-		{at: 0, blocked: []*BlockedError{{CodeStarting, errors.New("x")}}},
+		{at: 0, blocked: []*BlockedError{{codeStarting, errors.New("x")}}},
 		{at: 1 * time.Second, blocked: network, wait: 10 * time.Second},
 		{at: 5 * time.Second}, // a moment is no news, neither its begin nor its end
 		{at: 20 * time.Second, blocked: network, wait: 10 * time.Second},
@@ -64,7 +64,7 @@ func TestNotices(t *testing.T) {
 		{at: 32 * time.Minute, neighbours: []Neighbour{istio}, codes: []NoticeCode{"other-mesh", "ready"}, wait: 30 * time.Minute},
 		{at: 33 * time.Minute, neighbours: []Neighbour{istio}, wait: 29 * time.Minute},
 		{at: 34 * time.Minute, codes: []NoticeCode{"other-mesh-gone"}},
-		{at: 35 * time.Minute, blocked: []*BlockedError{{CodeSuperseded, errors.New("x")}}},
+		{at: 35 * time.Minute, blocked: []*BlockedError{{codeSuperseded, errors.New("x")}}},
 		{at: 99 * time.Minute},
 	} {
 		codes, wait := said(step.at, step.blocked, step.neighbours...)

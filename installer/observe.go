@@ -29,7 +29,7 @@ type observed struct {
 	sourceErr error
 	// supports are the versions of the CNI specification that the binary to install reports; nil if it reports none.
 	supports []string
-	binDirs  []binDir
+	binDirs  []BinDir
 	// credentials are valid without credentialsErr.
 	credentials    credentials
 	credentialsErr error
@@ -57,15 +57,20 @@ type observed struct {
 	left, past          []string
 }
 
-// binDir is one of the runtime's binary directories.
-type binDir struct {
-	path string
-	err  error
-	// names are its files.
+// BinDir is one of the runtime's directories of plugins.
+type BinDir struct {
+	// Path is its path in this process.
+	Path string
+	// Err is the cause of a read that failed. Then nothing else is known of it.
+	Err error
+	// Usable: a program that can be run has the plugin's name. Current: it is the one that the agent installs.
+	Usable, Current bool
+
 	names []string
-	// usable: there is a plugin of our type. current: it is the one to install.
-	usable, current bool
 }
+
+// Has reports whether the directory has a file of that name.
+func (b BinDir) Has(name string) bool { return slices.Contains(b.names, name) }
 
 // observer looks at the node. It caches the digest of a binary until its inode changes, so that looking again costs only a
 // few calls of stat.
@@ -147,16 +152,16 @@ func (o *observer) lookForUninstall(c Config) observed {
 	return seen
 }
 
-func (o *observer) binDir(dir, typ string, source [sha256.Size]byte) binDir {
+func (o *observer) binDir(dir, typ string, source [sha256.Size]byte) BinDir {
 	entries, err := os.ReadDir(dir)
-	b := binDir{path: dir, err: explain(err, dir)}
+	b := BinDir{Path: dir, Err: explain(err, dir)}
 	for _, e := range entries {
 		b.names = append(b.names, e.Name())
 	}
-	if slices.Contains(b.names, typ) {
+	if b.Has(typ) {
 		sum, mode, err := o.digest(filepath.Join(dir, typ))
-		b.usable = err == nil && mode&0o111 != 0 && sum != sha256.Sum256(nil)
-		b.current = b.usable && sum == source
+		b.Usable = err == nil && mode&0o111 != 0 && sum != sha256.Sum256(nil)
+		b.Current = b.Usable && sum == source
 	}
 	return b
 }

@@ -59,13 +59,13 @@ func (a *Agent) take(c Config, seen observed, plan Plan, why string) bool {
 	}
 	seen.taken = true
 	if own := planInstall(c, seen); len(own.Blocked) > 0 {
-		a.log.Error("our entry does not stay in the network's file, and own-file=auto cannot end it", "detail", why, "error", own.Err())
+		a.log.Error("our entry does not stay in the network's file, and own-file=auto cannot end it", "detail", why, "error", join(own.Blocked))
 		return false
 	}
 	a.taken = true
 	text := fmt.Sprintf("%s; so the agent keeps a list of its own from now on, %s (own-file=auto)", why, c.ownName())
 	a.log.Warn("our entry does not stay in the network's file: taking a file of our own", "detail", text)
-	a.notices.send(Notice{Code: NoticeOwnFileTaken, Text: text})
+	a.notices.send(Notice{Code: noticeOwnFileTaken, Text: text})
 	a.conflict.end()
 	return true
 }

@@ -111,8 +111,8 @@ func TestAutoTakesAFileOfItsOwn(t *testing.T) {
 	assert.Contains(t, shown, "\nmeshcni_fights_total 1\n")
 	assert.Contains(t, shown, "\nmeshcni_drift_repairs_total{cause=\"own-file-taken\"} 1\n")
 	assert.Contains(t, log.String(), "taking a file of our own")
-	assert.Equal(t, []NoticeCode{NoticeOwnFileTaken}, told.codes())
-	assert.Contains(t, told.text(NoticeOwnFileTaken), "10-calico.conflist: our entry was removed 2 times in")
+	assert.Equal(t, []NoticeCode{noticeOwnFileTaken}, told.codes())
+	assert.Contains(t, told.text(noticeOwnFileTaken), "10-calico.conflist: our entry was removed 2 times in")
 	always := func(until func() bool) {
 		within(t, patience, "more rewrites", func() bool {
 			choice := n.loaded()
@@ -166,7 +166,7 @@ func TestAutoDoesNotTakeWhatWouldNotHelp(t *testing.T) {
 	assert.Contains(t, log.String(), "sorts-later")
 	assert.NoFileExists(t, n.conf("00-meshcni.conflist"))
 	within(t, patience, "told", func() bool { return told.text("fight") != "" })
-	assert.NotContains(t, told.codes(), NoticeOwnFileTaken)
+	assert.NotContains(t, told.codes(), noticeOwnFileTaken)
 }
 
 // Without auto the remedy is named before a conflict is certain, and again with the code; when it is over, that is told.
@@ -193,8 +193,8 @@ func TestAConflictIsToldWithItsRemedy(t *testing.T) {
 	n.put(n.conf(file), calicoList)
 	within(t, patience, "told", func() bool { return told.text("fight") != "" })
 	assert.Contains(t, told.text("fight"), "--own-file (chart: cni.ownFile=true) ends it")
-	within(t, patience, "over", func() bool { return told.text(NoticeReady) != "" })
-	assert.Contains(t, told.text(NoticeReady), "it was: fight")
+	within(t, patience, "over", func() bool { return told.text(noticeReady) != "" })
+	assert.Contains(t, told.text(noticeReady), "it was: fight")
 }
 
 func TestOwnFileValues(t *testing.T) {

@@ -55,7 +55,7 @@ func (p *performer) failures() (blocked []*BlockedError, notes []string) {
 		if f := p.failed[path]; f.op == opRemoveTemp {
 			notes = append(notes, "a temporary file of a killed process stays: "+f.err.Error())
 		} else {
-			blocked = append(blocked, &BlockedError{CodeWriteFailed, f.err})
+			blocked = append(blocked, &BlockedError{codeWriteFailed, f.err})
 		}
 	}
 	return blocked, notes

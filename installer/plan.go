@@ -35,11 +35,8 @@ type Plan struct {
 	broken error // why no runtime can load the target, whose earlier text the actions put back; nil: it is no such plan
 }
 
-// Err returns nil, a *[BlockedError], or several joined.
-func (p Plan) Err() error { return join(p.Blocked) }
-
 // noNetwork reports whether there is no network to chain into, and nothing else is wrong.
-func (p Plan) noNetwork() bool { return len(p.Blocked) == 1 && p.Blocked[0].Code == CodeNoNetwork }
+func (p Plan) noNetwork() bool { return len(p.Blocked) == 1 && p.Blocked[0].Code == codeNoNetwork }
 
 type planner struct {
 	Plan
@@ -71,7 +68,7 @@ func newPlanner(c Config, o observed) (*planner, error) {
 func planInstall(c Config, o observed) Plan {
 	p, err := newPlanner(c, o)
 	if err != nil {
-		p.block(CodeBadEntry, err)
+		p.block(codeBadEntry, err)
 		p.kubeconfig() // the entry on the node may need it
 		return p.Plan
 	}
@@ -131,17 +128,17 @@ func (p *planner) binaries() bool {
 	from := p.c.source()
 	ok := true
 	for _, dir := range p.o.binDirs {
-		install := action{Op: opBinary, From: from, Path: filepath.Join(dir.path, p.typ), Cause: causeBinaryMissing}
+		install := action{Op: opBinary, From: from, Path: filepath.Join(dir.Path, p.typ), Cause: causeBinaryMissing}
 		switch {
-		case dir.err != nil:
-			ok = p.block(CodeBinDir, fmt.Errorf("reading the binary directory: %w", dir.err))
-		case dir.current:
-		case p.o.sourceErr != nil && dir.usable:
-			p.note("keeping the binary in %s: %v", dir.path, p.o.sourceErr)
+		case dir.Err != nil:
+			ok = p.block(codeBinDir, fmt.Errorf("reading the binary directory: %w", dir.Err))
+		case dir.Current:
+		case p.o.sourceErr != nil && dir.Usable:
+			p.note("keeping the binary in %s: %v", dir.Path, p.o.sourceErr)
 		case p.o.sourceErr != nil:
-			ok = p.block(CodeNoBinary, fmt.Errorf("reading the binary to install: %w", p.o.sourceErr))
+			ok = p.block(codeNoBinary, fmt.Errorf("reading the binary to install: %w", p.o.sourceErr))
 		default:
-			if dir.usable {
+			if dir.Usable {
 				install.Cause = causeBinaryChanged
 			}
 			p.do(install)
@@ -162,13 +159,13 @@ func (p *planner) kubeconfig() bool {
 	if p.o.credentialsErr != nil {
 		err := fmt.Errorf("reading the service account: %w (mount it at %s, or set --service-account-dir)", p.o.credentialsErr, p.c.ServiceAccountDir)
 		if p.o.kubeconfig == nil {
-			return p.block(CodeNoCredentials, err)
+			return p.block(codeNoCredentials, err)
 		}
 		p.note("keeping the kubeconfig: %v", err) // the kubelet may be rotating the token
 		return true
 	}
 	if p.c.KubernetesHost == "" {
-		return p.block(CodeNoAPIServer, errors.New("the API server's address is unknown: set KUBERNETES_SERVICE_HOST or --kubernetes-service-host"))
+		return p.block(codeNoAPIServer, errors.New("the API server's address is unknown: set KUBERNETES_SERVICE_HOST or --kubernetes-service-host"))
 	}
 	write := action{Op: opKubeconfig, Path: p.c.kubeconfig(), New: kubeconfigFor(p.c, p.o.credentials)}
 	switch {
@@ -203,8 +200,7 @@ func (p *planner) notes() {
 		p.note("%s: cniVersion %q is older than chaining (0.3.0)", p.Target, v)
 	}
 	for _, plugin := range f.Plugins() {
-		inDir := func(d binDir) bool { return slices.Contains(d.names, plugin.Type) }
-		if plugin.Type != p.typ && !slices.ContainsFunc(p.o.binDirs, inDir) {
+		if plugin.Type != p.typ && !p.installed(plugin.Type) {
 			p.note("%s names the plugin %q, which is in no --cni-bin-dir: is that the runtime's directory?", p.Target, plugin.Type)
 		}
 	}

@@ -25,7 +25,7 @@ func snapshotOf(files map[string]string) *snapshot {
 
 func seen(files map[string]string) observed {
 	return observed{
-		conf: snapshotOf(files), binDirs: []binDir{{path: "/host/opt/cni/bin"}},
+		conf: snapshotOf(files), binDirs: []BinDir{{Path: "/host/opt/cni/bin"}},
 		credentials: credentials{token: parseToken("t"), ca: []byte("ca")},
 	}
 }
@@ -78,7 +78,7 @@ func TestPlanOrder(t *testing.T) {
 // Whatever is missing stops the plan before the list, which would name it.
 func TestPlanStopsBeforeTheList(t *testing.T) {
 	for code, given := range map[Code]func(*Config, *observed){
-		"bin-dir":             func(_ *Config, o *observed) { o.binDirs[0].err = errors.New("x") },
+		"bin-dir":             func(_ *Config, o *observed) { o.binDirs[0].Err = errors.New("x") },
 		"no-binary":           func(_ *Config, o *observed) { o.sourceErr = errors.New("x") },
 		"no-credentials":      func(_ *Config, o *observed) { o.credentialsErr = errors.New("x") },
 		"no-api-server":       func(c *Config, _ *observed) { c.KubernetesHost = "" },

@@ -18,7 +18,7 @@ import (
 func (p *planner) conf() bool {
 	switch {
 	case p.o.conf == nil:
-		return p.block(CodeConfDir, fmt.Errorf("reading the configuration directory: %w", p.o.confErr))
+		return p.block(codeConfDir, fmt.Errorf("reading the configuration directory: %w", p.o.confErr))
 	case !p.c.Chained:
 		return p.standalone()
 	case p.keepsOwn():
@@ -44,7 +44,7 @@ func (p *planner) chained() bool {
 	if p.Target = choice.Name; broken != nil {
 		p.do(action{Op: opReplace, Path: p.path(choice.Name), Old: broken, New: list, Cause: causeConfBroken})
 	} else if !choice.File.IsList() {
-		p.Target = choice.ListName()
+		p.Target = conflist.ListName(choice.Name)
 		if !p.convert(choice, list) {
 			return false
 		}
@@ -59,7 +59,7 @@ func (p *planner) chained() bool {
 	return true
 }
 
-// unlessFirst returns cause, or CauseFirstInstall for a target that has not had the entry before.
+// unlessFirst returns cause, or causeFirstInstall for a target that has not had the entry before.
 func (p *planner) unlessFirst(cause cause) cause {
 	if p.o.held[p.Target] {
 		return cause
@@ -76,9 +76,9 @@ func (p *planner) withEntry(choice conflist.Loaded) ([]byte, bool) {
 	}
 	switch {
 	case errors.Is(err, conflist.ErrNoInlinePlugins):
-		return nil, p.block(CodeNoInlinePlugins, fmt.Errorf("%s: %w: list them in the file, or name another with --cni-conf-name", choice.Name, err))
+		return nil, p.block(codeNoInlinePlugins, fmt.Errorf("%s: %w: list them in the file, or name another with --cni-conf-name", choice.Name, err))
 	case err != nil:
-		return nil, p.block(CodeBadEntry, fmt.Errorf("%s: %w", choice.Name, err))
+		return nil, p.block(codeBadEntry, fmt.Errorf("%s: %w", choice.Name, err))
 	}
 	f, err := conflist.Parse(list)
 	if err != nil || p.o.supports == nil {
@@ -89,7 +89,7 @@ func (p *planner) withEntry(choice conflist.Loaded) ([]byte, bool) {
 		version = "0.1.0" // what the specification takes it for
 	}
 	if !slices.Contains(p.o.supports, version) {
-		return nil, p.block(CodeUnsupportedVersion, fmt.Errorf("%s has cniVersion %q, and the plugin speaks %s: with it in that list no pod could start; "+
+		return nil, p.block(codeUnsupportedVersion, fmt.Errorf("%s has cniVersion %q, and the plugin speaks %s: with it in that list no pod could start; "+
 			"have the network's owner declare one of these", choice.Name, f.CNIVersion(), strings.Join(p.o.supports, ", ")))
 	}
 	return list, true
@@ -123,7 +123,7 @@ func (p *planner) choose() (conflist.Loaded, bool) {
 	if len(errs) == 0 {
 		errs = append(errs, errors.New("no such file"))
 	}
-	return conflist.Loaded{}, p.block(CodeNamedFileMissing, fmt.Errorf("looking for %s in %s: %w", named, p.c.CNIConfDir, errors.Join(errs...)))
+	return conflist.Loaded{}, p.block(codeNamedFileMissing, fmt.Errorf("looking for %s in %s: %w", named, p.c.CNIConfDir, errors.Join(errs...)))
 }
 
 // noChoice blocks for an error of conflist.Primary. It does not pass over an unreadable file: the runtime may load it, and
@@ -133,11 +133,11 @@ func (p *planner) noChoice(err error) bool {
 	if errors.As(err, &unreadable) {
 		return p.unreadable(unreadable.Name, unreadable.Err)
 	}
-	return p.block(CodeNoNetwork, fmt.Errorf("%s: %w", p.c.CNIConfDir, err))
+	return p.block(codeNoNetwork, fmt.Errorf("%s: %w", p.c.CNIConfDir, err))
 }
 
 func (p *planner) unreadable(name string, err error) bool {
-	return p.block(CodeConfUnreadable, explain(fmt.Errorf("%w; nothing is changed until it can be read or is gone",
+	return p.block(codeConfUnreadable, explain(fmt.Errorf("%w; nothing is changed until it can be read or is gone",
 		&conflist.UnreadableError{Name: p.path(name), Err: err}), p.path(name)))
 }
 
@@ -218,9 +218,9 @@ func (p *planner) readOwn(name string) (data []byte, ok bool) {
 	switch f, err := conflist.Parse(data); {
 	case len(bytes.TrimSpace(data)) == 0, err != nil && p.brokenOwn(name, data), err == nil && f.Has(p.typ):
 	case err != nil:
-		return nil, p.block(CodeOwnNameTaken, fmt.Errorf("%s is broken, so it does not say whose it is: remove it, or choose another --cni-conf-name: %w", p.path(name), err))
+		return nil, p.block(codeOwnNameTaken, fmt.Errorf("%s is broken, so it does not say whose it is: remove it, or choose another --cni-conf-name: %w", p.path(name), err))
 	default:
-		return nil, p.block(CodeOwnNameTaken, fmt.Errorf("%s is somebody else's: remove it, or set --own-file=true and another --cni-conf-name", p.path(name)))
+		return nil, p.block(codeOwnNameTaken, fmt.Errorf("%s is somebody else's: remove it, or set --own-file=true and another --cni-conf-name", p.path(name)))
 	}
 	return append([]byte{}, data...), true
 }
@@ -260,7 +260,7 @@ func (p *planner) ownFile() bool {
 	}
 	if own > first.Name && first.Name != "" {
 		choice = first
-		return p.block(CodeSortsLater, fmt.Errorf("%s sorts before %s, so the runtime would load it: set --own-file=true and --cni-conf-name to a name before it", choice.Name, own))
+		return p.block(codeSortsLater, fmt.Errorf("%s sorts before %s, so the runtime would load it: set --own-file=true and --cni-conf-name to a name before it", choice.Name, own))
 	}
 	list, ok := p.withEntry(choice)
 	if !ok {

@@ -189,7 +189,7 @@ func TestRewrittenBetweenTheFirstLooks(t *testing.T) {
 				}})
 			})
 			if absent {
-				within(t, patience, "no network", func() bool { return a.Ready() != nil && strings.Contains(a.Ready().Error(), string(CodeNoNetwork)) })
+				within(t, patience, "no network", func() bool { return a.Ready() != nil && strings.Contains(a.Ready().Error(), string(codeNoNetwork)) })
 				rewrite()
 			}
 			within(t, patience, "a list of the agent's own", func() bool { return a.Ready() == nil && n.loaded().Name == own })

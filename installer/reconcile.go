@@ -21,7 +21,7 @@ import (
 // changes; 0 if there is no need.
 func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	a.reload()
-	c := a.Config()
+	c := a.present()
 	if err := os.MkdirAll(c.RunDir, 0o755); err != nil { // it may have been removed
 		a.failed("run-dir", explain(err, c.RunDir))
 	}
@@ -40,7 +40,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	a.acts(act)
 	if !act {
 		a.forgetOwn()
-		a.report(Plan{}, []*BlockedError{{CodeSuperseded, errors.New("another agent has begun on this node since, and keeps the plugin installed")}})
+		a.report(Plan{}, []*BlockedError{{codeSuperseded, errors.New("another agent has begun on this node since, and keeps the plugin installed")}})
 		return 0
 	}
 	if err := a.sock.ensure(); err != nil {
@@ -61,7 +61,9 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 			seen.credentials = a.tokens.choose(seen.credentials, seen.kubeconfig)
 		}
 		plan := planInstall(c, seen)
-		a.saw(seen.binDirs)
+		a.mu.Lock()
+		a.binDirs = seen.binDirs
+		a.mu.Unlock()
 		a.token(seen)
 		wait := a.doubtful(plan)
 		if wait == 0 && !judged {
@@ -81,7 +83,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		if left := a.opts.Settle - a.now().Sub(a.doubtSince); wait > 0 && plan.broken != nil && left > 0 {
 			wait = left // its owner may just be writing it
 		} else if wait > 0 && plan.broken != nil {
-			plan.Blocked = append(plan.Blocked, &BlockedError{CodeNoNetwork, fmt.Errorf("no runtime can load %s: %w; if it stays so, what it was is put back", filepath.Join(c.CNIConfDir, plan.Target), plan.broken)})
+			plan.Blocked = append(plan.Blocked, &BlockedError{codeNoNetwork, fmt.Errorf("no runtime can load %s: %w; if it stays so, what it was is put back", filepath.Join(c.CNIConfDir, plan.Target), plan.broken)})
 		} else if wait > 0 && plan.noNetwork() {
 			plan.Blocked = nil // not yet
 		}
@@ -132,7 +134,7 @@ func (a *Agent) unable(c Config) []*BlockedError {
 var errNoLease = errors.New("another agent has the lease")
 
 func waiting(why error) []*BlockedError {
-	return []*BlockedError{{CodeWaiting, fmt.Errorf("the agent that was on this node before keeps the plugin installed until this one can: %w", why)}}
+	return []*BlockedError{{codeWaiting, fmt.Errorf("the agent that was on this node before keeps the plugin installed until this one can: %w", why)}}
 }
 
 // acts tells when the agent's turn begins, and when it ends.
@@ -159,10 +161,10 @@ func (a *Agent) conclude(c Config, seen observed, plan Plan, doing performer, wa
 	}
 	wait = a.conflict.kept(a.now())
 	if len(blocked) == 0 && wait > 0 {
-		blocked = append(blocked, &BlockedError{CodeConflict, errors.New(a.conflict.report)})
+		blocked = append(blocked, &BlockedError{codeConflict, errors.New(a.conflict.report)})
 	}
 	if exp := seen.credentials.expires; !exp.IsZero() && a.now().After(exp) {
-		blocked = append(blocked, &BlockedError{CodeTokenExpired, fmt.Errorf("the plugin's token expired at %s, and there is no newer one: does the API server answer, and is the node's clock right?", exp.Format(time.RFC3339))})
+		blocked = append(blocked, &BlockedError{codeTokenExpired, fmt.Errorf("the plugin's token expired at %s, and there is no newer one: does the API server answer, and is the node's clock right?", exp.Format(time.RFC3339))})
 	}
 	a.report(plan, blocked)
 	return soonest(wait, retry)
@@ -198,7 +200,7 @@ func soonest(a, b time.Duration) time.Duration {
 // slowly.
 func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
 	a.forgetOwn()
-	blocked := []*BlockedError{{CodeUninstalled, fmt.Errorf("an uninstall has run; remove %s to install again", marker(c))}}
+	blocked := []*BlockedError{{codeUninstalled, fmt.Errorf("an uninstall has run; remove %s to install again", marker(c))}}
 	if !a.rested {
 		plan, err := uninstall(ctx, c, a.log)
 		if err != nil {
@@ -220,7 +222,7 @@ func (a *Agent) doubtful(plan Plan) time.Duration {
 	settle := a.opts.Settle
 	switch last := a.lastTarget(); {
 	case last != "" && plan.noNetwork():
-		doubt = string(CodeNoNetwork)
+		doubt = string(codeNoNetwork)
 	case plan.Target == "" || !slices.ContainsFunc(plan.actions, action.conf),
 		plan.broken == nil && len(plan.Skipped) == 0 && (last == "" || plan.Target <= last):
 		a.doubt = ""
@@ -271,7 +273,7 @@ func (a *Agent) contested(c Config, seen observed, plan Plan) (*BlockedError, ti
 	if retry {
 		return nil, 0
 	}
-	return &BlockedError{CodeConflict, errors.New(a.conflict.report)}, max(time.Millisecond, a.conflict.until.Sub(now))
+	return &BlockedError{codeConflict, errors.New(a.conflict.report)}, max(time.Millisecond, a.conflict.until.Sub(now))
 }
 
 // lostForGood counts a loss of the entry from a file of the network, and reports whether there have been enough for OwnFileAuto.
@@ -347,7 +349,7 @@ func (a *Agent) token(seen observed) {
 	since := seen.credentials.issued
 	if since.IsZero() {
 		since = a.now()
-		if info, err := os.Stat(a.Config().kubeconfig()); err == nil {
+		if info, err := os.Stat(a.present().kubeconfig()); err == nil {
 			since = info.ModTime()
 		}
 	}

@@ -48,7 +48,7 @@ func Install(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 
 // Uninstall removes the entries, then the kubeconfig, then the binary. The binary stays, with a note in the plan, while
 // libcni's cache has attachments made with it. If a configuration that we must not change still names the plugin or its
-// kubeconfig, both stay, and the error is a *[BlockedError] with CodeStillNamed. A running agent with the same run directory stops
+// kubeconfig, both stay, and the error is a *[BlockedError] with the code "still-named". A running agent with the same run directory stops
 // installing.
 func Uninstall(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	if l := leaseOf(c); !l.taken() {
@@ -102,7 +102,7 @@ func settle(ctx context.Context, log *slog.Logger, plan func() Plan) (Plan, erro
 				log.Warn(n.Text(), "code", string(NoticeOtherMesh), "plugin", n.Plugin)
 			}
 			p.Blocked = append(failed, p.Blocked...)
-			return p, p.Err()
+			return p, join(p.Blocked)
 		}
 	}
 	return Plan{}, fmt.Errorf("giving up after %d attempts, because somebody else keeps writing: %w", rounds, last)

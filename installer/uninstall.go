@@ -20,7 +20,7 @@ func planUninstall(c Config, o observed) Plan {
 	types := typesOf(p.typ, o)
 	if o.conf == nil {
 		if !errors.Is(o.confErr, fs.ErrNotExist) || o.kubeconfig != nil || slices.ContainsFunc(types, p.installed) {
-			p.block(CodeConfDir, fmt.Errorf("reading the configuration directory, whose files may name what is to be removed: %w", o.confErr))
+			p.block(codeConfDir, fmt.Errorf("reading the configuration directory, whose files may name what is to be removed: %w", o.confErr))
 		}
 		return p.Plan
 	}
@@ -48,8 +48,8 @@ func planUninstall(c Config, o observed) Plan {
 	}
 	for _, dir := range o.binDirs {
 		for _, typ := range types {
-			if slices.Contains(dir.names, typ) {
-				p.remove(filepath.Join(dir.path, typ))
+			if dir.Has(typ) {
+				p.remove(filepath.Join(dir.Path, typ))
 			}
 		}
 	}
@@ -64,7 +64,7 @@ func (p *planner) remove(path string) {
 }
 
 func (p *planner) installed(typ string) bool {
-	return slices.ContainsFunc(p.o.binDirs, func(d binDir) bool { return slices.Contains(d.names, typ) })
+	return slices.ContainsFunc(p.o.binDirs, func(d BinDir) bool { return d.Has(typ) })
 }
 
 // blockNamed blocks while a configuration of the directory or of the cache needs the plugin or its kubeconfig.
@@ -74,7 +74,7 @@ func (p *planner) blockNamed(types []string) {
 		named = append(named, fmt.Sprintf("it is unknown whether attachments need them: %v", p.o.attachmentsErr))
 	}
 	if len(named) > 0 {
-		p.block(CodeStillNamed, fmt.Errorf("the plugin (%s) and its kubeconfig stay, because pods could not start or end without them: %s; "+
+		p.block(codeStillNamed, fmt.Errorf("the plugin (%s) and its kubeconfig stay, because pods could not start or end without them: %s; "+
 			"take these entries out, or uninstall with the settings that the plugin was installed with (--plugin-config), and uninstall again",
 			strings.Join(types, ", "), strings.Join(named, "; ")))
 	}

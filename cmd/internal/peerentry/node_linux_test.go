@@ -2,6 +2,7 @@ package peerentry
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -14,6 +15,9 @@ import (
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
+
+// errNoNetwork stands for a *[conflist.NoNetworkError].
+var errNoNetwork = errors.New("no network")
 
 const chained = `{
   "cniVersion": "1.0.0",
@@ -190,7 +194,7 @@ func TestRefusals(t *testing.T) {
 		"ours is not there": {list: without, want: ErrNoOwn},
 		"neither is there":  {list: `{"name":"net","plugins":[{"type":"ptp"}]}`, want: ErrNoOwn},
 		"nothing was taken": {list: alone, restore: true, want: ErrNothingKept},
-		"broken":            {list: `{"name":`, want: conflist.ErrNoNetwork},
+		"broken":            {list: `{"name":`, want: errNoNetwork},
 		"a file of our own": {list: chained, want: ErrOwnFile, prepare: func(t *testing.T, n *Node) {
 			require.NoError(t, os.Rename(n.list(), filepath.Join(n.Dir, "00-meshcni.conflist")))
 		}},
@@ -218,7 +222,11 @@ func TestRefusals(t *testing.T) {
 				do = n.Restore
 			}
 			_, err := do(false)
-			require.ErrorIs(t, err, tc.want)
+			if errors.Is(tc.want, errNoNetwork) {
+				require.ErrorAs(t, err, new(*conflist.NoNetworkError))
+			} else {
+				require.ErrorIs(t, err, tc.want)
+			}
 			after, _ := os.ReadFile(n.list())
 			assert.Equal(t, string(before), string(after))
 		})

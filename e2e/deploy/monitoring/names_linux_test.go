@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
@@ -55,7 +54,7 @@ var values = map[string][]string{
 		return all
 	}(),
 	"kind":        {"no-listeners"}, // the help of drift_found_total has all
-	"code":        {string(installer.CodeConflict)},
+	"code":        {"fight"},
 	"http_status": {"429", "5..", "error"},
 	"cause":       {"credentials-changed"},
 }
