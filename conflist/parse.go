@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -51,20 +52,7 @@ func (f *File) CNIVersion() string { return f.version }
 func (f *File) Plugins() []Plugin { return f.plugins }
 
 // Has reports whether an inline plugin is of the type.
-func (f *File) Has(pluginType string) bool {
-	_, ok := f.Plugin(pluginType)
-	return ok
-}
-
-// Plugin returns the first inline plugin of the type.
-func (f *File) Plugin(pluginType string) (Plugin, bool) {
-	for _, p := range f.plugins {
-		if p.Type == pluginType {
-			return p, true
-		}
-	}
-	return Plugin{}, false
-}
+func (f *File) Has(pluginType string) bool { return len(f.indexes(pluginType)) > 0 }
 
 // Parse reads a list or, if it has a "type" and no "plugins", a single plugin's configuration. Errors: [ErrInvalid].
 func Parse(data []byte) (*File, error) {
@@ -276,7 +264,7 @@ func listVersion(doc map[string]any) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf(`"cniVersions": entry %d: %w`, i, err)
 		}
-		if compareVersions(n, newest) <= 0 && (!found || compareVersions(n, best) >= 0) {
+		if slices.Compare(n[:], newest[:]) <= 0 && (!found || slices.Compare(n[:], best[:]) >= 0) {
 			best, chosen, found = n, s, true
 		}
 	}
@@ -297,13 +285,4 @@ func parseVersion(s string) (v [3]int, err error) {
 		}
 	}
 	return v, nil
-}
-
-func compareVersions(a, b [3]int) int {
-	for i := range a {
-		if a[i] != b[i] {
-			return a[i] - b[i]
-		}
-	}
-	return 0
 }

@@ -61,11 +61,8 @@ func styleOf(b []byte, obj span) style {
 // lineIndent is the white space that begins the line of position i.
 func lineIndent(b []byte, i int) string {
 	start := bytes.LastIndexByte(b[:i], '\n') + 1
-	end := start
-	for end < i && (b[end] == ' ' || b[end] == '\t') {
-		end++
-	}
-	return string(b[start:end])
+	text := bytes.TrimLeft(b[start:i], " \t")
+	return string(b[start : i-len(text)])
 }
 
 // render appends the value v of src, a valid document, in the style. Keys keep their order, scalars their spelling; arrays

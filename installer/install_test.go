@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,8 +89,7 @@ func TestInstallWritesWhatThePluginReads(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
 	n.KubernetesHost, n.KubernetesPort = "fd00::1", "6443"
 	n.install()
-	p, ok := n.loaded().File.Plugin(pluginName)
-	require.True(t, ok)
+	p := pluginOf(t, n.loaded().File, pluginName)
 	var got map[string]any
 	require.NoError(t, json.Unmarshal(p.Raw, &got))
 	assert.Equal(t, map[string]any{
@@ -148,13 +148,19 @@ func TestOnHost(t *testing.T) {
 	assert.NotContains(t, string(entry), "/host")
 }
 
+func pluginOf(t *testing.T, f *conflist.File, typ string) conflist.Plugin {
+	t.Helper()
+	i := slices.IndexFunc(f.Plugins(), func(p conflist.Plugin) bool { return p.Type == typ })
+	require.GreaterOrEqual(t, i, 0)
+	return f.Plugins()[i]
+}
+
 func TestTemplate(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
 	n.Plugin.Kubernetes.ExcludeNamespaces = nil
 	n.PluginConfig = `{"type": "istio-cni", "kubeconfig": "__KUBECONFIG_FILEPATH__", "log_level": "__LOG_LEVEL__"}`
 	n.install()
-	p, ok := n.loaded().File.Plugin("istio-cni")
-	require.True(t, ok)
+	p := pluginOf(t, n.loaded().File, "istio-cni")
 	assert.JSONEq(t, `{"type": "istio-cni", "kubeconfig": "`+n.kubeconfig()+`", "log_level": "info"}`, string(p.Raw))
 	assert.FileExists(t, filepath.Join(n.CNIBinDirs[0], "istio-cni"), "the binary is named as the entry's type")
 	n.uninstall()
@@ -193,8 +199,7 @@ func TestSettingsBesideATemplate(t *testing.T) {
 			n.Plugin.Dialects, n.Plugin.Kubernetes.ExcludeNamespaces = netconf.Dialects{"acme"}, []string{"a&b"}
 			n.PluginConfig = tc.template
 			plan := n.install()
-			p, ok := n.loaded().File.Plugin("acme-cni")
-			require.True(t, ok)
+			p := pluginOf(t, n.loaded().File, "acme-cni")
 			require.JSONEq(t, tc.want, string(p.Raw))
 			if tc.template == tc.want {
 				entry, err := n.Entry()

@@ -266,8 +266,12 @@ func TestLiveConfiguration(t *testing.T) {
 		if err != nil {
 			return ""
 		}
-		p, _ := f.Plugin("meshcni")
-		return string(p.Raw)
+		for _, p := range f.Plugins() {
+			if p.Type == "meshcni" {
+				return string(p.Raw)
+			}
+		}
+		return ""
 	}
 	eventually := func(what string, cond func() bool) {
 		t.Helper()

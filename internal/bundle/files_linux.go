@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/internal/cnicache"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
@@ -43,7 +44,7 @@ func Records(runDir string, s *Scrubber) (text []byte, all []attachment.Record, 
 func Cache(cacheDir string, types []string) ([]byte, error) {
 	var b bytes.Buffer
 	var errs []error
-	for _, sub := range []string{"results", "cache/results"} {
+	for _, sub := range cnicache.Dirs {
 		entries, err := os.ReadDir(filepath.Join(cacheDir, sub))
 		if err != nil {
 			if sub == "results" || !os.IsNotExist(err) {
@@ -57,19 +58,12 @@ func Cache(cacheDir string, types []string) ([]byte, error) {
 				errs = append(errs, err)
 				continue
 			}
-			// libcni's cachedInfo (libcni/api.go).
-			var cached struct {
-				Config                           []byte
-				NetworkName, ContainerID, IfName string
-				CniArgs                          [][2]string
-			}
+			var cached cnicache.Attachment
 			if err := json.Unmarshal(text, &cached); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", e.Name(), err))
-				continue
-			}
-			args := map[string]string{}
-			for _, pair := range cached.CniArgs {
-				args[pair[0]] = pair[1]
+				if !errors.As(err, new(*json.UnmarshalTypeError)) {
+					continue
+				}
 			}
 			f, err := conflist.Parse(cached.Config)
 			ours := "without the plugin"
@@ -81,7 +75,7 @@ func Cache(cacheDir string, types []string) ([]byte, error) {
 				}
 			}
 			fmt.Fprintf(&b, "network %q container %q interface %q pod %q uid %q: %s\n", cached.NetworkName, cached.ContainerID,
-				cached.IfName, args["K8S_POD_NAMESPACE"]+"/"+args["K8S_POD_NAME"], args["K8S_POD_UID"], ours)
+				cached.IfName, cached.Arg("K8S_POD_NAMESPACE")+"/"+cached.Arg("K8S_POD_NAME"), cached.Arg("K8S_POD_UID"), ours)
 		}
 	}
 	return b.Bytes(), errors.Join(errs...)
