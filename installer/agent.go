@@ -146,27 +146,22 @@ func New(opts Options) (*Agent, error) {
 	}, nil
 }
 
+// locked reads a field that the loop replaces as a whole.
+func locked[T any](a *Agent, field *T) T {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return *field
+}
+
 // Ready returns nil while every new pod on the node will be captured. Otherwise it returns a *[BlockedError], or several joined;
 // errors.As(err, &blocked) finds the first.
-func (a *Agent) Ready() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return join(a.blocked)
-}
+func (a *Agent) Ready() error { return join(locked(a, &a.blocked)) }
 
 // Neighbours returns the other meshes' plugins that are in the list with ours now.
-func (a *Agent) Neighbours() []Neighbour {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Clone(a.neighbours)
-}
+func (a *Agent) Neighbours() []Neighbour { return slices.Clone(locked(a, &a.neighbours)) }
 
 // BinDirs returns the runtime's directories of plugins, as the agent has last seen them. Nil: it has not looked yet.
-func (a *Agent) BinDirs() []BinDir {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Clone(a.binDirs)
-}
+func (a *Agent) BinDirs() []BinDir { return slices.Clone(locked(a, &a.binDirs)) }
 
 // GivesOwnToken reports whether the plugin has the agent's own token although Options.Token is there for another: the API server binds
 // no tokens to nodes, or refuses them. The plugin then has the agent's rights. False before the agent has looked.
@@ -186,11 +181,7 @@ func (a *Agent) Healthy() error {
 }
 
 // present returns the present configuration.
-func (a *Agent) present() Config {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.config
-}
+func (a *Agent) present() Config { return locked(a, &a.config) }
 
 // Run installs the plugin and keeps it installed until the context ends. While it cannot install, it waits, and Ready says
 // why. With UninstallOnExit, it then returns the error of [Uninstall]; otherwise nil.

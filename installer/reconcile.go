@@ -323,11 +323,7 @@ func (a *Agent) settled(c Config, seen observed, plan Plan) {
 	}
 }
 
-func (a *Agent) lastTarget() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.target
-}
+func (a *Agent) lastTarget() string { return locked(a, &a.target) }
 
 func (a *Agent) count(done []action) {
 	for _, act := range done {
