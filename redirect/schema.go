@@ -297,14 +297,14 @@ func store[T any](to *T) func(T, error) error {
 func fieldOf(r *Redirect, path string) any {
 	v := reflect.ValueOf(r).Elem()
 	for name := range strings.SplitSeq(path, ".") {
-		if v.Kind() != reflect.Struct {
-			return nil
+		i := 0
+		for v.Kind() == reflect.Struct && i < v.NumField() {
+			if tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); tag == name {
+				break
+			}
+			i++
 		}
-		i := slices.IndexFunc(reflect.VisibleFields(v.Type()), func(f reflect.StructField) bool {
-			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			return tag == name
-		})
-		if i < 0 {
+		if v.Kind() != reflect.Struct || i == v.NumField() {
 			return nil
 		}
 		v = v.Field(i)
