@@ -44,22 +44,22 @@ func TestTooManyRulesNamesTheAnnotations(t *testing.T) {
 		blamed      []string
 	}{
 		"istio, a product": {istio.New(), map[string]string{
-			istio.VirtualInterfaces: list(1000, ",", iface), istio.IncludeOutboundIPRanges: list(1000, ",", cidr),
-		}, nil, []string{"annotation " + istio.VirtualInterfaces, "annotation " + istio.IncludeOutboundIPRanges}},
+			"istio.io/reroute-virtual-interfaces": list(1000, ",", iface), "traffic.sidecar.istio.io/includeOutboundIPRanges": list(1000, ",", cidr),
+		}, nil, []string{"annotation " + "istio.io/reroute-virtual-interfaces", "annotation " + "traffic.sidecar.istio.io/includeOutboundIPRanges"}},
 		"istio, by the deprecated name": {istio.New(), map[string]string{
-			istio.KubevirtInterfaces: list(1000, ",", iface), istio.IncludeOutboundIPRanges: list(1000, ",", cidr),
-		}, nil, []string{"annotation " + istio.KubevirtInterfaces}},
-		"istio, one long list": {istio.New(), map[string]string{istio.ExcludeOutboundIPRanges: list(20_000, ",", cidr)}, nil,
-			[]string{"annotation " + istio.ExcludeOutboundIPRanges}},
+			"traffic.sidecar.istio.io/kubevirtInterfaces": list(1000, ",", iface), "traffic.sidecar.istio.io/includeOutboundIPRanges": list(1000, ",", cidr),
+		}, nil, []string{"annotation " + "traffic.sidecar.istio.io/kubevirtInterfaces"}},
+		"istio, one long list": {istio.New(), map[string]string{"traffic.sidecar.istio.io/excludeOutboundIPRanges": list(20_000, ",", cidr)}, nil,
+			[]string{"annotation " + "traffic.sidecar.istio.io/excludeOutboundIPRanges"}},
 		"linkerd": {linkerd.New(), nil, map[string]string{linkerd.SkipSubnets: list(15_000, ", ", cidr)},
 			[]string{"namespace annotation " + linkerd.SkipSubnets}},
 		"kuma, users": {kuma.New(), map[string]string{
-			kuma.ExcludeOutboundPortsForUIDs: list(4000, ";", func(i int) string { return "tcp,udp,tcp,udp:53:" + user(i) }),
-		}, nil, []string{"annotation " + kuma.ExcludeOutboundPortsForUIDs}},
-		"kuma, many users": {kuma.New(), map[string]string{kuma.ExcludeOutboundPortsForUIDs: list(40_000, ";", user)}, nil,
-			[]string{"annotation " + kuma.ExcludeOutboundPortsForUIDs}},
-		"kuma, addresses": {kuma.New(), map[string]string{kuma.ExcludeOutboundIPs: list(20_000, ",", cidr)}, nil,
-			[]string{"annotation " + kuma.ExcludeOutboundIPs}},
+			"traffic.kuma.io/exclude-outbound-ports-for-uids": list(4000, ";", func(i int) string { return "tcp,udp,tcp,udp:53:" + user(i) }),
+		}, nil, []string{"annotation " + "traffic.kuma.io/exclude-outbound-ports-for-uids"}},
+		"kuma, many users": {kuma.New(), map[string]string{"traffic.kuma.io/exclude-outbound-ports-for-uids": list(40_000, ";", user)}, nil,
+			[]string{"annotation " + "traffic.kuma.io/exclude-outbound-ports-for-uids"}},
+		"kuma, addresses": {kuma.New(), map[string]string{"traffic.kuma.io/exclude-outbound-ips": list(20_000, ",", cidr)}, nil,
+			[]string{"annotation " + "traffic.kuma.io/exclude-outbound-ips"}},
 		"kuma, YAML": {kuma.New(), map[string]string{
 			kuma.Config: "redirect: {outbound: {excludePortsForIPs: [" + list(10_000, ",", short) + "]}}",
 		}, nil, []string{"annotation " + kuma.Config + ".redirect.outbound.excludePortsForIPs"}},
@@ -67,8 +67,8 @@ func TestTooManyRulesNamesTheAnnotations(t *testing.T) {
 			consul.DualStack:             "true",
 			consul.RedirectTrafficConfig: `{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeUIDs": ["` + list(8000, `","`, user) + `"]}`,
 		}, nil, []string{"annotation " + consul.RedirectTrafficConfig + ".ExcludeUIDs"}},
-		"ambient": {ambient.New(ambient.Options{}), map[string]string{ambient.VirtualInterfaces: list(5000, ",", iface)}, nil,
-			[]string{"annotation " + ambient.VirtualInterfaces}},
+		"ambient": {ambient.New(ambient.Options{}), map[string]string{"istio.io/reroute-virtual-interfaces": list(5000, ",", iface)}, nil,
+			[]string{"annotation " + "istio.io/reroute-virtual-interfaces"}},
 	}
 	for name, c := range cases {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Annotations: c.annotations}}

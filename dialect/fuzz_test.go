@@ -40,23 +40,23 @@ var everyDialect = []said{
 	{
 		mesh: istio.New(), container: "istio-proxy", always: map[string]string{istio.StatusAnnotation: "{}"},
 		annotations: []string{
-			istio.VirtualInterfaces, istio.IncludeOutboundIPRanges, istio.ExcludeOutboundIPRanges, istio.IncludeOutboundPorts, istio.ExcludeOutboundPorts,
-			istio.IncludeInboundPorts, istio.ExcludeInboundPorts, istio.ExcludeInterfaces, istio.KubevirtInterfaces, istio.InterceptionMode, istio.StatusPort,
+			"istio.io/reroute-virtual-interfaces", "traffic.sidecar.istio.io/includeOutboundIPRanges", "traffic.sidecar.istio.io/excludeOutboundIPRanges", "traffic.sidecar.istio.io/includeOutboundPorts", istio.ExcludeOutboundPorts,
+			"traffic.sidecar.istio.io/includeInboundPorts", istio.ExcludeInboundPorts, "traffic.sidecar.istio.io/excludeInterfaces", "traffic.sidecar.istio.io/kubevirtInterfaces", istio.InterceptionMode, "status.sidecar.istio.io/port",
 		},
-		env: []string{istio.DNSCapture, istio.DualStack, istio.InvalidDrop, istio.DisableEnvoy},
+		env: []string{"ISTIO_META_DNS_CAPTURE", istio.DualStack, "INVALID_DROP", "DISABLE_ENVOY"},
 	},
 	{
 		mesh: linkerd.New(), container: "linkerd-proxy", namespaceSaysToo: true,
 		annotations: []string{
 			linkerd.SkipSubnets, linkerd.SkipInboundPorts, linkerd.SkipOutboundPorts, linkerd.ProxyUID, linkerd.ProxyGID, linkerd.InboundPort, linkerd.OutboundPort,
 		},
-		env: []string{linkerd.InboundListen, linkerd.OutboundListen},
+		env: []string{"LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR"},
 	},
 	{
 		mesh: kuma.New(), container: "kuma-sidecar", always: map[string]string{kuma.SidecarInjected: "true"},
 		annotations: []string{
-			kuma.ExcludeOutboundPortsForUIDs, kuma.Config, kuma.ExcludeOutboundIPs, kuma.ExcludeInboundIPs, kuma.ExcludeInboundPorts, kuma.ExcludeOutboundPorts,
-			kuma.SidecarUID, kuma.ProbeProxyPort, kuma.DropInvalidPackets, kuma.IptablesLogs, kuma.IPFamilyMode, kuma.Gateway,
+			"traffic.kuma.io/exclude-outbound-ports-for-uids", kuma.Config, "traffic.kuma.io/exclude-outbound-ips", "traffic.kuma.io/exclude-inbound-ips", "traffic.kuma.io/exclude-inbound-ports", "traffic.kuma.io/exclude-outbound-ports",
+			"kuma.io/sidecar-uid", "kuma.io/application-probe-proxy-port", "traffic.kuma.io/drop-invalid-packets", "traffic.kuma.io/iptables-logs", "kuma.io/transparent-proxying-ip-family-mode", "kuma.io/gateway",
 		},
 	},
 	{
@@ -66,7 +66,7 @@ var everyDialect = []said{
 	},
 	{
 		mesh: ambient.New(ambient.Options{}), container: "app",
-		annotations: []string{ambient.VirtualInterfaces, ambient.BypassInbound, ambient.DNSCapture},
+		annotations: []string{"istio.io/reroute-virtual-interfaces", "ambient.istio.io/bypass-inbound-capture", ambient.DNSCapture},
 	},
 }
 
@@ -205,7 +205,7 @@ func TestRepeated(t *testing.T) {
 	for times, taken := range map[int]bool{100: true, 60_000: false} {
 		pod, namespace, size := everyDialect[4].pod("\x00\x01", [2]string{"v%,", "true"}, times, "", 1337, "x")
 		assert.Greater(t, size, 2*times)
-		pod.Annotations[ambient.BypassInbound] = "true"
+		pod.Annotations["ambient.istio.io/bypass-inbound-capture"] = "true"
 		err := everyDialect[4].make(t, pod, namespace)
 		assert.Equal(t, taken, err == nil, "%v", err)
 	}

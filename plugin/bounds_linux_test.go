@@ -101,25 +101,25 @@ func TestWorstAnnotations(t *testing.T) {
 		"istio, interfaces × prefixes": {
 			dialect: "istio", container: "istio-proxy",
 			annotations: map[string]string{
-				istio.VirtualInterfaces: many(half, "", ",", "", veth), istio.IncludeOutboundIPRanges: many(half, "", ",", "", subnet),
+				"istio.io/reroute-virtual-interfaces": many(half, "", ",", "", veth), "traffic.sidecar.istio.io/includeOutboundIPRanges": many(half, "", ",", "", subnet),
 			},
-			blamed: []string{istio.VirtualInterfaces, istio.IncludeOutboundIPRanges, "10000"},
+			blamed: []string{"istio.io/reroute-virtual-interfaces", "traffic.sidecar.istio.io/includeOutboundIPRanges", "10000"},
 		},
 		"istio, prefixes": {
-			dialect: "istio", container: "istio-proxy", annotations: map[string]string{istio.ExcludeOutboundIPRanges: many(2*half, "", ",", "", subnet)},
-			blamed: []string{istio.ExcludeOutboundIPRanges, "10000"},
+			dialect: "istio", container: "istio-proxy", annotations: map[string]string{"traffic.sidecar.istio.io/excludeOutboundIPRanges": many(2*half, "", ",", "", subnet)},
+			blamed: []string{"traffic.sidecar.istio.io/excludeOutboundIPRanges", "10000"},
 		},
 		"istio, everything wrong": {
 			dialect: "istio", container: "istio-proxy",
-			annotations: garbage(istio.InterceptionMode, istio.StatusPort, istio.IncludeInboundPorts, istio.ExcludeInboundPorts, istio.IncludeOutboundPorts,
-				istio.ExcludeOutboundPorts, istio.IncludeOutboundIPRanges, istio.ExcludeOutboundIPRanges, istio.ExcludeInterfaces, istio.VirtualInterfaces),
+			annotations: garbage(istio.InterceptionMode, "status.sidecar.istio.io/port", "traffic.sidecar.istio.io/includeInboundPorts", istio.ExcludeInboundPorts, "traffic.sidecar.istio.io/includeOutboundPorts",
+				istio.ExcludeOutboundPorts, "traffic.sidecar.istio.io/includeOutboundIPRanges", "traffic.sidecar.istio.io/excludeOutboundIPRanges", "traffic.sidecar.istio.io/excludeInterfaces", "istio.io/reroute-virtual-interfaces"),
 			blamed: []string{
-				istio.InterceptionMode, istio.StatusPort, istio.IncludeInboundPorts, istio.ExcludeInboundPorts, istio.IncludeOutboundPorts,
-				istio.ExcludeOutboundPorts, istio.IncludeOutboundIPRanges, istio.ExcludeOutboundIPRanges, istio.ExcludeInterfaces, istio.VirtualInterfaces, "bytes)",
+				istio.InterceptionMode, "status.sidecar.istio.io/port", "traffic.sidecar.istio.io/includeInboundPorts", istio.ExcludeInboundPorts, "traffic.sidecar.istio.io/includeOutboundPorts",
+				istio.ExcludeOutboundPorts, "traffic.sidecar.istio.io/includeOutboundIPRanges", "traffic.sidecar.istio.io/excludeOutboundIPRanges", "traffic.sidecar.istio.io/excludeInterfaces", "istio.io/reroute-virtual-interfaces", "bytes)",
 			},
 		},
 		"istio, at the bound": {
-			dialect: "istio", container: "istio-proxy", annotations: map[string]string{istio.ExcludeOutboundIPRanges: many(14*9800, "", ",", "", subnet)},
+			dialect: "istio", container: "istio-proxy", annotations: map[string]string{"traffic.sidecar.istio.io/excludeOutboundIPRanges": many(14*9800, "", ",", "", subnet)},
 		},
 		"linkerd, subnets": {
 			dialect: "linkerd", container: "linkerd-proxy", namespace: map[string]string{linkerd.SkipSubnets: many(2*half, "", ", ", "", subnet)},
@@ -168,8 +168,8 @@ func TestWorstAnnotations(t *testing.T) {
 		},
 		"ambient, interfaces": {
 			dialect: "ambient", container: "app", labels: map[string]string{ambient.DataplaneMode: "ambient"},
-			annotations: map[string]string{ambient.VirtualInterfaces: many(2*half, "", ",", "", veth)},
-			blamed:      []string{ambient.VirtualInterfaces, "10000"},
+			annotations: map[string]string{"istio.io/reroute-virtual-interfaces": many(2*half, "", ",", "", veth)},
+			blamed:      []string{"istio.io/reroute-virtual-interfaces", "10000"},
 		},
 	}
 	backends := []string{"nftables", "iptables-nft"}

@@ -24,7 +24,7 @@ var meshes = map[string]struct {
 	proxy            netnstest.Options
 }{
 	"istio":   {fates, "out-exclude-ports", "ISTIO_", netnstest.Options{}},
-	"linkerd": {fates + "/linkerd", "out-skip", "PROXY_INIT_", netnstest.Options{ProxyUID: linkerd.DefaultUID, ProxyGID: linkerd.DefaultUID, ProxyTCP: []uint16{4143, 4140, 4190, 4191, 15008, 15020}, ProxyUDP: []uint16{}}},
+	"linkerd": {fates + "/linkerd", "out-skip", "PROXY_INIT_", netnstest.Options{ProxyUID: 2102, ProxyGID: 2102, ProxyTCP: []uint16{4143, 4140, 4190, 4191, 15008, 15020}, ProxyUDP: []uint16{}}},
 	"consul":  {fates + "/consul", "", "CONSUL_PROXY_", netnstest.Options{ProxyUID: consul.ProxyUID, ProxyGID: consul.ProxyUID, ProxyTCP: []uint16{20000, 15001, 8600, 15008, 15020}, ProxyUDP: []uint16{8600}}},
 }
 

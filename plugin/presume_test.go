@@ -67,8 +67,8 @@ func TestPodThatCannotBeRead(t *testing.T) {
 				assert.Equal(t, c.netns.Opened, c.netns.Closed)
 			}
 			for _, annotations := range []map[string]string{
-				nil, {linkerd.ProxyVersion: "edge-25.1.1"}, {linkerd.ProxyVersion: ""}, {linkerd.CreatedBy: "linkerd/cli stable-2.11.0"},
-				{linkerd.TrustRoot: "8dc603abd4e755c25c94da05abbf29b9b283a784733651020d72f97ca8ab98e4"}, {linkerd.IdentityMode: "default"},
+				nil, {linkerd.ProxyVersion: "edge-25.1.1"}, {linkerd.ProxyVersion: ""}, {"linkerd.io/created-by": "linkerd/cli stable-2.11.0"},
+				{"linkerd.io/trust-root-sha256": "8dc603abd4e755c25c94da05abbf29b9b283a784733651020d72f97ca8ab98e4"}, {"linkerd.io/identity-mode": "default"},
 			} {
 				c := linkerdCall(annotations)
 				c.config["add_deadline"] = "100ms"

@@ -32,9 +32,9 @@ func TestStatusAnnotation(t *testing.T) {
 		after    string
 		warns    string
 	}{
-		"as configured": {true, consul.StatusWaiting, nil, []string{get, patch}, consul.StatusComplete, ""},
+		"as configured": {true, consul.StatusWaiting, nil, []string{get, patch}, "complete", ""},
 		"not asked for": {nil, consul.StatusWaiting, nil, []string{get}, consul.StatusWaiting, ""},
-		"there already": {true, consul.StatusComplete, nil, []string{get}, consul.StatusComplete, ""},
+		"there already": {true, "complete", nil, []string{get}, "complete", ""},
 		"no right to": {true, consul.StatusWaiting, func(n int, w http.ResponseWriter, _ *http.Request) bool {
 			if n == 2 {
 				plugintest.WriteStatus(w, http.StatusForbidden, "pods/status is forbidden")

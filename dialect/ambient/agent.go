@@ -7,8 +7,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// IstioCNI is the name of Istio's own node agent, to which a node's pods can be given; see [dialect.NodeProxy].
-const IstioCNI = "istio-cni"
+// istioCNI is the name of Istio's own node agent, to which a node's pods can be given; see [dialect.NodeProxy].
+const istioCNI = "istio-cni"
 
 // The names that Istio's own node agent gives its rules in a pod: by iptables two chains, of which we have the name of the
 // second too, and by nftables three tables. Source: cni/pkg/iptables and cni/pkg/nftables of Istio 1.32.
@@ -69,7 +69,7 @@ func (a agentRules) chains() []ruleset.Chain {
 		)...)
 	}
 	all = append(all, agentChains(ruleset.Mangle,
-		[]ruleset.Rule{{Mark: a.proxy(false), Target: ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: ReplyMark, Mask: markMask}}},
+		[]ruleset.Rule{{Mark: a.proxy(false), Target: ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: replyMark, Mask: markMask}}},
 		[]ruleset.Rule{{ConnMark: reply, Target: ruleset.Target{Action: ruleset.ActionRestoreMark}}},
 	)...)
 	return append(all, agentChains(ruleset.NAT, a.prerouting(), a.output())...)
@@ -87,7 +87,7 @@ func agentChains(t ruleset.Table, prerouting, output []ruleset.Rule) []ruleset.C
 	return append(all, ruleset.Chain{Table: t, Name: agentPrerouting, Rules: prerouting}, ruleset.Chain{Table: t, Name: agentOutput, Rules: output})
 }
 
-var reply = ruleset.MarkMatch{Value: ReplyMark, Mask: markMask}
+var reply = ruleset.MarkMatch{Value: replyMark, Mask: markMask}
 
 func (a agentRules) proxy(not bool) ruleset.MarkMatch {
 	return ruleset.MarkMatch{Value: ProxyMark, Mask: markMask, Not: not}

@@ -30,8 +30,8 @@ const Name = "ambient"
 // mode ("ambient") and, on pods, disables it ("none").
 const DataplaneMode = "istio.io/dataplane-mode"
 
-// SidecarStatus is the annotation of pods with a sidecar, which are left alone.
-const SidecarStatus = "sidecar.istio.io/status"
+// sidecarStatus is the annotation of pods with a sidecar, which are left alone.
+const sidecarStatus = "sidecar.istio.io/status"
 
 // The annotation by which the node's agent reports a pod's state, and its values. Istio's control plane has all peers
 // speak the tunnel's protocol to a pod that says it is enabled.
@@ -43,9 +43,9 @@ const (
 
 // The annotations that configure a pod.
 const (
-	BypassInbound     = "ambient.istio.io/bypass-inbound-capture"
+	bypassInbound     = "ambient.istio.io/bypass-inbound-capture"
 	DNSCapture        = "ambient.istio.io/dns-capture"
-	VirtualInterfaces = "istio.io/reroute-virtual-interfaces"
+	virtualInterfaces = "istio.io/reroute-virtual-interfaces"
 )
 
 // Ports of the node proxy.
@@ -59,7 +59,7 @@ const (
 // Marks and routing, as Istio and its node proxy use them.
 const (
 	ProxyMark     = 0x539
-	ReplyMark     = 0x111
+	replyMark     = 0x111
 	markMask      = 0xfff
 	routeTable    = 100
 	routePriority = 32764

@@ -40,7 +40,7 @@ func namespace(mode string) *corev1.Namespace {
 
 func TestSelection(t *testing.T) {
 	d := ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})
-	sidecar := map[string]string{ambient.SidecarStatus: "{}"}
+	sidecar := map[string]string{"sidecar.istio.io/status": "{}"}
 	onHost := labelled("ambient", nil)
 	onHost.Spec.HostNetwork = true
 	excluded := labelled("ambient", nil)
@@ -92,7 +92,7 @@ func TestOwnSelectors(t *testing.T) {
 		{"all but host network", []selection.Selector{{}}, func() *corev1.Pod { p := pod(nil); p.Spec.HostNetwork = true; return p }(), ns(nil), status.CodeHostNetwork},
 		{"all but those with a sidecar", []selection.Selector{{}}, func() *corev1.Pod {
 			p := pod(nil)
-			p.Annotations = map[string]string{ambient.SidecarStatus: ""}
+			p.Annotations = map[string]string{"sidecar.istio.io/status": ""}
 			return p
 		}(), ns(nil), status.CodeHasSidecar},
 		{"the mesh's own label means nothing", []selection.Selector{{Pod: in}}, labelled("ambient", nil), namespace("ambient"), status.CodeNotEnabled},
@@ -164,16 +164,16 @@ func TestOptions(t *testing.T) {
 func TestSettings(t *testing.T) {
 	same := func(*redirect.Redirect) {}
 	dialecttest.Settings(t, ambient.New(ambient.Options{}), labelled("ambient", nil), ambient.DefaultRedirect(), []string{
-		ambient.BypassInbound, ambient.DNSCapture, ambient.VirtualInterfaces,
+		"ambient.istio.io/bypass-inbound-capture", ambient.DNSCapture, "istio.io/reroute-virtual-interfaces",
 	}, []dialecttest.Setting{
-		{Key: ambient.BypassInbound, Value: "true", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
-		{Key: ambient.BypassInbound, Value: "false", Want: same},
-		{Key: ambient.BypassInbound, Value: "yes"},
+		{Key: "ambient.istio.io/bypass-inbound-capture", Value: "true", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
+		{Key: "ambient.istio.io/bypass-inbound-capture", Value: "false", Want: same},
+		{Key: "ambient.istio.io/bypass-inbound-capture", Value: "yes"},
 		{Key: ambient.DNSCapture, Value: "false", Want: func(r *redirect.Redirect) { r.DNS = redirect.DNS{} }},
 		{Key: ambient.DNSCapture, Value: "true", Want: same},
 		{Key: ambient.DNSCapture, Value: "on"},
-		{Key: ambient.VirtualInterfaces, Value: "virt0, virt1", Want: func(r *redirect.Redirect) { r.VirtualInterfaces = []string{"virt0", "virt1"} }},
-		{Key: ambient.VirtualInterfaces, Value: "-j"},
+		{Key: "istio.io/reroute-virtual-interfaces", Value: "virt0, virt1", Want: func(r *redirect.Redirect) { r.VirtualInterfaces = []string{"virt0", "virt1"} }},
+		{Key: "istio.io/reroute-virtual-interfaces", Value: "-j"},
 	})
 }
 

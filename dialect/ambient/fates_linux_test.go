@@ -31,8 +31,8 @@ func TestFates(t *testing.T) {
 	}{
 		{"plain", nil, settings{dns: true}},
 		{"no look-ups", map[string]string{ambient.DNSCapture: "false"}, settings{}},
-		{"virtual interface", map[string]string{ambient.VirtualInterfaces: "virt0"}, settings{virtual: true, dns: true}},
-		{"inbound bypass", map[string]string{ambient.BypassInbound: "true"}, settings{dns: true, bypass: true}},
+		{"virtual interface", map[string]string{"istio.io/reroute-virtual-interfaces": "virt0"}, settings{virtual: true, dns: true}},
+		{"inbound bypass", map[string]string{"ambient.istio.io/bypass-inbound-capture": "true"}, settings{dns: true, bypass: true}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestMarkedSockets(t *testing.T) {
 	for _, backend := range dialecttest.Backends {
 		t.Run(string(backend), func(t *testing.T) {
 			for name, annotations := range map[string]map[string]string{
-				"captured": nil, "inbound bypass": {ambient.BypassInbound: "true"},
+				"captured": nil, "inbound bypass": {"ambient.istio.io/bypass-inbound-capture": "true"},
 			} {
 				t.Run(name, func(t *testing.T) {
 					w := captured(t, backend, annotations)

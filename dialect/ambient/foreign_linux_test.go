@@ -34,7 +34,7 @@ func TestRulesOfOthers(t *testing.T) {
 		{"application to localhost", false, "", "127.0.0.1:8080", 0, "proxy:15090 orig=127.0.0.1:8080"},
 		{"proxy to the application", false, "", "10.244.1.5:8080", ambient.ProxyMark, "app:8080 orig=10.244.1.5:8080"},
 		{"proxy to the outside", false, "", "10.96.5.5:80", ambient.ProxyMark, "proxy:15090 orig=10.96.5.5:80"},
-		{"marked as a reply", false, "", "10.244.1.5:8080", ambient.ReplyMark, "app:8080 orig=10.244.1.5:8080"},
+		{"marked as a reply", false, "", "10.244.1.5:8080", 273, "app:8080 orig=10.244.1.5:8080"},
 	}
 	eachProgram(t, []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy}, func(t *testing.T, backend ruleset.Backend, w *netnstest.World) {
 		for _, f := range ruleset.Families {

@@ -126,7 +126,7 @@ func (o Options) defaults() redirect.Redirect {
 		r.IPv6 = redirect.FamilyPass
 	}
 	r.Names.ChainPrefix = "ISTIO_"
-	r.Names.InboundMark, r.Names.MarkMask = ReplyMark, markMask
+	r.Names.InboundMark, r.Names.MarkMask = replyMark, markMask
 	r.Names.RouteTable, r.Names.RoutePriority = routeTable, routePriority
 	r.Names.OtherChains, r.Names.OtherTables = []string{agentPrerouting}, agentTables()
 	return r
@@ -155,7 +155,7 @@ func New(o Options) dialect.Dialect {
 		Domains: []string{"istio.io"},
 		Policy: selection.Policy{
 			ExcludedNamespaces: o.ExcludedNamespaces,
-			ForeignAnnotation:  SidecarStatus,
+			ForeignAnnotation:  sidecarStatus,
 			Selectors:          o.Selectors,
 		},
 		Configure: func(d dialect.Dialect, c netconf.Config) (dialect.Dialect, error) {
@@ -168,7 +168,7 @@ func New(o Options) dialect.Dialect {
 		NodeProxy: &dialect.NodeProxy{
 			StatusAnnotation: Redirection, Enrolled: redirectionEnabled, Pending: redirectionPending,
 			ProbeSources: o.probeSources(),
-			Agents:       map[string]dialect.OtherAgent{IstioCNI: {Rules: AgentRuleset, Layout: AgentLayout()}},
+			Agents:       map[string]dialect.OtherAgent{istioCNI: {Rules: AgentRuleset, Layout: AgentLayout()}},
 		},
 	}
 }
@@ -176,7 +176,7 @@ func New(o Options) dialect.Dialect {
 const boolean = "true or false"
 
 var settings = []redirect.Setting{
-	{Field: "inbound.ports", Keys: []string{BypassInbound}, Allowed: boolean, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
+	{Field: "inbound.ports", Keys: []string{bypassInbound}, Allowed: boolean, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
 		if on {
 			r.Inbound = redirect.Inbound{}
 		}
@@ -187,5 +187,5 @@ var settings = []redirect.Setting{
 			r.DNS = captured
 		}
 	})},
-	{Field: "virtualInterfaces", Keys: []string{VirtualInterfaces}, Allowed: "interface names separated by commas"},
+	{Field: "virtualInterfaces", Keys: []string{virtualInterfaces}, Allowed: "interface names separated by commas"},
 }

@@ -36,7 +36,7 @@ func TestTakeOver(t *testing.T) {
 			t.Run(fmt.Sprintf("%s to %s", theirs, ours), func(t *testing.T) {
 				t.Parallel()
 				s := settings{virtual: true, dns: true}
-				pod := labelled("ambient", map[string]string{ambient.VirtualInterfaces: "virt0"})
+				pod := labelled("ambient", map[string]string{"istio.io/reroute-virtual-interfaces": "virt0"})
 				plan, err := ambient.New(ambient.Options{}).Plan(dialect.Subject{Pod: pod, Addrs: dialecttest.Addrs()}, dialect.Options{})
 				require.NoError(t, err)
 				rs := plan.Ruleset

@@ -29,7 +29,7 @@ func TestTunnel(t *testing.T) {
 	}{
 		{"captured", nil, nil, "proxy:15006 orig=[fd00:10:244::5]:8080"},
 		{"no look-ups", map[string]string{ambient.DNSCapture: "false"}, nil, "proxy:15006 orig=[fd00:10:244::5]:8080"},
-		{"inbound bypass", map[string]string{ambient.BypassInbound: "true"}, nil, "app:8080 orig=[fd00:10:244::5]:8080"},
+		{"inbound bypass", map[string]string{"ambient.istio.io/bypass-inbound-capture": "true"}, nil, "app:8080 orig=[fd00:10:244::5]:8080"},
 		{"IPv6 is discarded", nil, func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyDrop }, ""},
 	}
 	for _, backend := range dialecttest.Backends {

@@ -10,7 +10,7 @@
 //   - Consul's plugin updates the status annotation twice in each ADD, with the whole pod. Here it is patched once, and
 //     only if the plugin's configuration has "write_status".
 //
-// A pod is left alone whose init container sets the rules itself; see [InitContainer].
+// A pod is left alone whose init container sets the rules itself; see initContainer.
 //
 // An application's connections to its own pod's address are redirected, as by Consul's rules; those to localhost pass.
 //
@@ -35,22 +35,22 @@ import (
 // The annotations, which Consul's injector writes.
 const (
 	InjectStatus           = "consul.hashicorp.com/connect-inject-status"
-	MeshInjectStatus       = "consul.hashicorp.com/mesh-inject-status" // Consul's catalog v2
+	meshInjectStatus       = "consul.hashicorp.com/mesh-inject-status" // Consul's catalog v2
 	TransparentProxyStatus = "consul.hashicorp.com/transparent-proxy-status"
 	RedirectTrafficConfig  = "consul.hashicorp.com/redirect-traffic-config"
 	DualStack              = "consul.hashicorp.com/dual-stack"
-	// Services are the pod's services, separated by commas.
-	Services = "consul.hashicorp.com/connect-service"
+	// services are the pod's services, separated by commas.
+	services = "consul.hashicorp.com/connect-service"
 )
 
-// InitContainer waits for the pod's registration in Consul. Where there is no CNI plugin it also sets the rules, for which the
+// initContainer waits for the pod's registration in Consul. Where there is no CNI plugin it also sets the rules, for which the
 // injector makes it privileged with the capability NET_ADMIN.
-const InitContainer = "consul-connect-inject-init"
+const initContainer = "consul-connect-inject-init"
 
 // Values of TransparentProxyStatus.
 const (
 	StatusWaiting  = "waiting"
-	StatusComplete = "complete"
+	statusComplete = "complete"
 )
 
 // Defaults of Consul on Kubernetes.
@@ -77,16 +77,16 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 		Domains: []string{"consul.hashicorp.com"},
 		Policy: selection.Policy{
 			ExcludedNamespaces:       excludedNamespaces,
-			PrivilegedInitContainers: []string{InitContainer},
+			PrivilegedInitContainers: []string{initContainer},
 			Required: []selection.Requirement{
-				{Keys: []string{InjectStatus, MeshInjectStatus}},
+				{Keys: []string{InjectStatus, meshInjectStatus}},
 				{Keys: []string{TransparentProxyStatus}},
 			},
 		},
 		Build:     build,
 		Names:     DefaultRedirect().Names,
-		Applied:   map[string]string{TransparentProxyStatus: StatusComplete},
-		Sandboxes: &dialect.Sandboxes{Key: IptablesConfig, Build: buildSandbox},
+		Applied:   map[string]string{TransparentProxyStatus: statusComplete},
+		Sandboxes: &dialect.Sandboxes{Key: iptablesConfig, Build: buildSandbox},
 		// Consul has no container that checks.
 		Check: dialect.Check{Outbound: OutboundPort, Inbound: InboundPort},
 	}
@@ -102,7 +102,7 @@ func build(in dialect.Input) (dialect.Reading, error) {
 		p.Refuse(RedirectTrafficConfig, "", "JSON", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
 	}
 	result, err := p.done(r)
-	result.ProxyContainers = proxies(in.Pod.Annotations[Services])
+	result.ProxyContainers = proxies(in.Pod.Annotations[services])
 	return result, err
 }
 

@@ -44,7 +44,7 @@ func TestSelection(t *testing.T) {
 		{"injected", func(*corev1.Pod) {}, status.CodeSelected},
 		{"injected by catalog v2", func(p *corev1.Pod) {
 			delete(p.Annotations, consul.InjectStatus)
-			p.Annotations[consul.MeshInjectStatus] = "injected"
+			p.Annotations["consul.hashicorp.com/mesh-inject-status"] = "injected"
 		}, status.CodeSelected},
 		{"not injected", func(p *corev1.Pod) { delete(p.Annotations, consul.InjectStatus) }, status.CodeNotInjected},
 		{"an empty status", func(p *corev1.Pod) { p.Annotations[consul.InjectStatus] = "" }, status.CodeNotInjected},
@@ -68,7 +68,7 @@ func TestSelection(t *testing.T) {
 
 func initContainer(sc *corev1.SecurityContext) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: consul.InitContainer, SecurityContext: sc})
+		p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "consul-connect-inject-init", SecurityContext: sc})
 	}
 }
 
@@ -230,7 +230,7 @@ func TestOwnContainers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := meshed(complete(t, "{}"), "false")
 			if tt.services != "" {
-				pod.Annotations[consul.Services] = tt.services
+				pod.Annotations["consul.hashicorp.com/connect-service"] = tt.services
 			}
 			pod.Spec.Containers = nil
 			for _, c := range tt.containers {
@@ -274,7 +274,7 @@ func TestSandbox(t *testing.T) {
 	_, ok := mesh.ForSandbox(map[string]string{"K8S_POD_NAME": "cart"})
 	assert.False(t, ok)
 
-	args := map[string]string{consul.IptablesConfig: complete(t, `{"ExcludeOutboundPorts":["3306"],"ExcludeHosts":["x"]}`)}
+	args := map[string]string{"CONSUL_IPTABLES_CONFIG": complete(t, `{"ExcludeOutboundPorts":["3306"],"ExcludeHosts":["x"]}`)}
 	d, ok := mesh.ForSandbox(args)
 	require.True(t, ok)
 	assert.False(t, d.ReadsNamespace(nil))
@@ -314,7 +314,7 @@ func TestSandboxFamilies(t *testing.T) {
 		{"10.0.0.2/24", nil, ""},
 	}
 	for _, tt := range tests {
-		d, ok := consul.New().ForSandbox(map[string]string{consul.IptablesConfig: complete(t, "{}"), consul.AddressArg: tt.ip})
+		d, ok := consul.New().ForSandbox(map[string]string{"CONSUL_IPTABLES_CONFIG": complete(t, "{}"), "IP": tt.ip})
 		require.True(t, ok)
 		built, err := d.Redirect(&corev1.Pod{}, nil, tt.addrs)
 		if tt.want == "" {

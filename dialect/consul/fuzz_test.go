@@ -15,7 +15,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add(`null`, "1")
 	f.Add(`{"ProxyUserID":"101","ProxyInboundPort":25018,"ExcludeUIDs":null}`, "fd00::2")
 	f.Fuzz(func(t *testing.T, config, dualStack string) {
-		sandbox, ok := consul.New().ForSandbox(map[string]string{consul.IptablesConfig: config, consul.AddressArg: dualStack})
+		sandbox, ok := consul.New().ForSandbox(map[string]string{"CONSUL_IPTABLES_CONFIG": config, "IP": dualStack})
 		if !ok {
 			t.Fatal("the key is there")
 		}

@@ -12,18 +12,18 @@ import (
 
 // The keys of CNI_ARGS that Consul's plugin reads where there is no Kubernetes.
 const (
-	// IptablesConfig holds the JSON of RedirectTrafficConfig. Nomad writes it for a
+	// iptablesConfig holds the JSON of RedirectTrafficConfig. Nomad writes it for a
 	// group with a transparent_proxy block.
-	IptablesConfig = "CONSUL_IPTABLES_CONFIG"
-	// AddressArg holds the sandbox's address (CNI conventions, "ip").
-	AddressArg = "IP"
+	iptablesConfig = "CONSUL_IPTABLES_CONFIG"
+	// addressArg holds the sandbox's address (CNI conventions, "ip").
+	addressArg = "IP"
 )
 
 // buildSandbox is build for one of Nomad's sandboxes.
 func buildSandbox(args map[string]string, in dialect.Input) (dialect.Reading, error) {
 	r := DefaultRedirect()
-	p := parser{Notes: dialect.Notes{Source: redirect.FromArgs}, root: IptablesConfig, redirect: &r}
-	p.config(args[IptablesConfig], p.byAddress(args[AddressArg], in.Addrs))
+	p := parser{Notes: dialect.Notes{Source: redirect.FromArgs}, root: iptablesConfig, redirect: &r}
+	p.config(args[iptablesConfig], p.byAddress(args[addressArg], in.Addrs))
 	return p.done(r)
 }
 
@@ -35,11 +35,11 @@ func (p *parser) byAddress(value string, addrs []netip.Addr) bool {
 	if value != "" {
 		a, err := netip.ParseAddr(value)
 		if err != nil || a.Zone() != "" {
-			p.Refuse(AddressArg, value, "an address", fmt.Errorf("%q is no address", value))
+			p.Refuse(addressArg, value, "an address", fmt.Errorf("%q is no address", value))
 			return false
 		}
 		dualStack = is6(a.Unmap())
-		p.Set("ipv6", AddressArg, value)
+		p.Set("ipv6", addressArg, value)
 	}
 	if dualStack {
 		p.redirect.IPv6 = redirect.FamilyCapture

@@ -53,9 +53,9 @@ func interception(v redirect.Values) (found redirect.Origin, warnings warning.Li
 		values map[string]string
 		parse  func(string) (string, error)
 	}{
-		{redirect.FromEnv, MetaInterceptionMode, v.Env, func(s string) (string, error) { return s, nil }},
-		{redirect.FromEnv, ProxyConfigEnv, v.Env, proxyConfigMode},
-		{redirect.FromAnnotation, ProxyConfig, v.Annotations, proxyConfigMode},
+		{redirect.FromEnv, metaInterceptionMode, v.Env, func(s string) (string, error) { return s, nil }},
+		{redirect.FromEnv, proxyConfigEnv, v.Env, proxyConfigMode},
+		{redirect.FromAnnotation, proxyConfig, v.Annotations, proxyConfigMode},
 	} {
 		text, ok := s.values[s.key]
 		if !ok {

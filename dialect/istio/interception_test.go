@@ -18,7 +18,7 @@ import (
 // Where a pod says how connections reach its proxy, and what counts.
 func TestInterception(t *testing.T) {
 	none, tproxy := "interceptionMode: NONE\n", "interceptionMode: TPROXY\n"
-	config := func(text string) func(*corev1.Pod) { return annotated(istio.ProxyConfig, text) }
+	config := func(text string) func(*corev1.Pod) { return annotated("proxy.istio.io/config", text) }
 	mode := func(m string) func(*corev1.Pod) { return annotated(istio.InterceptionMode, m) }
 	// A thousand aliases of a long text: a value of each would be 8 MB.
 	aliased := "a: &a " + strings.Repeat("x", 8<<10) + "\nb: [" + strings.Repeat("*a,", 1000) + "]\n" + none
@@ -39,19 +39,19 @@ func TestInterception(t *testing.T) {
 		{"nothing", nil, "REDIRECT", ""},
 		{"annotation", []func(*corev1.Pod){mode("NONE")}, "NONE", istio.InterceptionMode},
 		{"annotation in other letters", []func(*corev1.Pod){mode("none")}, istio.InterceptionMode, ""},
-		{"an empty annotation", []func(*corev1.Pod){mode(""), proxyEnv(istio.MetaInterceptionMode, "NONE")}, istio.InterceptionMode, ""},
-		{"annotation over all else", []func(*corev1.Pod){mode("REDIRECT"), config(none), proxyEnv(istio.MetaInterceptionMode, "NONE", istio.ProxyConfigEnv, `{"interceptionMode":"NONE"}`)}, "REDIRECT", istio.InterceptionMode},
+		{"an empty annotation", []func(*corev1.Pod){mode(""), proxyEnv("ISTIO_META_INTERCEPTION_MODE", "NONE")}, istio.InterceptionMode, ""},
+		{"annotation over all else", []func(*corev1.Pod){mode("REDIRECT"), config(none), proxyEnv("ISTIO_META_INTERCEPTION_MODE", "NONE", "PROXY_CONFIG", `{"interceptionMode":"NONE"}`)}, "REDIRECT", istio.InterceptionMode},
 		{"annotation over what is wrong elsewhere", []func(*corev1.Pod){mode("TPROXY"), config("{")}, "TPROXY", istio.InterceptionMode},
-		{"what the proxy is told", []func(*corev1.Pod){proxyEnv(istio.MetaInterceptionMode, "NONE")}, "NONE", istio.MetaInterceptionMode},
-		{"what the proxy is told, TPROXY", []func(*corev1.Pod){proxyEnv(istio.MetaInterceptionMode, "TPROXY")}, "REDIRECT", ""},
-		{"what the proxy is told, over a later edit", []func(*corev1.Pod){proxyEnv(istio.MetaInterceptionMode, "REDIRECT"), config(none)}, "REDIRECT", ""},
-		{"what the proxy is told is nonsense", []func(*corev1.Pod){proxyEnv(istio.MetaInterceptionMode, "MAGIC")}, "REDIRECT", ""},
-		{"the proxy's configuration", []func(*corev1.Pod){proxyEnv(istio.ProxyConfigEnv, `{"concurrency":2,"interceptionMode":"NONE"}`)}, "NONE", istio.ProxyConfigEnv},
-		{"a configuration that says nothing", []func(*corev1.Pod){proxyEnv(istio.ProxyConfigEnv, "{}\n"), config(none)}, "NONE", istio.ProxyConfig},
-		{"ProxyConfig", []func(*corev1.Pod){config("concurrency: 2\n" + none)}, "NONE", istio.ProxyConfig},
+		{"what the proxy is told", []func(*corev1.Pod){proxyEnv("ISTIO_META_INTERCEPTION_MODE", "NONE")}, "NONE", "ISTIO_META_INTERCEPTION_MODE"},
+		{"what the proxy is told, TPROXY", []func(*corev1.Pod){proxyEnv("ISTIO_META_INTERCEPTION_MODE", "TPROXY")}, "REDIRECT", ""},
+		{"what the proxy is told, over a later edit", []func(*corev1.Pod){proxyEnv("ISTIO_META_INTERCEPTION_MODE", "REDIRECT"), config(none)}, "REDIRECT", ""},
+		{"what the proxy is told is nonsense", []func(*corev1.Pod){proxyEnv("ISTIO_META_INTERCEPTION_MODE", "MAGIC")}, "REDIRECT", ""},
+		{"the proxy's configuration", []func(*corev1.Pod){proxyEnv("PROXY_CONFIG", `{"concurrency":2,"interceptionMode":"NONE"}`)}, "NONE", "PROXY_CONFIG"},
+		{"a configuration that says nothing", []func(*corev1.Pod){proxyEnv("PROXY_CONFIG", "{}\n"), config(none)}, "NONE", "proxy.istio.io/config"},
+		{"ProxyConfig", []func(*corev1.Pod){config("concurrency: 2\n" + none)}, "NONE", "proxy.istio.io/config"},
 		{"ProxyConfig, TPROXY", []func(*corev1.Pod){config(tproxy)}, "REDIRECT", ""},
-		{"ProxyConfig, as a number", []func(*corev1.Pod){config("interceptionMode: 2")}, "NONE", istio.ProxyConfig},
-		{"ProxyConfig, by the protocol's name", []func(*corev1.Pod){config("interception_mode: NONE")}, "NONE", istio.ProxyConfig},
+		{"ProxyConfig, as a number", []func(*corev1.Pod){config("interceptionMode: 2")}, "NONE", "proxy.istio.io/config"},
+		{"ProxyConfig, by the protocol's name", []func(*corev1.Pod){config("interception_mode: NONE")}, "NONE", "proxy.istio.io/config"},
 		{"ProxyConfig of a deeper level", []func(*corev1.Pod){config("proxyMetadata: {interceptionMode: NONE}")}, "REDIRECT", ""},
 		{"ProxyConfig with aliases elsewhere", []func(*corev1.Pod){config(aliased)}, "REDIRECT", unread},
 		{"ProxyConfig with merges of merges", []func(*corev1.Pod){config(merged)}, "REDIRECT", unread},
@@ -92,7 +92,7 @@ func TestInterception(t *testing.T) {
 			require.Len(t, origins, 1)
 			if tt.from == unread {
 				require.Len(t, built.Warnings, 1)
-				assert.Contains(t, built.Warnings[0].Text, istio.ProxyConfig+" is not read: ")
+				assert.Contains(t, built.Warnings[0].Text, "proxy.istio.io/config"+" is not read: ")
 				assert.Less(t, len(built.Warnings[0].Text), 300)
 				return
 			}
@@ -123,7 +123,7 @@ func TestInterceptionByAnnotationsAlone(t *testing.T) {
 	assert.True(t, out)
 	assert.Equal(t, status.CodeInterceptionNone, decision.Reason)
 	for _, change := range []func(*corev1.Pod){
-		annotated(istio.InterceptionMode, "TPROXY"), annotated(istio.InterceptionMode, "MAGIC"), annotated(istio.ProxyConfig, "interceptionMode: NONE"),
+		annotated(istio.InterceptionMode, "TPROXY"), annotated(istio.InterceptionMode, "MAGIC"), annotated("proxy.istio.io/config", "interceptionMode: NONE"),
 	} {
 		_, out = p.RuleOut(meshed(change).Annotations)
 		assert.False(t, out)

@@ -28,27 +28,27 @@ const (
 	InjectKey        = "sidecar.istio.io/inject"
 
 	InterceptionMode        = "sidecar.istio.io/interceptionMode"
-	ProxyConfig             = "proxy.istio.io/config"
-	StatusPort              = "status.sidecar.istio.io/port"
-	IncludeOutboundIPRanges = "traffic.sidecar.istio.io/includeOutboundIPRanges"
-	ExcludeOutboundIPRanges = "traffic.sidecar.istio.io/excludeOutboundIPRanges"
-	IncludeOutboundPorts    = "traffic.sidecar.istio.io/includeOutboundPorts"
+	proxyConfig             = "proxy.istio.io/config"
+	statusPort              = "status.sidecar.istio.io/port"
+	includeOutboundIPRanges = "traffic.sidecar.istio.io/includeOutboundIPRanges"
+	excludeOutboundIPRanges = "traffic.sidecar.istio.io/excludeOutboundIPRanges"
+	includeOutboundPorts    = "traffic.sidecar.istio.io/includeOutboundPorts"
 	ExcludeOutboundPorts    = "traffic.sidecar.istio.io/excludeOutboundPorts"
-	IncludeInboundPorts     = "traffic.sidecar.istio.io/includeInboundPorts"
+	includeInboundPorts     = "traffic.sidecar.istio.io/includeInboundPorts"
 	ExcludeInboundPorts     = "traffic.sidecar.istio.io/excludeInboundPorts"
-	ExcludeInterfaces       = "traffic.sidecar.istio.io/excludeInterfaces"
-	VirtualInterfaces       = "istio.io/reroute-virtual-interfaces"
-	KubevirtInterfaces      = "traffic.sidecar.istio.io/kubevirtInterfaces" // deprecated
+	excludeInterfaces       = "traffic.sidecar.istio.io/excludeInterfaces"
+	virtualInterfaces       = "istio.io/reroute-virtual-interfaces"
+	kubevirtInterfaces      = "traffic.sidecar.istio.io/kubevirtInterfaces" // deprecated
 )
 
 // The variables of the istio-proxy container.
 const (
-	DNSCapture           = "ISTIO_META_DNS_CAPTURE"
+	dnsCapture           = "ISTIO_META_DNS_CAPTURE"
 	DualStack            = "ISTIO_DUAL_STACK"
-	InvalidDrop          = "INVALID_DROP"
-	DisableEnvoy         = "DISABLE_ENVOY"
-	MetaInterceptionMode = "ISTIO_META_INTERCEPTION_MODE"
-	ProxyConfigEnv       = "PROXY_CONFIG"
+	invalidDrop          = "INVALID_DROP"
+	disableEnvoy         = "DISABLE_ENVOY"
+	metaInterceptionMode = "ISTIO_META_INTERCEPTION_MODE"
+	proxyConfigEnv       = "PROXY_CONFIG"
 )
 
 // Ports of Istio's proxy (istio.io/latest/docs/ops/deployment/application-requirements).
@@ -101,7 +101,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			ExcludedNamespaces: excludedNamespaces,
 			InitContainers:     []string{"istio-init"},
 			ProxyContainers:    []string{"istio-proxy"},
-			DisableEnv:         DisableEnvoy,
+			DisableEnv:         disableEnvoy,
 			ProxyCommand:       "proxy",
 			ProxyTypes:         []string{"sidecar"},
 			InjectKey:          InjectKey,
@@ -144,21 +144,21 @@ var schema = redirect.Schema{
 	Defaults:  DefaultRedirect(),
 	RunAs:     true,
 	Prefixes:  []string{"traffic.sidecar.istio.io/"}, // all of them are below
-	OtherKeys: []string{InjectKey, StatusAnnotation, ProxyConfig},
+	OtherKeys: []string{InjectKey, StatusAnnotation, proxyConfig},
 	Settings: []redirect.Setting{
 		{Field: "mode", Keys: []string{InterceptionMode}, Allowed: "REDIRECT or TPROXY"},
 		// The port is the agent's. The injector that sets it also excludes it from
 		// capture, by annotation, so it is only checked.
-		{Keys: []string{StatusPort}, Allowed: "a port from 0 to 65535", Set: checkPort},
-		{Field: "inbound.ports", Keys: []string{IncludeInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
+		{Keys: []string{statusPort}, Allowed: "a port from 0 to 65535", Set: checkPort},
+		{Field: "inbound.ports", Keys: []string{includeInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
 		{Field: "inbound.excludePorts", Keys: []string{ExcludeInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}, Add: true},
-		{Field: "outbound.ports", Keys: []string{IncludeOutboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
+		{Field: "outbound.ports", Keys: []string{includeOutboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
 		{Field: "outbound.excludePorts", Keys: []string{ExcludeOutboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
-		{Field: "outbound.cidrs", Keys: []string{IncludeOutboundIPRanges}, Allowed: `"*", or ` + cidrList, Grammar: redirect.Grammar{All: true}},
-		{Field: "outbound.excludeCIDRs", Keys: []string{ExcludeOutboundIPRanges}, Allowed: cidrList},
-		{Field: "excludeInterfaces", Keys: []string{ExcludeInterfaces}, Allowed: interfaceList},
-		{Field: "virtualInterfaces", Keys: []string{VirtualInterfaces, KubevirtInterfaces}, Allowed: interfaceList},
-		env("dns.servers", DNSCapture, func(r *redirect.Redirect, on bool) {
+		{Field: "outbound.cidrs", Keys: []string{includeOutboundIPRanges}, Allowed: `"*", or ` + cidrList, Grammar: redirect.Grammar{All: true}},
+		{Field: "outbound.excludeCIDRs", Keys: []string{excludeOutboundIPRanges}, Allowed: cidrList},
+		{Field: "excludeInterfaces", Keys: []string{excludeInterfaces}, Allowed: interfaceList},
+		{Field: "virtualInterfaces", Keys: []string{virtualInterfaces, kubevirtInterfaces}, Allowed: interfaceList},
+		env("dns.servers", dnsCapture, func(r *redirect.Redirect, on bool) {
 			if on {
 				// The pod's resolv.conf cannot be seen from the host.
 				r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort}
@@ -169,7 +169,7 @@ var schema = redirect.Schema{
 				r.IPv6 = redirect.FamilyCapture
 			}
 		}),
-		env("dropInvalid", InvalidDrop, func(r *redirect.Redirect, on bool) { r.DropInvalid = on }),
+		env("dropInvalid", invalidDrop, func(r *redirect.Redirect, on bool) { r.DropInvalid = on }),
 	},
 }
 

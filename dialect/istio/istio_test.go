@@ -89,62 +89,62 @@ func TestAnnotations(t *testing.T) {
 		{Key: istio.InterceptionMode, Value: "NONE"},
 		{Key: istio.InterceptionMode, Value: ""},
 
-		{Key: istio.StatusPort, Value: "15020", Want: same},
-		{Key: istio.StatusPort, Value: "0", Want: same},
-		{Key: istio.StatusPort, Value: "http"},
-		{Key: istio.StatusPort, Value: "65536"},
-		{Key: istio.StatusPort, Value: ""},
+		{Key: "status.sidecar.istio.io/port", Value: "15020", Want: same},
+		{Key: "status.sidecar.istio.io/port", Value: "0", Want: same},
+		{Key: "status.sidecar.istio.io/port", Value: "http"},
+		{Key: "status.sidecar.istio.io/port", Value: "65536"},
+		{Key: "status.sidecar.istio.io/port", Value: ""},
 
-		{Key: istio.IncludeInboundPorts, Value: "*", Want: inbound(redirect.AllPorts())},
-		{Key: istio.IncludeInboundPorts, Value: "", Want: inbound(redirect.PortSet{})},
-		{Key: istio.IncludeInboundPorts, Value: " 9090 , 8080,8080", Want: inbound(redirect.Ports(8080, 9090))},
+		{Key: "traffic.sidecar.istio.io/includeInboundPorts", Value: "*", Want: inbound(redirect.AllPorts())},
+		{Key: "traffic.sidecar.istio.io/includeInboundPorts", Value: "", Want: inbound(redirect.PortSet{})},
+		{Key: "traffic.sidecar.istio.io/includeInboundPorts", Value: " 9090 , 8080,8080", Want: inbound(redirect.Ports(8080, 9090))},
 
 		{Key: istio.ExcludeInboundPorts, Value: "", Want: notInbound(redirect.Ports(15020, 15021, 15090))},
 		{Key: istio.ExcludeInboundPorts, Value: "22", Want: notInbound(redirect.Ports(22, 15020, 15021, 15090))},
 		{Key: istio.ExcludeInboundPorts, Value: "*", Want: notInbound(redirect.AllPorts())},
 
-		{Key: istio.IncludeOutboundPorts, Value: "", Want: same},
-		{Key: istio.IncludeOutboundPorts, Value: "443", Want: outbound(redirect.Ports(443))},
-		{Key: istio.IncludeOutboundPorts, Value: "*", Want: outbound(redirect.AllPorts())},
+		{Key: "traffic.sidecar.istio.io/includeOutboundPorts", Value: "", Want: same},
+		{Key: "traffic.sidecar.istio.io/includeOutboundPorts", Value: "443", Want: outbound(redirect.Ports(443))},
+		{Key: "traffic.sidecar.istio.io/includeOutboundPorts", Value: "*", Want: outbound(redirect.AllPorts())},
 
 		{Key: istio.ExcludeOutboundPorts, Value: "", Want: notOutbound(redirect.PortSet{})}, // not even 15020
 		{Key: istio.ExcludeOutboundPorts, Value: "3306,6379", Want: notOutbound(redirect.Ports(3306, 6379))},
 		{Key: istio.ExcludeOutboundPorts, Value: "*", Want: notOutbound(redirect.AllPorts())},
 
-		{Key: istio.IncludeOutboundIPRanges, Value: "*", Want: same},
-		{Key: istio.IncludeOutboundIPRanges, Value: "", Want: cidrs(redirect.PrefixSet{})},
-		{Key: istio.IncludeOutboundIPRanges, Value: "10.0.0.0/8,fd00::/8", Want: cidrs(prefixes("10.0.0.0/8", "fd00::/8"))},
-		{Key: istio.IncludeOutboundIPRanges, Value: "10.0.0.0"},
-		{Key: istio.IncludeOutboundIPRanges, Value: "10.0.0.0/8, 11.0.0.0/8"},
+		{Key: "traffic.sidecar.istio.io/includeOutboundIPRanges", Value: "*", Want: same},
+		{Key: "traffic.sidecar.istio.io/includeOutboundIPRanges", Value: "", Want: cidrs(redirect.PrefixSet{})},
+		{Key: "traffic.sidecar.istio.io/includeOutboundIPRanges", Value: "10.0.0.0/8,fd00::/8", Want: cidrs(prefixes("10.0.0.0/8", "fd00::/8"))},
+		{Key: "traffic.sidecar.istio.io/includeOutboundIPRanges", Value: "10.0.0.0"},
+		{Key: "traffic.sidecar.istio.io/includeOutboundIPRanges", Value: "10.0.0.0/8, 11.0.0.0/8"},
 
-		{Key: istio.ExcludeOutboundIPRanges, Value: "", Want: same},
-		{Key: istio.ExcludeOutboundIPRanges, Value: "198.51.100.0/24", Want: notCIDRs(prefixes("198.51.100.0/24"))},
-		{Key: istio.ExcludeOutboundIPRanges, Value: "*"}, // the one list without it
-		{Key: istio.ExcludeOutboundIPRanges, Value: "10.0.0.0/33"},
-		{Key: istio.ExcludeOutboundIPRanges, Value: "10.0.0.0/8,"},
+		{Key: "traffic.sidecar.istio.io/excludeOutboundIPRanges", Value: "", Want: same},
+		{Key: "traffic.sidecar.istio.io/excludeOutboundIPRanges", Value: "198.51.100.0/24", Want: notCIDRs(prefixes("198.51.100.0/24"))},
+		{Key: "traffic.sidecar.istio.io/excludeOutboundIPRanges", Value: "*"}, // the one list without it
+		{Key: "traffic.sidecar.istio.io/excludeOutboundIPRanges", Value: "10.0.0.0/33"},
+		{Key: "traffic.sidecar.istio.io/excludeOutboundIPRanges", Value: "10.0.0.0/8,"},
 
-		{Key: istio.ExcludeInterfaces, Value: "", Want: same},
-		{Key: istio.ExcludeInterfaces, Value: " net1 , eth0.100,net1", Want: excluded("net1", "eth0.100")},
-		{Key: istio.ExcludeInterfaces, Value: "abcdefghijklmno", Want: excluded("abcdefghijklmno")},
-		{Key: istio.ExcludeInterfaces, Value: "abcdefghijklmnop"},
-		{Key: istio.ExcludeInterfaces, Value: "1eth"},
-		{Key: istio.ExcludeInterfaces, Value: "-i"},
-		{Key: istio.ExcludeInterfaces, Value: "eth0,"},
+		{Key: "traffic.sidecar.istio.io/excludeInterfaces", Value: "", Want: same},
+		{Key: "traffic.sidecar.istio.io/excludeInterfaces", Value: " net1 , eth0.100,net1", Want: excluded("net1", "eth0.100")},
+		{Key: "traffic.sidecar.istio.io/excludeInterfaces", Value: "abcdefghijklmno", Want: excluded("abcdefghijklmno")},
+		{Key: "traffic.sidecar.istio.io/excludeInterfaces", Value: "abcdefghijklmnop"},
+		{Key: "traffic.sidecar.istio.io/excludeInterfaces", Value: "1eth"},
+		{Key: "traffic.sidecar.istio.io/excludeInterfaces", Value: "-i"},
+		{Key: "traffic.sidecar.istio.io/excludeInterfaces", Value: "eth0,"},
 
-		{Key: istio.VirtualInterfaces, Value: "virt0", Want: virtual("virt0")},
-		{Key: istio.VirtualInterfaces, Value: "virt+"},
-		{Key: istio.KubevirtInterfaces, Value: "virt0,virt1", Want: virtual("virt0", "virt1")},
-		{Key: istio.KubevirtInterfaces, Value: "virt 0"},
+		{Key: "istio.io/reroute-virtual-interfaces", Value: "virt0", Want: virtual("virt0")},
+		{Key: "istio.io/reroute-virtual-interfaces", Value: "virt+"},
+		{Key: "traffic.sidecar.istio.io/kubevirtInterfaces", Value: "virt0,virt1", Want: virtual("virt0", "virt1")},
+		{Key: "traffic.sidecar.istio.io/kubevirtInterfaces", Value: "virt 0"},
 	}
-	lists := []string{istio.IncludeInboundPorts, istio.ExcludeInboundPorts, istio.IncludeOutboundPorts, istio.ExcludeOutboundPorts}
+	lists := []string{"traffic.sidecar.istio.io/includeInboundPorts", istio.ExcludeInboundPorts, "traffic.sidecar.istio.io/includeOutboundPorts", istio.ExcludeOutboundPorts}
 	for _, key := range lists {
 		for _, value := range []string{"80,", ",80", "80,,81", "80-90", "http", "+80", "-80", "65536", "80 81", "*,80", " *"} {
 			table = append(table, dialecttest.Setting{Key: key, Value: value})
 		}
 	}
 	dialecttest.Settings(t, istio.New(), meshed(), istio.DefaultRedirect(), append(lists,
-		istio.InterceptionMode, istio.StatusPort, istio.IncludeOutboundIPRanges, istio.ExcludeOutboundIPRanges,
-		istio.ExcludeInterfaces, istio.VirtualInterfaces, istio.KubevirtInterfaces,
+		istio.InterceptionMode, "status.sidecar.istio.io/port", "traffic.sidecar.istio.io/includeOutboundIPRanges", "traffic.sidecar.istio.io/excludeOutboundIPRanges",
+		"traffic.sidecar.istio.io/excludeInterfaces", "istio.io/reroute-virtual-interfaces", "traffic.sidecar.istio.io/kubevirtInterfaces",
 	), table)
 }
 
@@ -167,20 +167,20 @@ func TestProxyEnvironment(t *testing.T) {
 		return dialecttest.Setting{Source: redirect.FromEnv, Key: key, Value: value, Ignored: true}
 	}
 	same := func(*redirect.Redirect) {}
-	dialecttest.Settings(t, istio.New(), meshed(), istio.DefaultRedirect(), []string{istio.DNSCapture, istio.InvalidDrop, istio.DualStack}, []dialecttest.Setting{
-		env(istio.DNSCapture, "true", func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: istio.DNSPort} }),
-		env(istio.DNSCapture, "false", same),
-		env(istio.DNSCapture, "", same),
-		ignored(istio.DNSCapture, "on"),
-		env(istio.InvalidDrop, "1", func(r *redirect.Redirect) { r.DropInvalid = true }),
-		ignored(istio.InvalidDrop, "yup"),
+	dialecttest.Settings(t, istio.New(), meshed(), istio.DefaultRedirect(), []string{"ISTIO_META_DNS_CAPTURE", "INVALID_DROP", istio.DualStack}, []dialecttest.Setting{
+		env("ISTIO_META_DNS_CAPTURE", "true", func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: istio.DNSPort} }),
+		env("ISTIO_META_DNS_CAPTURE", "false", same),
+		env("ISTIO_META_DNS_CAPTURE", "", same),
+		ignored("ISTIO_META_DNS_CAPTURE", "on"),
+		env("INVALID_DROP", "1", func(r *redirect.Redirect) { r.DropInvalid = true }),
+		ignored("INVALID_DROP", "yup"),
 		env(istio.DualStack, "true", func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyCapture }),
 		ignored(istio.DualStack, "maybe"),
 	})
-	b := build(t, meshed(proxyEnv(istio.InvalidDrop, "true", istio.InvalidDrop, "false")))
+	b := build(t, meshed(proxyEnv("INVALID_DROP", "true", "INVALID_DROP", "false")))
 	assert.False(t, b.Redirect.DropInvalid, "the last of several variables of one name counts")
 	b = build(t, meshed(func(p *corev1.Pod) {
-		p.Spec.Containers[1].Env = []corev1.EnvVar{{Name: istio.DNSCapture, Value: "true"}}
+		p.Spec.Containers[1].Env = []corev1.EnvVar{{Name: "ISTIO_META_DNS_CAPTURE", Value: "true"}}
 	}))
 	assert.False(t, b.Redirect.DNS.Enabled(), "another container's variables say nothing")
 }
@@ -221,9 +221,9 @@ func TestProxyIDs(t *testing.T) {
 // everything.
 func TestAllErrorsAtOnce(t *testing.T) {
 	wrong := map[string]string{
-		istio.InterceptionMode: "NONE", istio.StatusPort: "no",
-		istio.IncludeInboundPorts: "a", istio.ExcludeInboundPorts: "b", istio.IncludeOutboundPorts: "c", istio.ExcludeOutboundPorts: "d",
-		istio.IncludeOutboundIPRanges: "e", istio.ExcludeOutboundIPRanges: "*", istio.ExcludeInterfaces: "-f", istio.VirtualInterfaces: "-g",
+		istio.InterceptionMode: "NONE", "status.sidecar.istio.io/port": "no",
+		"traffic.sidecar.istio.io/includeInboundPorts": "a", istio.ExcludeInboundPorts: "b", "traffic.sidecar.istio.io/includeOutboundPorts": "c", istio.ExcludeOutboundPorts: "d",
+		"traffic.sidecar.istio.io/includeOutboundIPRanges": "e", "traffic.sidecar.istio.io/excludeOutboundIPRanges": "*", "traffic.sidecar.istio.io/excludeInterfaces": "-f", "istio.io/reroute-virtual-interfaces": "-g",
 	}
 	var kv []string
 	for k, v := range wrong {
@@ -242,7 +242,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 }
 
 func TestOriginsAndWarnings(t *testing.T) {
-	b := build(t, meshed(annotated(istio.ExcludeInboundPorts, "22", istio.KubevirtInterfaces, "virt0"), proxyEnv(istio.DNSCapture, "true"), runAs(2000, 0)))
+	b := build(t, meshed(annotated(istio.ExcludeInboundPorts, "22", "traffic.sidecar.istio.io/kubevirtInterfaces", "virt0"), proxyEnv("ISTIO_META_DNS_CAPTURE", "true"), runAs(2000, 0)))
 	got := map[string]redirect.Origin{}
 	for _, o := range b.Origins {
 		got[o.Field] = o
@@ -251,17 +251,17 @@ func TestOriginsAndWarnings(t *testing.T) {
 		{Field: "mode", Source: redirect.FromDefault},
 		{Field: "inbound.ports", Source: redirect.FromDefault},
 		{Field: "inbound.excludePorts", Source: redirect.FromAnnotation, Key: istio.ExcludeInboundPorts, Value: "22"},
-		{Field: "virtualInterfaces", Source: redirect.FromAnnotation, Key: istio.KubevirtInterfaces, Value: "virt0"},
-		{Field: "dns.servers", Source: redirect.FromEnv, Key: istio.DNSCapture, Value: "true"},
+		{Field: "virtualInterfaces", Source: redirect.FromAnnotation, Key: "traffic.sidecar.istio.io/kubevirtInterfaces", Value: "virt0"},
+		{Field: "dns.servers", Source: redirect.FromEnv, Key: "ISTIO_META_DNS_CAPTURE", Value: "true"},
 		{Field: "proxy.uids", Source: redirect.FromSecurityContext, Key: "runAsUser", Value: "2000"},
 		{Field: "proxy.gids", Source: redirect.FromDefault},
 	} {
 		assert.Equal(t, want, got[want.Field])
 	}
 	require.Len(t, b.Warnings, 1)
-	assert.Contains(t, b.Warnings[0].Text, istio.KubevirtInterfaces+" is deprecated: use "+istio.VirtualInterfaces)
+	assert.Contains(t, b.Warnings[0].Text, "traffic.sidecar.istio.io/kubevirtInterfaces"+" is deprecated: use "+"istio.io/reroute-virtual-interfaces")
 
-	b = build(t, meshed(annotated(istio.KubevirtInterfaces, "old", istio.VirtualInterfaces, "new")))
+	b = build(t, meshed(annotated("traffic.sidecar.istio.io/kubevirtInterfaces", "old", "istio.io/reroute-virtual-interfaces", "new")))
 	assert.Equal(t, []string{"new"}, b.Redirect.VirtualInterfaces)
 	assert.Empty(t, b.Warnings)
 }
@@ -285,8 +285,8 @@ func TestDecide(t *testing.T) {
 		{meshed(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), status.CodeHostNetwork},
 		{meshed(func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "istio-init"}} }), status.CodeInitContainer},
 		{meshed(func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{Name: "istio-validation"}} }), status.CodeSelected},
-		{meshed(proxyEnv(istio.DisableEnvoy, "true")), status.CodeProxyDisabled},
-		{meshed(proxyEnv(istio.DisableEnvoy, "perhaps")), status.CodeSelected},
+		{meshed(proxyEnv("DISABLE_ENVOY", "true")), status.CodeProxyDisabled},
+		{meshed(proxyEnv("DISABLE_ENVOY", "perhaps")), status.CodeSelected},
 		{meshed(func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] }), status.CodeNoProxy},
 		{meshed(func(p *corev1.Pod) { p.Spec.Containers[0].Args[1] = "router" }), status.CodeProxyType},
 		{meshed(func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"router"} }), status.CodeSelected},
@@ -308,8 +308,8 @@ func TestGolden(t *testing.T) {
 		"ipv4":      {meshed(), []string{"10.244.1.5"}},
 		"ipv6":      {meshed(), []string{"fd00:10:244::5"}},
 		"tproxy":    {meshed(annotated(istio.InterceptionMode, "TPROXY")), []string{"10.244.1.5"}},
-		"dns":       {meshed(proxyEnv(istio.DNSCapture, "true")), []string{"10.244.1.5"}},
-		"some-more": {meshed(annotated(istio.ExcludeOutboundIPRanges, "198.51.100.0/24", istio.IncludeOutboundPorts, "443", istio.ExcludeInterfaces, "net1"), proxyEnv(istio.InvalidDrop, "true")), []string{"10.244.1.5"}},
+		"dns":       {meshed(proxyEnv("ISTIO_META_DNS_CAPTURE", "true")), []string{"10.244.1.5"}},
+		"some-more": {meshed(annotated("traffic.sidecar.istio.io/excludeOutboundIPRanges", "198.51.100.0/24", "traffic.sidecar.istio.io/includeOutboundPorts", "443", "traffic.sidecar.istio.io/excludeInterfaces", "net1"), proxyEnv("INVALID_DROP", "true")), []string{"10.244.1.5"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rulesettest.Golden(t, build(t, c.pod, c.addrs...).Redirect.MustRuleset(), filepath.Join("testdata", name+".rules"))

@@ -16,10 +16,10 @@ func (p *parser) before() {
 		}
 	}
 	p.virtualProbes()
-	if value, ok := p.annotations[ProxyInboundPortIPv6]; ok {
+	if value, ok := p.annotations[proxyInboundPortIPv6]; ok {
 		p.inboundPortIPv6(value)
 	}
-	if value, ok := p.annotations[BuiltinDNSBefore2]; ok {
+	if value, ok := p.annotations[builtinDNSBefore2]; ok {
 		p.builtinDNSBefore2(value)
 	}
 }
@@ -28,15 +28,15 @@ func (p *parser) before() {
 // does.
 func (p *parser) virtualProbes() {
 	port := strconv.Itoa(probePort)
-	key := VirtualProbes
-	if value, ok := p.annotations[VirtualProbesPort]; ok {
-		key, port = VirtualProbesPort, value
+	key := virtualProbes
+	if value, ok := p.annotations[virtualProbesPort]; ok {
+		key, port = virtualProbesPort, value
 	}
-	_, proxied := p.annotations[ProbeProxyPort]
-	on := key == VirtualProbesPort && !proxied
-	if value, ok := p.annotations[VirtualProbes]; ok {
+	_, proxied := p.annotations[probeProxyPort]
+	on := key == virtualProbesPort && !proxied
+	if value, ok := p.annotations[virtualProbes]; ok {
 		if err := into(&on, value, parseBool); err != nil {
-			p.Refuse(VirtualProbes, value, boolean, err)
+			p.Refuse(virtualProbes, value, boolean, err)
 		}
 	}
 	number, err := parsePort(port)
@@ -53,27 +53,27 @@ func (p *parser) virtualProbes() {
 // captured, they go to the inbound port. Before, 0 meant that they are not captured.
 func (p *parser) inboundPortIPv6(value string) {
 	port, err := redirect.ParsePort(value, redirect.Grammar{Zero: true})
-	_, mode := p.annotations[IPFamilyMode]
+	_, mode := p.annotations[ipFamilyMode]
 	own := port != 0 && port != oldInboundPortIPv6 && port != p.r.Proxy.InboundPort
 	if err == nil && own && p.r.IPv6 == redirect.FamilyCapture {
 		err = fmt.Errorf("IPv6 connections go to the port of all, %d", p.r.Proxy.InboundPort)
 	}
 	switch {
 	case err != nil:
-		p.Refuse(ProxyInboundPortIPv6, value, fmt.Sprintf("the inbound port, or %d, which stands for it; 0, to leave IPv6 alone", oldInboundPortIPv6), err)
+		p.Refuse(proxyInboundPortIPv6, value, fmt.Sprintf("the inbound port, or %d, which stands for it; 0, to leave IPv6 alone", oldInboundPortIPv6), err)
 	case port == 0 && !mode:
 		p.r.IPv6 = redirect.FamilyPass
-		p.Set("ipv6", ProxyInboundPortIPv6, value)
+		p.Set("ipv6", proxyInboundPortIPv6, value)
 	}
 }
 
 // builtinDNSBefore2 refuses a pod whose DNS queries only an older plugin would
 // capture: those of Kuma 2.x do not read this name.
 func (p *parser) builtinDNSBefore2(value string) {
-	if _, ok := p.annotations[BuiltinDNS]; ok {
+	if _, ok := p.annotations[builtinDNS]; ok {
 		return
 	}
 	if on, err := parseBool(value); err != nil || on {
-		p.Refuse(BuiltinDNSBefore2, value, BuiltinDNS+" in its place, as since Kuma 1.8", fmt.Errorf("it is no longer read, and look-ups would not be captured"))
+		p.Refuse(builtinDNSBefore2, value, builtinDNS+" in its place, as since Kuma 1.8", fmt.Errorf("it is no longer read, and look-ups would not be captured"))
 	}
 }

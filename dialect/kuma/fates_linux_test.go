@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-var proxy = netnstest.Options{ProxyUID: kuma.ProxyUID, ProxyGID: kuma.ProxyUID}
+var proxy = netnstest.Options{ProxyUID: 5678, ProxyGID: 5678}
 
 // own is Kuma's program in iptables' words, written by hand from its
 // documentation, for IPv4; ours must do the same to every packet.
@@ -91,13 +91,13 @@ func lookups(t *testing.T) []netnstest.Probe {
 
 // A trial run leaves every packet alone.
 func TestFatesOfADryRun(t *testing.T) {
-	probes := netnstest.Plan{Proxy: netnstest.Owner{UID: kuma.ProxyUID, GID: kuma.ProxyUID}}.Probes()
+	probes := netnstest.Plan{Proxy: netnstest.Owner{UID: 5678, GID: 5678}}.Probes()
 	pod := meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = "dryRun: true\nredirect: {dns: {enabled: true}}\n" })
 	dialecttest.Equivalent(t, kuma.New(), proxy, dialecttest.Case{Pod: pod}, nil, probes)
 }
 
 func TestFates(t *testing.T) {
-	probes := append(netnstest.Plan{Proxy: netnstest.Owner{UID: kuma.ProxyUID, GID: kuma.ProxyUID}}.Probes(), lookups(t)...)
+	probes := append(netnstest.Plan{Proxy: netnstest.Owner{UID: 5678, GID: 5678}}.Probes(), lookups(t)...)
 	all := own{inbound: redirectAllIn}
 	zones := "*raw\n-A OUTPUT -p udp --dport 53 -m owner --uid-owner 5678 -j CT --zone 1\n" +
 		"-A OUTPUT -p udp --sport 15053 -m owner --uid-owner 5678 -j CT --zone 2\n" +
@@ -119,9 +119,9 @@ func TestFates(t *testing.T) {
 			inbound: "-A KUMA_MESH_INBOUND -p tcp --dport 8080 -j KUMA_MESH_INBOUND_REDIRECT\n",
 		}, false},
 		{"users and addresses", noYAML, map[string]string{
-			kuma.ExcludeOutboundPortsForUIDs: "tcp:80,9000-9999:1000-2000;53:0",
-			kuma.ExcludeOutboundIPs:          "10.96.0.0/16,fd00:96::/64",
-			kuma.ExcludeInboundIPs:           "10.244.1.1,fd00:10:244::1",
+			"traffic.kuma.io/exclude-outbound-ports-for-uids": "tcp:80,9000-9999:1000-2000;53:0",
+			"traffic.kuma.io/exclude-outbound-ips":            "10.96.0.0/16,fd00:96::/64",
+			"traffic.kuma.io/exclude-inbound-ips":             "10.244.1.1,fd00:10:244::1",
 		}, own{
 			output: "-A OUTPUT -p tcp -m multiport --dports 80,9000:9999 -m owner --uid-owner 1000-2000 -j RETURN\n" +
 				"-A OUTPUT -p tcp --dport 53 -m owner --uid-owner 0 -j RETURN\n-A OUTPUT -p udp --dport 53 -m owner --uid-owner 0 -j RETURN\n" +
@@ -133,8 +133,8 @@ func TestFates(t *testing.T) {
 			tables: zones,
 		}, false},
 		{"annotations beside the YAML", "kumaDPUser: 5678\nredirect: {inbound: {excludePorts: [22]}, outbound: {excludePorts: [443]}}\n", map[string]string{
-			kuma.ExcludeInboundPorts: "8080", kuma.ExcludeOutboundPorts: ",", kuma.ExcludeOutboundPortsForUIDs: "1000", kuma.ExcludeOutboundIPs: "0.0.0.0/0,::/0",
-			kuma.ExcludeInboundIPs: "0.0.0.0/0", kuma.SidecarUID: "1000", kuma.Gateway: "enabled", kuma.IPFamilyMode: "ipv4", kuma.BuiltinDNS: "?",
+			"traffic.kuma.io/exclude-inbound-ports": "8080", "traffic.kuma.io/exclude-outbound-ports": ",", "traffic.kuma.io/exclude-outbound-ports-for-uids": "1000", "traffic.kuma.io/exclude-outbound-ips": "0.0.0.0/0,::/0",
+			"traffic.kuma.io/exclude-inbound-ips": "0.0.0.0/0", "kuma.io/sidecar-uid": "1000", "kuma.io/gateway": "enabled", "kuma.io/transparent-proxying-ip-family-mode": "ipv4", "kuma.io/builtin-dns": "?",
 		}, own{
 			inbound:  "-A KUMA_MESH_INBOUND -p tcp --dport 22 -j RETURN\n" + redirectAllIn,
 			outbound: "-A KUMA_MESH_OUTBOUND -p tcp --dport 443 -j RETURN\n",
@@ -155,13 +155,13 @@ func TestFates(t *testing.T) {
 			inbound4: "-A KUMA_MESH_INBOUND -s 10.244.1.1/32 -j RETURN\n", inbound: redirectAllIn,
 		}, false},
 		{"Kuma 2.x", noYAML, map[string]string{
-			kuma.BuiltinDNS: "enabled", kuma.BuiltinDNSPort: "16053", kuma.ProxyInboundPort: "16006", kuma.ProxyOutboundPort: "16001",
-			kuma.VirtualProbes: "enabled", kuma.VirtualProbesPort: "9090", kuma.ExcludeInboundPorts: "22", kuma.ProxyInboundPortIPv6: "15010",
+			"kuma.io/builtin-dns": "enabled", "kuma.io/builtin-dns-port": "16053", "kuma.io/transparent-proxying-inbound-port": "16006", "kuma.io/transparent-proxying-outbound-port": "16001",
+			"kuma.io/virtual-probes": "enabled", "kuma.io/virtual-probes-port": "9090", "traffic.kuma.io/exclude-inbound-ports": "22", "kuma.io/transparent-proxying-inbound-v6-port": "15010",
 		}, own{
 			inbound: "-A KUMA_MESH_INBOUND -p tcp --dport 22 -j RETURN\n-A KUMA_MESH_INBOUND -p tcp --dport 9090 -j RETURN\n" + redirectAllIn,
 			dns:     true, tables: zones, ports: []string{"15053", "16053", "15006", "16006", "15001", "16001"},
 		}, false},
-		{"gateway", noYAML, map[string]string{kuma.Gateway: "enabled", kuma.DropInvalidPackets: "true"}, own{
+		{"gateway", noYAML, map[string]string{"kuma.io/gateway": "enabled", "traffic.kuma.io/drop-invalid-packets": "true"}, own{
 			inbound: "-A KUMA_MESH_INBOUND -p tcp -j RETURN\n",
 			tables:  "*mangle\n-A PREROUTING -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n",
 		}, false},

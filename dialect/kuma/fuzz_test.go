@@ -20,13 +20,13 @@ func FuzzConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, config, users, ips, ports, port, on string) {
 		pod := meshed(func(p *corev1.Pod) {
 			p.Annotations[kuma.Config] = config
-			for _, key := range []string{kuma.ProxyInboundPort, kuma.ProxyInboundPortIPv6, kuma.BuiltinDNSPort, kuma.VirtualProbesPort} {
+			for _, key := range []string{"kuma.io/transparent-proxying-inbound-port", "kuma.io/transparent-proxying-inbound-v6-port", "kuma.io/builtin-dns-port", "kuma.io/virtual-probes-port"} {
 				p.Annotations[key] = port
 			}
-			p.Annotations[kuma.BuiltinDNS], p.Annotations[kuma.VirtualProbes] = on, on
-			p.Annotations[kuma.ExcludeOutboundPortsForUIDs] = users
-			p.Annotations[kuma.ExcludeInboundIPs], p.Annotations[kuma.ExcludeOutboundIPs] = ips, ips
-			p.Annotations[kuma.ExcludeInboundPorts], p.Annotations[kuma.ExcludeOutboundPorts] = ports, ports
+			p.Annotations["kuma.io/builtin-dns"], p.Annotations["kuma.io/virtual-probes"] = on, on
+			p.Annotations["traffic.kuma.io/exclude-outbound-ports-for-uids"] = users
+			p.Annotations["traffic.kuma.io/exclude-inbound-ips"], p.Annotations["traffic.kuma.io/exclude-outbound-ips"] = ips, ips
+			p.Annotations["traffic.kuma.io/exclude-inbound-ports"], p.Annotations["traffic.kuma.io/exclude-outbound-ports"] = ports, ports
 		})
 		if d := kuma.New().Decide(pod, nil); !d.Selected && d.Reason != status.CodeDryRun {
 			t.Errorf("the pod is out for another reason than its configuration: %+v", d)

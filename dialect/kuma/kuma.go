@@ -45,36 +45,36 @@ const (
 
 // The annotations that the injector of Kuma 2.x writes, which count without [Config].
 const (
-	SidecarUID           = "kuma.io/sidecar-uid"
-	ProxyOutboundPort    = "kuma.io/transparent-proxying-outbound-port"
-	ProxyInboundPort     = "kuma.io/transparent-proxying-inbound-port"
-	ProxyInboundPortIPv6 = "kuma.io/transparent-proxying-inbound-v6-port"
-	BuiltinDNS           = "kuma.io/builtin-dns"
-	BuiltinDNSPort       = "kuma.io/builtin-dns-port"
-	BuiltinDNSBefore2    = "kuma.io/builtindns"
-	ProbeProxyPort       = "kuma.io/application-probe-proxy-port"
-	VirtualProbes        = "kuma.io/virtual-probes"
-	VirtualProbesPort    = "kuma.io/virtual-probes-port"
+	sidecarUID           = "kuma.io/sidecar-uid"
+	proxyOutboundPort    = "kuma.io/transparent-proxying-outbound-port"
+	proxyInboundPort     = "kuma.io/transparent-proxying-inbound-port"
+	proxyInboundPortIPv6 = "kuma.io/transparent-proxying-inbound-v6-port"
+	builtinDNS           = "kuma.io/builtin-dns"
+	builtinDNSPort       = "kuma.io/builtin-dns-port"
+	builtinDNSBefore2    = "kuma.io/builtindns"
+	probeProxyPort       = "kuma.io/application-probe-proxy-port"
+	virtualProbes        = "kuma.io/virtual-probes"
+	virtualProbesPort    = "kuma.io/virtual-probes-port"
 )
 
 // The annotations that users write.
 const (
-	ExcludeInboundPorts         = "traffic.kuma.io/exclude-inbound-ports"
-	ExcludeOutboundPorts        = "traffic.kuma.io/exclude-outbound-ports"
-	ExcludeOutboundPortsForUIDs = "traffic.kuma.io/exclude-outbound-ports-for-uids"
-	ExcludeInboundIPs           = "traffic.kuma.io/exclude-inbound-ips"
-	ExcludeOutboundIPs          = "traffic.kuma.io/exclude-outbound-ips"
-	DropInvalidPackets          = "traffic.kuma.io/drop-invalid-packets"
-	IptablesLogs                = "traffic.kuma.io/iptables-logs"
-	IPFamilyMode                = "kuma.io/transparent-proxying-ip-family-mode"
-	Gateway                     = "kuma.io/gateway"
+	excludeInboundPorts         = "traffic.kuma.io/exclude-inbound-ports"
+	excludeOutboundPorts        = "traffic.kuma.io/exclude-outbound-ports"
+	excludeOutboundPortsForUIDs = "traffic.kuma.io/exclude-outbound-ports-for-uids"
+	excludeInboundIPs           = "traffic.kuma.io/exclude-inbound-ips"
+	excludeOutboundIPs          = "traffic.kuma.io/exclude-outbound-ips"
+	dropInvalidPackets          = "traffic.kuma.io/drop-invalid-packets"
+	iptablesLogs                = "traffic.kuma.io/iptables-logs"
+	ipFamilyMode                = "kuma.io/transparent-proxying-ip-family-mode"
+	gateway                     = "kuma.io/gateway"
 )
 
 // known are all of these annotations.
 var known = []string{
-	SidecarInjected, Config, SidecarUID, ProxyOutboundPort, ProxyInboundPort, ProxyInboundPortIPv6, BuiltinDNS, BuiltinDNSPort,
-	BuiltinDNSBefore2, ProbeProxyPort, VirtualProbes, VirtualProbesPort, ExcludeInboundPorts, ExcludeOutboundPorts,
-	ExcludeOutboundPortsForUIDs, ExcludeInboundIPs, ExcludeOutboundIPs, DropInvalidPackets, IptablesLogs, IPFamilyMode, Gateway,
+	SidecarInjected, Config, sidecarUID, proxyOutboundPort, proxyInboundPort, proxyInboundPortIPv6, builtinDNS, builtinDNSPort,
+	builtinDNSBefore2, probeProxyPort, virtualProbes, virtualProbesPort, excludeInboundPorts, excludeOutboundPorts,
+	excludeOutboundPortsForUIDs, excludeInboundIPs, excludeOutboundIPs, dropInvalidPackets, iptablesLogs, ipFamilyMode, gateway,
 }
 
 // Defaults of Kuma.
@@ -82,8 +82,8 @@ const (
 	outboundPort = 15001
 	inboundPort  = 15006
 	dnsPort      = 15053
-	ProxyUID     = 5678
-	LogLevel     = 7 // debug
+	proxyUID     = 5678
+	logLevel     = 7 // debug
 	// probePort is the port of virtual probes in Kuma 2.x.
 	probePort = 9000
 	// oldInboundPortIPv6 was the default before Kuma 2.5, which added the family
@@ -95,7 +95,7 @@ const (
 func DefaultRedirect() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{
-		UIDs:         []uint32{ProxyUID},
+		UIDs:         []uint32{proxyUID},
 		OutboundPort: outboundPort,
 		InboundPort:  inboundPort,
 		PassSources:  passSources(),

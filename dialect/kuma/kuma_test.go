@@ -100,74 +100,74 @@ func TestSettings(t *testing.T) {
 		return func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(port) }
 	}
 	dialecttest.Settings(t, kuma.New(), meshed(withoutYAML), kuma.DefaultRedirect(), []string{
-		kuma.SidecarUID, kuma.ProbeProxyPort, kuma.ExcludeInboundPorts, kuma.ExcludeOutboundPorts, kuma.ExcludeOutboundPortsForUIDs,
-		kuma.ExcludeInboundIPs, kuma.ExcludeOutboundIPs, kuma.DropInvalidPackets, kuma.IptablesLogs, kuma.IPFamilyMode, kuma.Gateway,
-		kuma.ProxyInboundPort, kuma.ProxyOutboundPort, kuma.ProxyInboundPortIPv6, kuma.BuiltinDNS, kuma.BuiltinDNSPort, kuma.BuiltinDNSBefore2,
-		kuma.VirtualProbes, kuma.VirtualProbesPort,
+		"kuma.io/sidecar-uid", "kuma.io/application-probe-proxy-port", "traffic.kuma.io/exclude-inbound-ports", "traffic.kuma.io/exclude-outbound-ports", "traffic.kuma.io/exclude-outbound-ports-for-uids",
+		"traffic.kuma.io/exclude-inbound-ips", "traffic.kuma.io/exclude-outbound-ips", "traffic.kuma.io/drop-invalid-packets", "traffic.kuma.io/iptables-logs", "kuma.io/transparent-proxying-ip-family-mode", "kuma.io/gateway",
+		"kuma.io/transparent-proxying-inbound-port", "kuma.io/transparent-proxying-outbound-port", "kuma.io/transparent-proxying-inbound-v6-port", "kuma.io/builtin-dns", "kuma.io/builtin-dns-port", "kuma.io/builtindns",
+		"kuma.io/virtual-probes", "kuma.io/virtual-probes-port",
 	}, []dialecttest.Setting{
-		{Key: kuma.SidecarUID, Value: "1000", Want: func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{1000} }},
-		{Key: kuma.SidecarUID, Value: "kuma-dp"},
-		{Key: kuma.SidecarUID, Value: "0"},
-		{Key: kuma.ProbeProxyPort, Value: "9001", Want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(9001) }},
-		{Key: kuma.ProbeProxyPort, Value: "0", Want: same},
-		{Key: kuma.ProbeProxyPort, Value: "x"},
-		{Key: kuma.ExcludeInboundPorts, Value: "22, 8080,", Want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(22, 8080) }},
-		{Key: kuma.ExcludeInboundPorts, Value: "22-30"},
-		{Key: kuma.ExcludeInboundPorts, Value: "0"},
-		{Key: kuma.ExcludeOutboundPorts, Value: "3306", Want: exclude(
+		{Key: "kuma.io/sidecar-uid", Value: "1000", Want: func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{1000} }},
+		{Key: "kuma.io/sidecar-uid", Value: "kuma-dp"},
+		{Key: "kuma.io/sidecar-uid", Value: "0"},
+		{Key: "kuma.io/application-probe-proxy-port", Value: "9001", Want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(9001) }},
+		{Key: "kuma.io/application-probe-proxy-port", Value: "0", Want: same},
+		{Key: "kuma.io/application-probe-proxy-port", Value: "x"},
+		{Key: "traffic.kuma.io/exclude-inbound-ports", Value: "22, 8080,", Want: func(r *redirect.Redirect) { r.Inbound.ExcludePorts = redirect.Ports(22, 8080) }},
+		{Key: "traffic.kuma.io/exclude-inbound-ports", Value: "22-30"},
+		{Key: "traffic.kuma.io/exclude-inbound-ports", Value: "0"},
+		{Key: "traffic.kuma.io/exclude-outbound-ports", Value: "3306", Want: exclude(
 			redirect.Exclusion{Protocol: redirect.TCP, Ports: redirect.Ports(3306), CIDRs: redirect.AllPrefixes()})},
-		{Key: kuma.ExcludeOutboundPorts, Value: "mysql"},
-		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "tcp:22:1000-2000;udp:53:1001", Want: exclude(
+		{Key: "traffic.kuma.io/exclude-outbound-ports", Value: "mysql"},
+		{Key: "traffic.kuma.io/exclude-outbound-ports-for-uids", Value: "tcp:22:1000-2000;udp:53:1001", Want: exclude(
 			users(redirect.TCP, redirect.Ports(22), 1000, 2000), users(redirect.UDP, redirect.Ports(53), 1001, 1001))},
-		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "80,9000-9100:1002", Want: exclude(
+		{Key: "traffic.kuma.io/exclude-outbound-ports-for-uids", Value: "80,9000-9100:1002", Want: exclude(
 			users(redirect.TCP, redirect.PortRanges(ruleset.Port(80), ruleset.PortRange{First: 9000, Last: 9100}), 1002, 1002),
 			users(redirect.UDP, redirect.PortRanges(ruleset.Port(80), ruleset.PortRange{First: 9000, Last: 9100}), 1002, 1002))},
-		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "1000750000", Want: exclude(
+		{Key: "traffic.kuma.io/exclude-outbound-ports-for-uids", Value: "1000750000", Want: exclude(
 			users(redirect.TCP, all, 1000750000, 1000750000), users(redirect.UDP, all, 1000750000, 1000750000))},
-		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "*:*:1003", Want: exclude(users(redirect.TCP, all, 1003, 1003), users(redirect.UDP, all, 1003, 1003))},
-		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "tcp,udp::1003", Want: exclude(users(redirect.TCP, all, 1003, 1003), users(redirect.UDP, all, 1003, 1003))},
-		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "tcp:22:*"},
-		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "tcp:22:1,2"},
-		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "icmp:22:1"},
-		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "a:tcp:22:1"},
-		{Key: kuma.ExcludeOutboundPortsForUIDs, Value: "tcp:70000:1"},
-		{Key: kuma.ExcludeInboundIPs, Value: "10.0.0.1, fd00::/8", Want: func(r *redirect.Redirect) { r.Inbound.ExcludeSources = prefixes("10.0.0.1/32", "fd00::/8") }},
-		{Key: kuma.ExcludeInboundIPs, Value: "gateway"},
-		{Key: kuma.ExcludeOutboundIPs, Value: "192.168.0.0/16,::1", Want: exclude(redirect.Exclusion{Ports: all, CIDRs: prefixes("192.168.0.0/16", "::1/128")})},
-		{Key: kuma.ExcludeOutboundIPs, Value: "10.0.0.0/40"},
-		{Key: kuma.DropInvalidPackets, Value: "yes", Want: func(r *redirect.Redirect) { r.DropInvalid = true }},
-		{Key: kuma.DropInvalidPackets, Value: "perhaps"},
-		{Key: kuma.IptablesLogs, Value: "true", Want: func(r *redirect.Redirect) { r.Log = redirect.Log{Enabled: true, Level: 7} }},
-		{Key: kuma.IptablesLogs, Value: "7"},
-		{Key: kuma.IPFamilyMode, Value: "ipv4", Want: func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }},
-		{Key: kuma.IPFamilyMode, Value: "DualStack", Want: same},
-		{Key: kuma.IPFamilyMode, Value: "ipv6"},
-		{Key: kuma.Gateway, Value: "enabled", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
-		{Key: kuma.Gateway, Value: "builtin", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
-		{Key: kuma.Gateway, Value: "disabled", Want: same},
-		{Key: kuma.Gateway, Value: "delegated"},
-		{Key: kuma.ProxyInboundPort, Value: "16006", Want: func(r *redirect.Redirect) { r.Proxy.InboundPort = 16006 }},
-		{Key: kuma.ProxyInboundPort, Value: "0"},
-		{Key: kuma.ProxyOutboundPort, Value: "16001", Want: func(r *redirect.Redirect) { r.Proxy.OutboundPort = 16001 }},
-		{Key: kuma.ProxyOutboundPort, Value: "15001,15002"},
-		{Key: kuma.ProxyInboundPortIPv6, Value: "0", Want: func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }},
-		{Key: kuma.ProxyInboundPortIPv6, Value: "15010", Want: same},
-		{Key: kuma.ProxyInboundPortIPv6, Value: "15006", Want: same},
-		{Key: kuma.ProxyInboundPortIPv6, Value: "16010"},
-		{Key: kuma.ProxyInboundPortIPv6, Value: "-"},
-		{Key: kuma.BuiltinDNS, Value: "enabled", Want: dns(captured)},
-		{Key: kuma.BuiltinDNS, Value: "disabled", Want: same},
-		{Key: kuma.BuiltinDNS, Value: "on"},
-		{Key: kuma.BuiltinDNSPort, Value: "16053", Want: same},
-		{Key: kuma.BuiltinDNSPort, Value: "0"},
-		{Key: kuma.BuiltinDNSBefore2, Value: "false", Want: same},
-		{Key: kuma.BuiltinDNSBefore2, Value: "true"},
-		{Key: kuma.BuiltinDNSBefore2, Value: "?"},
-		{Key: kuma.VirtualProbes, Value: "enabled", Want: excludeInbound(9000)},
-		{Key: kuma.VirtualProbes, Value: "disabled", Want: same},
-		{Key: kuma.VirtualProbes, Value: "9000"},
-		{Key: kuma.VirtualProbesPort, Value: "19000", Want: excludeInbound(19000)},
-		{Key: kuma.VirtualProbesPort, Value: "0"},
+		{Key: "traffic.kuma.io/exclude-outbound-ports-for-uids", Value: "*:*:1003", Want: exclude(users(redirect.TCP, all, 1003, 1003), users(redirect.UDP, all, 1003, 1003))},
+		{Key: "traffic.kuma.io/exclude-outbound-ports-for-uids", Value: "tcp,udp::1003", Want: exclude(users(redirect.TCP, all, 1003, 1003), users(redirect.UDP, all, 1003, 1003))},
+		{Key: "traffic.kuma.io/exclude-outbound-ports-for-uids", Value: "tcp:22:*"},
+		{Key: "traffic.kuma.io/exclude-outbound-ports-for-uids", Value: "tcp:22:1,2"},
+		{Key: "traffic.kuma.io/exclude-outbound-ports-for-uids", Value: "icmp:22:1"},
+		{Key: "traffic.kuma.io/exclude-outbound-ports-for-uids", Value: "a:tcp:22:1"},
+		{Key: "traffic.kuma.io/exclude-outbound-ports-for-uids", Value: "tcp:70000:1"},
+		{Key: "traffic.kuma.io/exclude-inbound-ips", Value: "10.0.0.1, fd00::/8", Want: func(r *redirect.Redirect) { r.Inbound.ExcludeSources = prefixes("10.0.0.1/32", "fd00::/8") }},
+		{Key: "traffic.kuma.io/exclude-inbound-ips", Value: "gateway"},
+		{Key: "traffic.kuma.io/exclude-outbound-ips", Value: "192.168.0.0/16,::1", Want: exclude(redirect.Exclusion{Ports: all, CIDRs: prefixes("192.168.0.0/16", "::1/128")})},
+		{Key: "traffic.kuma.io/exclude-outbound-ips", Value: "10.0.0.0/40"},
+		{Key: "traffic.kuma.io/drop-invalid-packets", Value: "yes", Want: func(r *redirect.Redirect) { r.DropInvalid = true }},
+		{Key: "traffic.kuma.io/drop-invalid-packets", Value: "perhaps"},
+		{Key: "traffic.kuma.io/iptables-logs", Value: "true", Want: func(r *redirect.Redirect) { r.Log = redirect.Log{Enabled: true, Level: 7} }},
+		{Key: "traffic.kuma.io/iptables-logs", Value: "7"},
+		{Key: "kuma.io/transparent-proxying-ip-family-mode", Value: "ipv4", Want: func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }},
+		{Key: "kuma.io/transparent-proxying-ip-family-mode", Value: "DualStack", Want: same},
+		{Key: "kuma.io/transparent-proxying-ip-family-mode", Value: "ipv6"},
+		{Key: "kuma.io/gateway", Value: "enabled", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
+		{Key: "kuma.io/gateway", Value: "builtin", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
+		{Key: "kuma.io/gateway", Value: "disabled", Want: same},
+		{Key: "kuma.io/gateway", Value: "delegated"},
+		{Key: "kuma.io/transparent-proxying-inbound-port", Value: "16006", Want: func(r *redirect.Redirect) { r.Proxy.InboundPort = 16006 }},
+		{Key: "kuma.io/transparent-proxying-inbound-port", Value: "0"},
+		{Key: "kuma.io/transparent-proxying-outbound-port", Value: "16001", Want: func(r *redirect.Redirect) { r.Proxy.OutboundPort = 16001 }},
+		{Key: "kuma.io/transparent-proxying-outbound-port", Value: "15001,15002"},
+		{Key: "kuma.io/transparent-proxying-inbound-v6-port", Value: "0", Want: func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }},
+		{Key: "kuma.io/transparent-proxying-inbound-v6-port", Value: "15010", Want: same},
+		{Key: "kuma.io/transparent-proxying-inbound-v6-port", Value: "15006", Want: same},
+		{Key: "kuma.io/transparent-proxying-inbound-v6-port", Value: "16010"},
+		{Key: "kuma.io/transparent-proxying-inbound-v6-port", Value: "-"},
+		{Key: "kuma.io/builtin-dns", Value: "enabled", Want: dns(captured)},
+		{Key: "kuma.io/builtin-dns", Value: "disabled", Want: same},
+		{Key: "kuma.io/builtin-dns", Value: "on"},
+		{Key: "kuma.io/builtin-dns-port", Value: "16053", Want: same},
+		{Key: "kuma.io/builtin-dns-port", Value: "0"},
+		{Key: "kuma.io/builtindns", Value: "false", Want: same},
+		{Key: "kuma.io/builtindns", Value: "true"},
+		{Key: "kuma.io/builtindns", Value: "?"},
+		{Key: "kuma.io/virtual-probes", Value: "enabled", Want: excludeInbound(9000)},
+		{Key: "kuma.io/virtual-probes", Value: "disabled", Want: same},
+		{Key: "kuma.io/virtual-probes", Value: "9000"},
+		{Key: "kuma.io/virtual-probes-port", Value: "19000", Want: excludeInbound(19000)},
+		{Key: "kuma.io/virtual-probes-port", Value: "0"},
 	})
 	dialecttest.Settings(t, kuma.New(), meshed(), kuma.DefaultRedirect(), []string{kuma.Config}, []dialecttest.Setting{
 		config("kumaDPUser: 1000", func(r *redirect.Redirect) { r.Proxy.UIDs = []uint32{1000} }),
@@ -218,9 +218,9 @@ func TestSettings(t *testing.T) {
 // Every bad element of a list is named, not the first alone.
 func TestEveryBadElement(t *testing.T) {
 	for key, list := range map[string]struct{ good, sep, bad1, bad2 string }{
-		kuma.ExcludeOutboundPorts:        {"3306", ",", "80a", "70000"},
-		kuma.ExcludeInboundIPs:           {"10.0.0.1", ",", "1.2.3", "::ffff:10.0.0.0/95"},
-		kuma.ExcludeOutboundPortsForUIDs: {"tcp:22:1000", ";", "tcp:1:root", "sctp:1:5"},
+		"traffic.kuma.io/exclude-outbound-ports":          {"3306", ",", "80a", "70000"},
+		"traffic.kuma.io/exclude-inbound-ips":             {"10.0.0.1", ",", "1.2.3", "::ffff:10.0.0.0/95"},
+		"traffic.kuma.io/exclude-outbound-ports-for-uids": {"tcp:22:1000", ";", "tcp:1:root", "sctp:1:5"},
 	} {
 		_, err := kuma.New().Redirect(meshed(withoutYAML, func(p *corev1.Pod) {
 			p.Annotations[key] = strings.Join([]string{list.good, list.bad1, list.bad2}, list.sep)
@@ -281,7 +281,7 @@ func TestUserOfTheContainer(t *testing.T) {
 	pod := meshed(func(p *corev1.Pod) { p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &user} })
 	built, err := kuma.New().Redirect(pod, nil, nil)
 	require.NoError(t, err)
-	assert.Equal(t, []uint32{kuma.ProxyUID}, built.Redirect.Proxy.UIDs, "the YAML says the default by saying nothing")
+	assert.Equal(t, []uint32{5678}, built.Redirect.Proxy.UIDs, "the YAML says the default by saying nothing")
 	assert.Equal(t, []string{"the proxy runs as user 1000750000, and by annotation " + kuma.Config +
 		" it is known by user 5678: its own traffic is redirected to itself"}, built.Warnings.Texts())
 
@@ -295,7 +295,7 @@ func TestUserOfTheContainer(t *testing.T) {
 	built, err = kuma.New().Redirect(pod, nil, nil)
 	require.NoError(t, err)
 	assert.Equal(t, []uint32{1000750000}, built.Redirect.Proxy.UIDs)
-	pod.Annotations[kuma.SidecarUID] = "1000"
+	pod.Annotations["kuma.io/sidecar-uid"] = "1000"
 	built, err = kuma.New().Redirect(pod, nil, nil)
 	require.NoError(t, err)
 	assert.Equal(t, []uint32{1000}, built.Redirect.Proxy.UIDs)

@@ -30,7 +30,7 @@ type parser struct {
 
 func newParser(pod *corev1.Pod) *parser {
 	return &parser{
-		annotations: pod.Annotations, pod: pod, r: DefaultRedirect(), inbound: true, outbound: true, logLevel: LogLevel,
+		annotations: pod.Annotations, pod: pod, r: DefaultRedirect(), inbound: true, outbound: true, logLevel: logLevel,
 		dns: redirect.DNS{Servers: redirect.AllPrefixes(), Port: dnsPort, UDPOnly: true},
 	}
 }

@@ -19,11 +19,11 @@ import (
 func injected(annotations map[string]string) *corev1.Pod {
 	return meshed(func(p *corev1.Pod) {
 		p.Annotations = map[string]string{
-			kuma.SidecarInjected: "true", kuma.SidecarUID: "5678", kuma.IPFamilyMode: "dualstack",
-			kuma.ProxyInboundPort: "15006", kuma.ProxyOutboundPort: "15001", kuma.ProbeProxyPort: "9902",
-			kuma.BuiltinDNS: "enabled", kuma.BuiltinDNSPort: "15053", kuma.VirtualProbes: "enabled", kuma.VirtualProbesPort: "9000",
-			kuma.ExcludeInboundPorts: "22", kuma.ExcludeOutboundPorts: "3306,5432", kuma.ExcludeOutboundIPs: "192.168.0.0/16",
-			kuma.ExcludeInboundIPs: "10.244.1.1,fd00:10:244::1", kuma.ExcludeOutboundPortsForUIDs: "tcp:22:1000-2000;53:1001",
+			kuma.SidecarInjected: "true", "kuma.io/sidecar-uid": "5678", "kuma.io/transparent-proxying-ip-family-mode": "dualstack",
+			"kuma.io/transparent-proxying-inbound-port": "15006", "kuma.io/transparent-proxying-outbound-port": "15001", "kuma.io/application-probe-proxy-port": "9902",
+			"kuma.io/builtin-dns": "enabled", "kuma.io/builtin-dns-port": "15053", "kuma.io/virtual-probes": "enabled", "kuma.io/virtual-probes-port": "9000",
+			"traffic.kuma.io/exclude-inbound-ports": "22", "traffic.kuma.io/exclude-outbound-ports": "3306,5432", "traffic.kuma.io/exclude-outbound-ips": "192.168.0.0/16",
+			"traffic.kuma.io/exclude-inbound-ips": "10.244.1.1,fd00:10:244::1", "traffic.kuma.io/exclude-outbound-ports-for-uids": "tcp:22:1000-2000;53:1001",
 			kuma.Config: `
 cniMode: true
 comments: {disabled: false}
@@ -69,44 +69,44 @@ func TestYAMLAloneCounts(t *testing.T) {
 		key, value string
 		told       bool
 	}{
-		{kuma.ExcludeInboundPorts, "", false},
-		{kuma.ExcludeInboundPorts, ",", false},
-		{kuma.ExcludeInboundPorts, "22,9902", false},
-		{kuma.ExcludeInboundPorts, "22,8080", true},
-		{kuma.ExcludeInboundPorts, "http", true},
-		{kuma.ProbeProxyPort, "0", false},
-		{kuma.ProbeProxyPort, "9001", true},
-		{kuma.ExcludeInboundIPs, "", false},
-		{kuma.ExcludeInboundIPs, "fd00:10:244::1", false},
-		{kuma.ExcludeInboundIPs, "0.0.0.0/0", true},
-		{kuma.ExcludeInboundIPs, "gateway", true},
-		{kuma.ExcludeOutboundPorts, "", false},
-		{kuma.ExcludeOutboundPorts, "5432", false},
-		{kuma.ExcludeOutboundPorts, "443", true},
-		{kuma.ExcludeOutboundPorts, "1-65535", true},
-		{kuma.ExcludeOutboundPortsForUIDs, "", false},
-		{kuma.ExcludeOutboundPortsForUIDs, "53:1001", false},
-		{kuma.ExcludeOutboundPortsForUIDs, "0", true},
-		{kuma.ExcludeOutboundPortsForUIDs, "*:*:*", true},
-		{kuma.ExcludeOutboundIPs, ",", false},
-		{kuma.ExcludeOutboundIPs, "192.168.0.0/16", false},
-		{kuma.ExcludeOutboundIPs, "0.0.0.0/0,::/0", true},
-		{kuma.SidecarUID, "1000", true},
-		{kuma.SidecarUID, "root", true},
-		{kuma.IPFamilyMode, "ipv4", true},
-		{kuma.DropInvalidPackets, "true", true},
-		{kuma.DropInvalidPackets, "no", false},
-		{kuma.IptablesLogs, "true", true},
-		{kuma.IptablesLogs, "maybe", true},
-		{kuma.Gateway, "enabled", true},
-		{kuma.Gateway, "disabled", false},
-		{kuma.ProxyInboundPort, "1", true},
-		{kuma.ProxyOutboundPort, "1", true},
-		{kuma.BuiltinDNS, "disabled", true},
-		{kuma.BuiltinDNSPort, "5353", true},
-		{kuma.ProxyInboundPortIPv6, "0", false},
-		{kuma.VirtualProbes, "disabled", false},
-		{kuma.BuiltinDNSBefore2, "true", false},
+		{"traffic.kuma.io/exclude-inbound-ports", "", false},
+		{"traffic.kuma.io/exclude-inbound-ports", ",", false},
+		{"traffic.kuma.io/exclude-inbound-ports", "22,9902", false},
+		{"traffic.kuma.io/exclude-inbound-ports", "22,8080", true},
+		{"traffic.kuma.io/exclude-inbound-ports", "http", true},
+		{"kuma.io/application-probe-proxy-port", "0", false},
+		{"kuma.io/application-probe-proxy-port", "9001", true},
+		{"traffic.kuma.io/exclude-inbound-ips", "", false},
+		{"traffic.kuma.io/exclude-inbound-ips", "fd00:10:244::1", false},
+		{"traffic.kuma.io/exclude-inbound-ips", "0.0.0.0/0", true},
+		{"traffic.kuma.io/exclude-inbound-ips", "gateway", true},
+		{"traffic.kuma.io/exclude-outbound-ports", "", false},
+		{"traffic.kuma.io/exclude-outbound-ports", "5432", false},
+		{"traffic.kuma.io/exclude-outbound-ports", "443", true},
+		{"traffic.kuma.io/exclude-outbound-ports", "1-65535", true},
+		{"traffic.kuma.io/exclude-outbound-ports-for-uids", "", false},
+		{"traffic.kuma.io/exclude-outbound-ports-for-uids", "53:1001", false},
+		{"traffic.kuma.io/exclude-outbound-ports-for-uids", "0", true},
+		{"traffic.kuma.io/exclude-outbound-ports-for-uids", "*:*:*", true},
+		{"traffic.kuma.io/exclude-outbound-ips", ",", false},
+		{"traffic.kuma.io/exclude-outbound-ips", "192.168.0.0/16", false},
+		{"traffic.kuma.io/exclude-outbound-ips", "0.0.0.0/0,::/0", true},
+		{"kuma.io/sidecar-uid", "1000", true},
+		{"kuma.io/sidecar-uid", "root", true},
+		{"kuma.io/transparent-proxying-ip-family-mode", "ipv4", true},
+		{"traffic.kuma.io/drop-invalid-packets", "true", true},
+		{"traffic.kuma.io/drop-invalid-packets", "no", false},
+		{"traffic.kuma.io/iptables-logs", "true", true},
+		{"traffic.kuma.io/iptables-logs", "maybe", true},
+		{"kuma.io/gateway", "enabled", true},
+		{"kuma.io/gateway", "disabled", false},
+		{"kuma.io/transparent-proxying-inbound-port", "1", true},
+		{"kuma.io/transparent-proxying-outbound-port", "1", true},
+		{"kuma.io/builtin-dns", "disabled", true},
+		{"kuma.io/builtin-dns-port", "5353", true},
+		{"kuma.io/transparent-proxying-inbound-v6-port", "0", false},
+		{"kuma.io/virtual-probes", "disabled", false},
+		{"kuma.io/builtindns", "true", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.key+"="+strings.ReplaceAll(tt.value, "/", "|"), func(t *testing.T) {
@@ -125,16 +125,16 @@ func TestYAMLAloneCounts(t *testing.T) {
 // An annotation that is not read costs no work, however long it is.
 func TestLongAnnotationsAreNotCompared(t *testing.T) {
 	want := build(t, injected(nil))
-	built := build(t, injected(map[string]string{kuma.ExcludeOutboundIPs: strings.Repeat("10.0.0.1,", 1000)}))
+	built := build(t, injected(map[string]string{"traffic.kuma.io/exclude-outbound-ips": strings.Repeat("10.0.0.1,", 1000)}))
 	assert.Equal(t, want.Redirect, built.Redirect)
-	assert.Equal(t, []string{"annotation " + kuma.ExcludeOutboundIPs + " has no effect: annotation " + kuma.Config +
+	assert.Equal(t, []string{"annotation " + "traffic.kuma.io/exclude-outbound-ips" + " has no effect: annotation " + kuma.Config +
 		" alone counts; with 9000 bytes it is too long to say whether they agree"}, built.Warnings.Texts())
 }
 
 // What is about inbound connections is no news where none are captured: the
 // injector does not merge it then.
 func TestNothingToTellOfAGateway(t *testing.T) {
-	p := injected(map[string]string{kuma.Gateway: "enabled", kuma.ExcludeInboundPorts: "8080", kuma.ExcludeInboundIPs: "10.0.0.1", kuma.ProxyInboundPort: "1"})
+	p := injected(map[string]string{"kuma.io/gateway": "enabled", "traffic.kuma.io/exclude-inbound-ports": "8080", "traffic.kuma.io/exclude-inbound-ips": "10.0.0.1", "kuma.io/transparent-proxying-inbound-port": "1"})
 	p.Annotations[kuma.Config] = strings.Replace(p.Annotations[kuma.Config], "inbound: {enabled: true", "inbound: {enabled: false", 1)
 	built := build(t, p)
 	assert.Equal(t, redirect.Inbound{}, built.Redirect.Inbound)
@@ -176,18 +176,18 @@ func TestWithoutYAML(t *testing.T) {
 		want        func(*redirect.Redirect)
 	}{
 		{"nothing", nil, func(*redirect.Redirect) {}},
-		{"look-ups", map[string]string{kuma.BuiltinDNS: "true", kuma.BuiltinDNSPort: "16053"}, dns(16053)},
-		{"look-ups under both names", map[string]string{kuma.BuiltinDNS: "enabled", kuma.BuiltinDNSBefore2: "enabled"}, dns(15053)},
-		{"no look-ups under the newer name", map[string]string{kuma.BuiltinDNS: "disabled", kuma.BuiltinDNSBefore2: "enabled"}, func(*redirect.Redirect) {}},
-		{"virtual probes", map[string]string{kuma.VirtualProbes: "enabled", kuma.VirtualProbesPort: "19000", kuma.ExcludeInboundPorts: "22"}, ports(22, 19000)},
-		{"no virtual probes", map[string]string{kuma.VirtualProbes: "disabled", kuma.VirtualProbesPort: "19000", kuma.ExcludeInboundPorts: "22"}, ports(22)},
-		{"a probe proxy instead", map[string]string{kuma.VirtualProbes: "enabled", kuma.VirtualProbesPort: "9000", kuma.ProbeProxyPort: "9001"}, ports(9001)},
-		{"no probe proxy", map[string]string{kuma.VirtualProbes: "enabled", kuma.VirtualProbesPort: "9000", kuma.ProbeProxyPort: "0"}, ports(9000)},
-		{"no probes at all", map[string]string{kuma.VirtualProbesPort: "9000", kuma.ProbeProxyPort: "0"}, func(*redirect.Redirect) {}},
-		{"another inbound port of both families", map[string]string{kuma.ProxyInboundPort: "16006", kuma.ProxyInboundPortIPv6: "16006"},
+		{"look-ups", map[string]string{"kuma.io/builtin-dns": "true", "kuma.io/builtin-dns-port": "16053"}, dns(16053)},
+		{"look-ups under both names", map[string]string{"kuma.io/builtin-dns": "enabled", "kuma.io/builtindns": "enabled"}, dns(15053)},
+		{"no look-ups under the newer name", map[string]string{"kuma.io/builtin-dns": "disabled", "kuma.io/builtindns": "enabled"}, func(*redirect.Redirect) {}},
+		{"virtual probes", map[string]string{"kuma.io/virtual-probes": "enabled", "kuma.io/virtual-probes-port": "19000", "traffic.kuma.io/exclude-inbound-ports": "22"}, ports(22, 19000)},
+		{"no virtual probes", map[string]string{"kuma.io/virtual-probes": "disabled", "kuma.io/virtual-probes-port": "19000", "traffic.kuma.io/exclude-inbound-ports": "22"}, ports(22)},
+		{"a probe proxy instead", map[string]string{"kuma.io/virtual-probes": "enabled", "kuma.io/virtual-probes-port": "9000", "kuma.io/application-probe-proxy-port": "9001"}, ports(9001)},
+		{"no probe proxy", map[string]string{"kuma.io/virtual-probes": "enabled", "kuma.io/virtual-probes-port": "9000", "kuma.io/application-probe-proxy-port": "0"}, ports(9000)},
+		{"no probes at all", map[string]string{"kuma.io/virtual-probes-port": "9000", "kuma.io/application-probe-proxy-port": "0"}, func(*redirect.Redirect) {}},
+		{"another inbound port of both families", map[string]string{"kuma.io/transparent-proxying-inbound-port": "16006", "kuma.io/transparent-proxying-inbound-v6-port": "16006"},
 			func(r *redirect.Redirect) { r.Proxy.InboundPort = 16006 }},
-		{"the mode decides of IPv6", map[string]string{kuma.IPFamilyMode: "dualstack", kuma.ProxyInboundPortIPv6: "0"}, func(*redirect.Redirect) {}},
-		{"a port for what is not captured", map[string]string{kuma.IPFamilyMode: "ipv4", kuma.ProxyInboundPortIPv6: "16010"},
+		{"the mode decides of IPv6", map[string]string{"kuma.io/transparent-proxying-ip-family-mode": "dualstack", "kuma.io/transparent-proxying-inbound-v6-port": "0"}, func(*redirect.Redirect) {}},
+		{"a port for what is not captured", map[string]string{"kuma.io/transparent-proxying-ip-family-mode": "ipv4", "kuma.io/transparent-proxying-inbound-v6-port": "16010"},
 			func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }},
 	}
 	for _, tt := range tests {
@@ -207,7 +207,7 @@ func TestWithoutYAML(t *testing.T) {
 
 // Everything wrong is said at once.
 func TestWithoutYAMLAllIsRefusedAtOnce(t *testing.T) {
-	wrong := []string{kuma.BuiltinDNS, kuma.BuiltinDNSPort, kuma.VirtualProbes, kuma.VirtualProbesPort, kuma.ProxyInboundPort, kuma.ProxyInboundPortIPv6, kuma.SidecarUID}
+	wrong := []string{"kuma.io/builtin-dns", "kuma.io/builtin-dns-port", "kuma.io/virtual-probes", "kuma.io/virtual-probes-port", "kuma.io/transparent-proxying-inbound-port", "kuma.io/transparent-proxying-inbound-v6-port", "kuma.io/sidecar-uid"}
 	_, err := kuma.New().Redirect(meshed(withoutYAML, func(p *corev1.Pod) {
 		for _, key := range wrong {
 			p.Annotations[key] = "x"
@@ -256,7 +256,7 @@ func TestYAMLOfAnotherKind(t *testing.T) {
 
 // What is said about an annotation has its value as it was written.
 func TestOriginHasTheAnnotationsText(t *testing.T) {
-	const key, users = kuma.ExcludeOutboundPortsForUIDs, "tcp:22:1000-2000;53:1001"
+	const key, users = "traffic.kuma.io/exclude-outbound-ports-for-uids", "tcp:22:1000-2000;53:1001"
 	with := func(value string) *corev1.Pod {
 		return meshed(withoutYAML, func(p *corev1.Pod) { p.Annotations[key] = value })
 	}

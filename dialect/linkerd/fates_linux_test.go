@@ -15,7 +15,7 @@ import (
 
 // proxy is how the proxy of the recordings listens.
 var proxy = netnstest.Options{
-	ProxyUID: linkerd.DefaultUID, ProxyGID: linkerd.DefaultUID,
+	ProxyUID: 2102, ProxyGID: 2102,
 	ProxyTCP: []uint16{4143, 4140, 4190, 4191, 15008, 15020}, ProxyUDP: []uint16{},
 }
 
@@ -55,7 +55,7 @@ func TestFatesOfOtherPods(t *testing.T) {
 			"-A PROXY_INIT_REDIRECT -p tcp -m multiport --dports 21:36,443,3000:4000 -j RETURN\n",
 		},
 		"control plane": {
-			func(p *corev1.Pod) { p.Labels[linkerd.ControlPlaneLabel] = "identity" }, "",
+			func(p *corev1.Pod) { p.Labels["linkerd.io/control-plane-component"] = "identity" }, "",
 			"-A PROXY_INIT_OUTPUT -p tcp -m multiport --dports 443,6443 -j RETURN\n", "",
 		},
 	}

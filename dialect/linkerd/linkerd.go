@@ -45,18 +45,18 @@ const (
 // the chart. Every version writes the first; some write the others.
 const (
 	ProxyVersion = "linkerd.io/proxy-version"
-	CreatedBy    = "linkerd.io/created-by"
-	IdentityMode = "linkerd.io/identity-mode"
-	TrustRoot    = "linkerd.io/trust-root-sha256"
+	createdBy    = "linkerd.io/created-by"
+	identityMode = "linkerd.io/identity-mode"
+	trustRoot    = "linkerd.io/trust-root-sha256"
 )
 
-// ControlPlaneLabel is on pods of Linkerd's control plane, whose connections to the API server bypass the mesh.
-const ControlPlaneLabel = "linkerd.io/control-plane-component"
+// controlPlaneLabel is on pods of Linkerd's control plane, whose connections to the API server bypass the mesh.
+const controlPlaneLabel = "linkerd.io/control-plane-component"
 
 // The variables that tell the proxy where to listen.
 const (
-	InboundListen  = "LINKERD2_PROXY_INBOUND_LISTEN_ADDR"
-	OutboundListen = "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR"
+	inboundListen  = "LINKERD2_PROXY_INBOUND_LISTEN_ADDR"
+	outboundListen = "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR"
 )
 
 // Defaults of Linkerd's charts.
@@ -65,7 +65,7 @@ const (
 	defaultOutboundPort = 4140
 	controlPort         = 4190
 	adminPort           = 4191
-	DefaultUID          = 2102
+	defaultUID          = 2102
 )
 
 // ownPorts are the proxy's own listeners, which are never captured.
@@ -79,7 +79,7 @@ var apiServerPorts = redirect.Ports(443, 6443)
 func DefaultRedirect() redirect.Redirect {
 	r := redirect.Default()
 	r.Proxy = redirect.Proxy{
-		UIDs:         []uint32{DefaultUID},
+		UIDs:         []uint32{defaultUID},
 		OutboundPort: defaultOutboundPort,
 		InboundPort:  defaultInboundPort,
 	}
@@ -98,7 +98,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			ExcludedNamespaces: excludedNamespaces,
 			InitContainers:     []string{"linkerd-init"},
 			ProxyContainers:    []string{"linkerd-proxy"},
-			Traces:             []string{ProxyVersion, CreatedBy, IdentityMode, TrustRoot},
+			Traces:             []string{ProxyVersion, createdBy, identityMode, trustRoot},
 		},
 		Build: build,
 		Names: DefaultRedirect().Names,
@@ -118,10 +118,10 @@ func build(in dialect.Input) (dialect.Reading, error) {
 	if err != nil {
 		return r, err
 	}
-	if component := in.Pod.Labels[ControlPlaneLabel]; component != "" {
+	if component := in.Pod.Labels[controlPlaneLabel]; component != "" {
 		r.Redirect.Outbound.ExcludePorts = r.Redirect.Outbound.ExcludePorts.Union(apiServerPorts)
 		r.Origins = append(r.Origins, redirect.Origin{
-			Field: "outbound.excludePorts", Source: redirect.FromLabel, Key: ControlPlaneLabel, Value: component,
+			Field: "outbound.excludePorts", Source: redirect.FromLabel, Key: controlPlaneLabel, Value: component,
 		})
 	}
 	known := r.Redirect.Proxy.UIDs[0]
@@ -144,13 +144,13 @@ var schema = redirect.Schema{
 	Defaults:  DefaultRedirect(),
 	RunAsUser: true,
 	Settings: []redirect.Setting{
-		env("proxy.inboundPort", InboundListen, func(r *redirect.Redirect, a netip.AddrPort) {
+		env("proxy.inboundPort", inboundListen, func(r *redirect.Redirect, a netip.AddrPort) {
 			r.Proxy.InboundPort = a.Port()
 			if a.Addr().Is4() {
 				r.IPv6 = redirect.FamilyPass
 			}
 		}),
-		env("proxy.outboundPort", OutboundListen, func(r *redirect.Redirect, a netip.AddrPort) { r.Proxy.OutboundPort = a.Port() }),
+		env("proxy.outboundPort", outboundListen, func(r *redirect.Redirect, a netip.AddrPort) { r.Proxy.OutboundPort = a.Port() }),
 		{Field: "proxy.inboundPort", Keys: []string{InboundPort}, Allowed: port, Inherited: true},
 		{Field: "proxy.outboundPort", Keys: []string{OutboundPort}, Allowed: port, Inherited: true},
 		{Field: "inbound.excludePorts", Keys: []string{SkipInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{Ranges: true}, Add: true, Inherited: true},

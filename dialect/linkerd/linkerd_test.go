@@ -116,7 +116,7 @@ func TestPodBeforeNamespace(t *testing.T) {
 
 func TestControlPlane(t *testing.T) {
 	pod := meshed(func(p *corev1.Pod) {
-		p.Labels[linkerd.ControlPlaneLabel] = "destination"
+		p.Labels["linkerd.io/control-plane-component"] = "destination"
 		p.Annotations[linkerd.SkipOutboundPorts] = "8086"
 	})
 	built, err := linkerd.New().Redirect(pod, &corev1.Namespace{}, dialecttest.Addrs())
@@ -148,15 +148,15 @@ func TestProxyContainer(t *testing.T) {
 	assert.Equal(t, []uint32{2102}, r.Proxy.UIDs)
 	assert.Equal(t, []string{`annotation config.linkerd.io/proxy-uid says 2102, but container "linkerd-proxy" runs as 3000`}, warnings)
 
-	r, _ = build(env(linkerd.InboundListen, "0.0.0.0:5143"), env(linkerd.OutboundListen, "127.0.0.1:5140"))
+	r, _ = build(env("LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "0.0.0.0:5143"), env("LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR", "127.0.0.1:5140"))
 	assert.Equal(t, uint16(5143), r.Proxy.InboundPort)
 	assert.Equal(t, uint16(5140), r.Proxy.OutboundPort)
 	assert.Equal(t, redirect.FamilyPass, r.IPv6, "the proxy does not listen on IPv6")
 
-	r, _ = build(env(linkerd.InboundListen, "[::]:4143"))
+	r, _ = build(env("LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "[::]:4143"))
 	assert.Equal(t, redirect.FamilyCapture, r.IPv6)
 
-	r, warnings = build(env(linkerd.InboundListen, "somewhere"))
+	r, warnings = build(env("LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "somewhere"))
 	assert.Equal(t, uint16(4143), r.Proxy.InboundPort)
 	assert.Len(t, warnings, 1)
 }

@@ -159,13 +159,13 @@ func istioPod(mode string) *corev1.Pod {
 				istio.InterceptionMode:        mode,
 				istio.ExcludeInboundPorts:     fmt.Sprint(portExcluded),
 				istio.ExcludeOutboundPorts:    fmt.Sprint(portExcluded),
-				istio.ExcludeOutboundIPRanges: "198.51.100.0/24,2001:db8::/64",
+				"traffic.sidecar.istio.io/excludeOutboundIPRanges": "198.51.100.0/24,2001:db8::/64",
 			},
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "cart"}, {
 			Name: "istio-proxy", Args: []string{"proxy", "sidecar"},
 			SecurityContext: &corev1.SecurityContext{RunAsUser: &user, RunAsGroup: &user},
-			Env:             []corev1.EnvVar{{Name: istio.DualStack, Value: "true"}, {Name: istio.DNSCapture, Value: "true"}},
+			Env:             []corev1.EnvVar{{Name: istio.DualStack, Value: "true"}, {Name: "ISTIO_META_DNS_CAPTURE", Value: "true"}},
 		}}},
 	}
 	return object

@@ -67,7 +67,7 @@ func capture(t *testing.T, n *node, dual bool) {
 
 	pods := n.runAll(t,
 		meshed(ns, "excludes", excluding, withHostPort, dualStack),
-		meshed(ns, "dns", proxyEnv(istio.DNSCapture, "true"), dualStack),
+		meshed(ns, "dns", proxyEnv("ISTIO_META_DNS_CAPTURE", "true"), dualStack),
 		plain(ns, "plain"))
 	excludes, dns, free := pods[0], pods[1], pods[2]
 	calls := n.server.Calls(t, pluginUser)

@@ -21,10 +21,10 @@ func testRefuse(t *testing.T, k kind) {
 	n.runAgent(t, "--add-deadline=2s")
 	ns := n.namespace(t)
 	before := leftovers(t) // the agent's own
-	pod := n.create(t, meshed(ns, "wrong", annotate(istio.ExcludeOutboundPorts, "3306,mysql"), annotate(istio.ExcludeOutboundIPRanges, "10.0.0.0/33")))
+	pod := n.create(t, meshed(ns, "wrong", annotate(istio.ExcludeOutboundPorts, "3306,mysql"), annotate("traffic.sidecar.istio.io/excludeOutboundIPRanges", "10.0.0.0/33")))
 	_, err := n.RunPod(t.Context(), pod, nil)
 	for _, want := range []string{
-		ns + "/wrong", istio.ExcludeOutboundPorts, "3306,mysql", `"mysql" is not a port`, istio.ExcludeOutboundIPRanges, "10.0.0.0/33",
+		ns + "/wrong", istio.ExcludeOutboundPorts, "3306,mysql", `"mysql" is not a port`, "traffic.sidecar.istio.io/excludeOutboundIPRanges", "10.0.0.0/33",
 	} {
 		assert.ErrorContains(t, err, want)
 	}
@@ -32,7 +32,7 @@ func testRefuse(t *testing.T, k kind) {
 
 	fixed := &corev1.Pod{}
 	n.admin.Do(t, http.MethodPatch, kubetest.PodPath(ns, "wrong"), map[string]any{"metadata": map[string]any{"annotations": map[string]any{
-		istio.ExcludeOutboundPorts: "3306", istio.ExcludeOutboundIPRanges: nil,
+		istio.ExcludeOutboundPorts: "3306", "traffic.sidecar.istio.io/excludeOutboundIPRanges": nil,
 	}}}, fixed)
 	s, err := n.RunPod(t.Context(), fixed, nil)
 	require.NoError(t, err)

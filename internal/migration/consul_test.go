@@ -24,7 +24,7 @@ func TestConsulWithPlugin(t *testing.T) {
 	p.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}}
 	p.Spec.Containers = []corev1.Container{{Name: "app"}, {Name: "consul-dataplane"}}
 	p.Spec.InitContainers = []corev1.Container{{
-		Name: consul.InitContainer, SecurityContext: &corev1.SecurityContext{Privileged: &yes},
+		Name: "consul-connect-inject-init", SecurityContext: &corev1.SecurityContext{Privileged: &yes},
 		Env: []corev1.EnvVar{{Name: "CONSUL_REDIRECT_TRAFFIC_CONFIG", Value: `{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeInboundPorts": ["9090"]}`}},
 	}}
 	d := consul.New()

@@ -188,7 +188,7 @@ func TestEndSaysNothing(t *testing.T) {
 			if release {
 				canceled, cancel := context.WithCancel(t.Context())
 				cancel()
-				_, err := n.c.Release(canceled, ambient.IstioCNI)
+				_, err := n.c.Release(canceled, "istio-cni")
 				require.NoError(t, err)
 			} else {
 				n.pods.change(uid, func(*corev1.Pod) {})

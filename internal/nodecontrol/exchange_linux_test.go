@@ -109,7 +109,7 @@ func (r refusing) Put(types.UID, []netip.Addr) error { r.asked(); return errFaul
 // TestExchangeSysctlIsGivenBack: also by a release, to nobody or to another agent, and by an ADD that failed.
 func TestExchangeSysctlIsGivenBack(t *testing.T) {
 	t.Parallel()
-	for _, to := range []string{"", ambient.IstioCNI} {
+	for _, to := range []string{"", "istio-cni"} {
 		n, uid := oneCaptured(t)
 		require.Equal(t, "1", n.sysctl(uid, ""))
 		left, err := n.c.Release(t.Context(), to)

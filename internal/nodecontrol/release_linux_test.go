@@ -67,7 +67,7 @@ func TestTakenOverAndGivenBack(t *testing.T) {
 		require.ErrorContains(t, err, `no mesh of this agent knows another agent "nobody"`)
 		require.NoError(t, n.c.Ready(), "nothing was begun")
 
-		left, err := n.c.Release(t.Context(), ambient.IstioCNI)
+		left, err := n.c.Release(t.Context(), "istio-cni")
 		require.NoError(t, err)
 		assert.Empty(t, left)
 		for _, uid := range []types.UID{first, second} {
@@ -161,7 +161,7 @@ func TestGivenAwayLater(t *testing.T) {
 	var left []status.Pod
 	var err error
 	var wg sync.WaitGroup
-	wg.Go(func() { left, err = n.c.Release(ctx, ambient.IstioCNI) })
+	wg.Go(func() { left, err = n.c.Release(ctx, "istio-cni") })
 	n.eventually(stays, status.StateDrifted, "not-released")
 	n.eventually(leaves, status.StateDrifted, "not-released")
 	n.pods.change(leaves, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
@@ -175,7 +175,7 @@ func TestGivenAwayLater(t *testing.T) {
 	require.Len(t, left, 1)
 	assert.Contains(t, left[0].Detail, "find its network namespace")
 	find(stays)
-	left, err = n.c.Release(t.Context(), ambient.IstioCNI)
+	left, err = n.c.Release(t.Context(), "istio-cni")
 	require.NoError(t, err)
 	assert.Empty(t, left)
 	assert.Equal(t, "enabled", n.pods.annotation(stays))

@@ -139,7 +139,7 @@ func TestCaptured(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, bypass %t", backend, bypass), func(t *testing.T) {
 				annotations := map[string]string{}
 				if bypass {
-					annotations[ambient.BypassInbound] = "true"
+					annotations["ambient.istio.io/bypass-inbound-capture"] = "true"
 				}
 				w := captured(t, backend, annotations)
 				serve(t, w.Pod, "[::]:9999")

@@ -43,7 +43,7 @@ func TestPackets(t *testing.T) {
 				w := newWorld(t)
 				p := n.pod("cart", w.Pod, "ambient", worldAddrs...)
 				if bypass {
-					p.Annotations[ambient.BypassInbound] = "true"
+					p.Annotations["ambient.istio.io/bypass-inbound-capture"] = "true"
 				}
 				before := n.rules(w.Pod)
 				p.create().add()
