@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/nodelock"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
@@ -283,7 +284,7 @@ func (p *proxied) Attach(ctx context.Context, a agentsock.Attachment, ns *os.Fil
 	h, err := p.await(patient)
 	if err != nil {
 		_ = ns.Close()
-		return agentsock.Attached{}, &agentsock.StepError{Step: agentsock.StepAgent, Reason: status.CodeNotBegun, Err: err}
+		return agentsock.Attached{}, &agentsock.StepError{Step: agentsock.StepAgent, Reason: statuscode.NotBegun, Err: err}
 	}
 	if a.Patience > 0 {
 		a.Patience = max(time.Nanosecond, a.Patience-time.Since(began))

@@ -13,7 +13,6 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
-	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )

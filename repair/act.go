@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/meshcni/meshcni/internal/podrules"
 	"strings"
 	"time"
+
+	"github.com/meshcni/meshcni/internal/podrules"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -36,23 +38,23 @@ func (c *Controller) act(ctx context.Context, pod *corev1.Pod) result {
 
 func (c *Controller) label(ctx context.Context, pod *corev1.Pod, f Finding) result {
 	criteria := c.criteria(pod)
-	key, value, outcome := criteria.HandledLabel, criteria.HandledValue, status.CodeLabelled
+	key, value, outcome := criteria.HandledLabel, criteria.HandledValue, statuscode.Labelled
 	if !f.Broken {
-		value, outcome = "", status.CodeUnlabelled
+		value, outcome = "", statuscode.Unlabelled
 	}
 	got, err := c.cluster.Label(ctx, pod, key, value)
 	switch {
 	case err != nil:
 		return c.failed(fmt.Errorf("label pod: %w", err))
 	case got.UID != pod.UID || got.Labels[key] != value:
-		return result{outcome: status.CodeUnverified, reason: status.CodeNoLabel, detail: "the server took the label and does not show it", retry: true}
+		return result{outcome: statuscode.Unverified, reason: statuscode.NoLabel, detail: "the server took the label and does not show it", retry: true}
 	}
 	return result{outcome: outcome, reason: f.Reason, detail: fmt.Sprintf("%s=%s: %s", key, value, f.Detail)}
 }
 
 func (c *Controller) evict(ctx context.Context, pod *corev1.Pod, f Finding) result {
 	// A successor may show up before the answer does, so the time is taken first.
-	outcome, seen, now := status.CodeEvicted, c.tracks.get(pod.UID).seen, time.Now()
+	outcome, seen, now := statuscode.Evicted, c.tracks.get(pod.UID).seen, time.Now()
 	err := c.cluster.Evict(ctx, pod)
 	if apierrors.IsTooManyRequests(err) {
 		if !c.opts.Force {
@@ -60,9 +62,9 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod, f Finding) resu
 			if s, ok := apierrors.SuggestsClientDelay(err); ok {
 				wait = max(wait, time.Duration(s)*time.Second)
 			}
-			return result{outcome: status.CodeBlocked, reason: status.CodeDisruptionBudget, detail: words(err), wait: wait}
+			return result{outcome: statuscode.Blocked, reason: statuscode.DisruptionBudget, detail: words(err), wait: wait}
 		}
-		outcome = status.CodeDeleted
+		outcome = statuscode.Deleted
 		err = c.cluster.Delete(ctx, pod)
 	}
 	if err != nil {
@@ -74,9 +76,9 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod, f Finding) resu
 	case apierrors.IsNotFound(err), err == nil && (left.UID != pod.UID || left.DeletionTimestamp != nil):
 		return of(outcome, f)
 	case err != nil:
-		return result{outcome: status.CodeUnverified, reason: codeOf(err), detail: "deleted, but reading the pod again fails: " + words(err), retry: true}
+		return result{outcome: statuscode.Unverified, reason: codeOf(err), detail: "deleted, but reading the pod again fails: " + words(err), retry: true}
 	}
-	return result{outcome: status.CodeUnverified, reason: status.CodeNotDeleting, detail: "the server took the deletion and the pod stays", retry: true}
+	return result{outcome: statuscode.Unverified, reason: statuscode.NotDeleting, detail: "the server took the deletion and the pod stays", retry: true}
 }
 
 func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) result {
@@ -88,21 +90,21 @@ func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) r
 		return redirectFailed(err)
 	}
 	if len(left) > 0 {
-		return result{outcome: status.CodeUnverified, reason: status.CodeRulesDiffer, detail: summary(left), retry: true}
+		return result{outcome: statuscode.Unverified, reason: status.CodeRulesDiffer, detail: summary(left), retry: true}
 	}
 	again := false
 	c.tracks.change(pod.UID, func(t *track) {
-		t.repaired, t.verified = time.Now(), status.CodeRestored
+		t.repaired, t.verified = time.Now(), statuscode.Restored
 		t.times++
 		again = t.times > 1
 	})
 	c.observe(ctx, pod)
-	r := of(status.CodeRepaired, f)
+	r := of(statuscode.Repaired, f)
 	switch {
 	case !applied.Changed && again:
-		r = result{outcome: status.CodeIneffective, reason: status.CodeFailsAgain, detail: "the rules are there, but: " + f.Detail}
+		r = result{outcome: statuscode.Ineffective, reason: statuscode.FailsAgain, detail: "the rules are there, but: " + f.Detail}
 	case !applied.Changed:
-		r.outcome, r.detail = status.CodeIntact, "the rules are there; the pod's check has yet to run again"
+		r.outcome, r.detail = statuscode.Intact, "the rules are there; the pod's check has yet to run again"
 	}
 	r.detail += unusable(applied)
 	return r
@@ -128,16 +130,16 @@ func unusable(applied apply.Result) (s string) {
 }
 
 func redirectFailed(err error) result {
-	r := result{outcome: status.CodeFailed, reason: status.CodeError, detail: words(err), retry: true}
+	r := result{outcome: statuscode.Failed, reason: statuscode.Error, detail: words(err), retry: true}
 	switch {
 	case errors.Is(err, ErrNoProcess):
-		r.outcome, r.reason = status.CodeNoProcess, status.CodeNoProcess
+		r.outcome, r.reason = statuscode.NoProcess, statuscode.NoProcess
 	case errors.Is(err, ErrVariant):
 		r.reason = status.CodeVariant
 	case errors.Is(err, ErrRefused):
 		r.reason = status.CodePodRefused
 	case errors.Is(err, context.DeadlineExceeded):
-		r.reason = status.CodeTimeout
+		r.reason = statuscode.Timeout
 	}
 	return r
 }

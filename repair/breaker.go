@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -58,12 +59,12 @@ func (b *breaker) check(namespace string, pods census, now time.Time) *held {
 func (b *breaker) decide(namespace string, pods census, now time.Time) *held {
 	if b.installed != nil {
 		if err := b.installed(); err != nil {
-			return &held{status.CodePluginNotReady, fmt.Sprintf("the plugin is not ready: %v", err), installedAgain}
+			return &held{statuscode.PluginNotReady, fmt.Sprintf("the plugin is not ready: %v", err), installedAgain}
 		}
 	}
 	if b.confined != nil {
 		if err := b.confined(); err != nil {
-			return &held{status.CodeNotConfined, fmt.Sprintf("deletions are not known to be confined to this node: %v", err), confinedAgain}
+			return &held{statuscode.NotConfined, fmt.Sprintf("deletions are not known to be confined to this node: %v", err), confinedAgain}
 		}
 	}
 	all, broken := 0, 0
@@ -82,9 +83,9 @@ func (b *breaker) decide(namespace string, pods census, now time.Time) *held {
 	case wait == 0:
 		return nil
 	case own:
-		return &held{status.CodeTooManyBroken, fmt.Sprintf("%d of the %d pods in the mesh that the namespace has on the node are broken", of.broken, of.candidates), wait}
+		return &held{statuscode.TooManyBroken, fmt.Sprintf("%d of the %d pods in the mesh that the namespace has on the node are broken", of.broken, of.candidates), wait}
 	}
-	return &held{status.CodeTooManyBroken, fmt.Sprintf("most pods in the mesh are broken in %d of the node's %d namespaces", broken, all), wait}
+	return &held{statuscode.TooManyBroken, fmt.Sprintf("most pods in the mesh are broken in %d of the node's %d namespaces", broken, all), wait}
 }
 
 // keep drops what is known of namespaces without pods, and what held back those that have no broken ones any more.
@@ -157,7 +158,7 @@ func (l *lineage) check(pod *corev1.Pod, seen, now time.Time) *held {
 	}
 	ago := now.Sub(last.deleted)
 	if wait := last.wait - ago; wait > 0 {
-		return &held{status.CodeSuccessorBroken, fmt.Sprintf("a pod of the same owner was deleted %s ago, and its successor is broken too", ago.Round(time.Second)), wait}
+		return &held{statuscode.SuccessorBroken, fmt.Sprintf("a pod of the same owner was deleted %s ago, and its successor is broken too", ago.Round(time.Second)), wait}
 	}
 	return nil
 }

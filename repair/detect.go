@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
@@ -105,7 +106,7 @@ func (c *Controller) foundUncaptured(ctx context.Context, pod *corev1.Pod, now s
 	}
 	told := was.told == now.Reason
 	if !told && c.mayTell() {
-		c.tell(pod, status.KindVerification, status.CodeUncaptured, detail)
+		c.tell(pod, status.KindVerification, statuscode.Uncaptured, detail)
 		told = true
 	}
 	c.tracks.change(pod.UID, func(t *track) {
@@ -184,11 +185,11 @@ func (c *Controller) known(pod *corev1.Pod, found traces, t track) status.Pod {
 	}
 	f := Diagnose(pod, c.criteria(pod))
 	switch {
-	case f.Reason == status.CodeCheckPassed, f.Reason == status.CodeRecovered:
+	case f.Reason == status.CodeCheckPassed, f.Reason == statuscode.Recovered:
 		now = status.Pod{State: status.StateCaptured, Reason: status.CodeCheckPassed, Detail: f.Detail, Since: now.Since}
-	case t.verified == status.CodeIntact, t.verified == status.CodeRestored:
+	case t.verified == statuscode.Intact, t.verified == statuscode.Restored:
 		now = status.Pod{State: status.StateCaptured, Reason: status.CodeVerified, Detail: "its live rules are the wanted ones", Since: now.Since}
-	case now.State == status.StateUnknown && t.verified == status.CodeUncaptured:
+	case now.State == status.StateUnknown && t.verified == statuscode.Uncaptured:
 		now = status.Pod{State: status.StateFailed, Reason: status.CodeNoRules, Detail: "none of its rules is there, and nothing says that it had any", Since: now.Since}
 	}
 	return now
@@ -221,7 +222,7 @@ func (c *Controller) diagnose(pod *corev1.Pod) Finding {
 	criteria := c.criteria(pod)
 	f := Diagnose(pod, criteria)
 	if detail := c.passed(pod); detail != "" && (f.Candidate || f.Broken) {
-		return Finding{Reason: status.CodeNotSelected, Detail: detail}
+		return Finding{Reason: statuscode.NotSelected, Detail: detail}
 	}
 	t := c.tracks.get(pod.UID)
 	known := t.capture
@@ -232,10 +233,10 @@ func (c *Controller) diagnose(pod *corev1.Pod) Finding {
 		return f
 	}
 	f.Candidate = true
-	if known.State == status.StateFailed && f.Reason != status.CodeHandled && (c.opts.Detect.Lost == nil || t.lost) {
-		f = Finding{Broken: true, Candidate: true, Reason: status.CodeNotCaptured, Detail: known.Detail}
+	if known.State == status.StateFailed && f.Reason != statuscode.Handled && (c.opts.Detect.Lost == nil || t.lost) {
+		f = Finding{Broken: true, Candidate: true, Reason: statuscode.NotCaptured, Detail: known.Detail}
 		if criteria.handled(pod) {
-			f.Broken, f.Reason = false, status.CodeHandled
+			f.Broken, f.Reason = false, statuscode.Handled
 		}
 	}
 	return f
@@ -316,13 +317,13 @@ var podStates = []string{countCaptured, countUncaptured, countCannotTell, countD
 func (c *Controller) stateOf(pod *corev1.Pod) string {
 	f, t := c.diagnose(pod), c.tracks.get(pod.UID)
 	switch {
-	case f.Broken && f.Reason != status.CodeNotCaptured:
+	case f.Broken && f.Reason != statuscode.NotCaptured:
 		return countBroken
 	case t.capture.State == status.StateFailed:
 		return countUncaptured
 	case t.drifted:
 		return countDrifted
-	case t.capture.State == status.StateCaptured, t.capture.State == "" && t.other == "" && (f.Reason == status.CodeCheckPassed || f.Reason == status.CodeRecovered):
+	case t.capture.State == status.StateCaptured, t.capture.State == "" && t.other == "" && (f.Reason == status.CodeCheckPassed || f.Reason == statuscode.Recovered):
 		return countCaptured
 	case t.capture.State == "" && t.other != "":
 		return countOther

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -18,7 +19,7 @@ type Finding struct {
 	Broken bool
 	// Candidate means that the pod checks its redirection, so that it could be broken.
 	Candidate bool
-	// Reason is the cause; Detail is the same for people. Only [status.CodeCheckFailed] and [status.CodeNotCaptured], which detection finds
+	// Reason is the cause; Detail is the same for people. Only statuscode.CheckFailed and statuscode.NotCaptured, which detection finds
 	// and Diagnose never does, mean broken.
 	Reason status.Code
 	Detail string
@@ -43,23 +44,23 @@ func Diagnose(pod *corev1.Pod, c Criteria) Finding {
 	}
 	ran, declared := check(pod, c.Containers)
 	if !declared {
-		return Finding{Reason: status.CodeNoCheck, Detail: "no init container is named " + strings.Join(c.Containers, " or ")}
+		return Finding{Reason: statuscode.NoCheck, Detail: "no init container is named " + strings.Join(c.Containers, " or ")}
 	}
 	undecided := false
 	if c.Policy != nil {
 		d := c.Policy.Decide(pod, nil)
 		if undecided = d.Undecided; !d.Selected && !undecided {
-			return Finding{Reason: status.CodeNotSelected, Detail: fmt.Sprintf("%s: %s", d.Reason, d.Detail)}
+			return Finding{Reason: statuscode.NotSelected, Detail: fmt.Sprintf("%s: %s", d.Reason, d.Detail)}
 		}
 	}
 	if ran == nil {
-		return Finding{Candidate: true, Undecided: undecided, Reason: status.CodeNotChecked, Detail: "the check has not run yet"}
+		return Finding{Candidate: true, Undecided: undecided, Reason: statuscode.NotChecked, Detail: "the check has not run yet"}
 	}
 	f := judge(ran, c)
 	f.Candidate, f.Undecided = true, undecided
 	f.Final = pod.Status.Phase == corev1.PodFailed || pod.Spec.RestartPolicy == corev1.RestartPolicyNever
 	if f.Broken && c.handled(pod) {
-		f.Broken, f.Reason, f.Detail = false, status.CodeHandled, fmt.Sprintf("label %s=%s is set", c.HandledLabel, c.HandledValue)
+		f.Broken, f.Reason, f.Detail = false, statuscode.Handled, fmt.Sprintf("label %s=%s is set", c.HandledLabel, c.HandledValue)
 	}
 	return f
 }
@@ -72,20 +73,20 @@ func leftOut(pod *corev1.Pod, c Criteria) (Finding, bool) {
 	_, annotated := pod.Annotations[c.Annotation]
 	switch {
 	case c.Annotation != "" && !annotated:
-		return out(status.CodeNotMatched, "annotation %s is absent", c.Annotation)
+		return out(statuscode.NotMatched, "annotation %s is absent", c.Annotation)
 	case c.Labels != nil && !c.Labels.Matches(labels.Set(pod.Labels)):
-		return out(status.CodeNotMatched, "labels do not match %s", c.Labels)
+		return out(statuscode.NotMatched, "labels do not match %s", c.Labels)
 	case c.Fields != nil && !c.Fields.Matches(podFields(pod)):
-		return out(status.CodeNotMatched, "fields do not match %s", c.Fields)
+		return out(statuscode.NotMatched, "fields do not match %s", c.Fields)
 	}
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
-		return out(status.CodeMirrorPod, "the kubelet runs it from a file")
+		return out(statuscode.MirrorPod, "the kubelet runs it from a file")
 	}
 	switch {
 	case pod.DeletionTimestamp != nil:
-		return out(status.CodeDeleting, "deleted at %s", pod.DeletionTimestamp.UTC().Format(time.RFC3339))
+		return out(statuscode.Deleting, "deleted at %s", pod.DeletionTimestamp.UTC().Format(time.RFC3339))
 	case pod.Status.Phase == corev1.PodSucceeded:
-		return out(status.CodeCompleted, "the pod has succeeded")
+		return out(statuscode.Completed, "the pod has succeeded")
 	}
 	return Finding{}, false
 }
@@ -109,17 +110,17 @@ func judge(s *corev1.ContainerStatus, c Criteria) Finding {
 	switch {
 	case now != nil && now.ExitCode == 0:
 		if last != nil && c.means(last) {
-			return Finding{Reason: status.CodeRecovered, Detail: fmt.Sprintf("%s succeeded after exit code %d", s.Name, last.ExitCode)}
+			return Finding{Reason: statuscode.Recovered, Detail: fmt.Sprintf("%s succeeded after exit code %d", s.Name, last.ExitCode)}
 		}
 		return Finding{Reason: status.CodeCheckPassed, Detail: s.Name + " succeeded"}
 	case now != nil:
 		return c.failure(s.Name, now)
 	case last == nil:
-		return Finding{Reason: status.CodeNotChecked, Detail: s.Name + " has not ended yet"}
+		return Finding{Reason: statuscode.NotChecked, Detail: s.Name + " has not ended yet"}
 	case s.State.Running != nil || starting(s.State.Waiting):
 		f := c.failure(s.Name, last)
 		if f.Broken {
-			f.Broken, f.Reason, f.Detail = false, status.CodeChecking, fmt.Sprintf("%s failed with exit code %d and runs again", s.Name, last.ExitCode)
+			f.Broken, f.Reason, f.Detail = false, statuscode.Checking, fmt.Sprintf("%s failed with exit code %d and runs again", s.Name, last.ExitCode)
 		}
 		return f
 	}
@@ -139,12 +140,12 @@ func (c Criteria) failure(name string, t *corev1.ContainerStateTerminated) Findi
 	f := Finding{Container: name, ExitCode: t.ExitCode, FailedAt: t.StartedAt.Time}
 	switch {
 	case c.means(t):
-		f.Broken, f.Reason = true, status.CodeCheckFailed
+		f.Broken, f.Reason = true, statuscode.CheckFailed
 		f.Detail = fmt.Sprintf("init container %s ended with exit code %d: redirection is missing", name, t.ExitCode)
 	case slices.Contains(c.ExitCodes, t.ExitCode):
-		f.Reason, f.Detail = status.CodeOtherFailure, fmt.Sprintf("%s ended with exit code %d and a message without %q", name, t.ExitCode, c.Message)
+		f.Reason, f.Detail = statuscode.OtherFailure, fmt.Sprintf("%s ended with exit code %d and a message without %q", name, t.ExitCode, c.Message)
 	default:
-		f.Reason, f.Detail = status.CodeOtherFailure, fmt.Sprintf("%s ended with exit code %d", name, t.ExitCode)
+		f.Reason, f.Detail = statuscode.OtherFailure, fmt.Sprintf("%s ended with exit code %d", name, t.ExitCode)
 	}
 	return f
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/status"
 )
@@ -49,48 +50,48 @@ func TestDiagnose(t *testing.T) {
 		want      status.Code
 		candidate bool
 	}{
-		{"held back after failures", "crash-loop", is, status.CodeCheckFailed, true},
-		{"between failure and restart", "just-failed", is, status.CodeCheckFailed, true},
-		{"no last state yet", "first-failure", is, status.CodeCheckFailed, true},
-		{"runs again", "running-again", is, status.CodeChecking, true},
-		{"about to run in a new sandbox", "restarted-sandbox", is, status.CodeChecking, true},
-		{"recovered since", "recovered", is, status.CodeRecovered, true},
+		{"held back after failures", "crash-loop", is, statuscode.CheckFailed, true},
+		{"between failure and restart", "just-failed", is, statuscode.CheckFailed, true},
+		{"no last state yet", "first-failure", is, statuscode.CheckFailed, true},
+		{"runs again", "running-again", is, statuscode.Checking, true},
+		{"about to run in a new sandbox", "restarted-sandbox", is, statuscode.Checking, true},
+		{"recovered since", "recovered", is, statuscode.Recovered, true},
 		{"never broken", "passed", is, status.CodeCheckPassed, true},
-		{"not run yet", "not-run", is, status.CodeNotChecked, true},
-		{"scheduled, no status", "no-status", is, status.CodeNotChecked, true},
-		{"another exit code", "other-exit-code", is, status.CodeOtherFailure, true},
-		{"Job, restartPolicy Never", "job-failed", is, status.CodeCheckFailed, true},
-		{"Job, restartPolicy OnFailure", "job-on-failure", is, status.CodeCheckFailed, true},
-		{"completed", "job-succeeded", is, status.CodeCompleted, false},
-		{"completed after it was broken", "succeeded-after-failure", is, status.CodeCompleted, false},
-		{"deleting", "deleting", is, status.CodeDeleting, false},
-		{"labelled already", "labelled", is, status.CodeHandled, true},
-		{"label with another value", "labelled-otherwise", is, status.CodeCheckFailed, true},
-		{"label means nothing here", "labelled", with(func(c *repair.Criteria) { c.HandledLabel = "" }), status.CodeCheckFailed, true},
-		{"mirror pod", "mirror", is, status.CodeMirrorPod, false},
-		{"not injected", "no-annotation", is, status.CodeNotMatched, false},
-		{"annotation not asked for", "no-annotation", with(func(c *repair.Criteria) { c.Annotation, c.Policy = "", nil }), status.CodeCheckFailed, true},
-		{"no check in the pod", "no-check", is, status.CodeNoCheck, false},
-		{"host network", "host-network", is, status.CodeNotSelected, false},
-		{"injection switched off", "inject-disabled", is, status.CodeNotSelected, false},
-		{"excluded namespace", "crash-loop", repair.CriteriaFor(meshcni.Identity{}, istio.New("default")), status.CodeNotSelected, false},
-		{"label selector", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "web"}) }), status.CodeCheckFailed, true},
-		{"label selector, others", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "db"}) }), status.CodeNotMatched, false},
+		{"not run yet", "not-run", is, statuscode.NotChecked, true},
+		{"scheduled, no status", "no-status", is, statuscode.NotChecked, true},
+		{"another exit code", "other-exit-code", is, statuscode.OtherFailure, true},
+		{"Job, restartPolicy Never", "job-failed", is, statuscode.CheckFailed, true},
+		{"Job, restartPolicy OnFailure", "job-on-failure", is, statuscode.CheckFailed, true},
+		{"completed", "job-succeeded", is, statuscode.Completed, false},
+		{"completed after it was broken", "succeeded-after-failure", is, statuscode.Completed, false},
+		{"deleting", "deleting", is, statuscode.Deleting, false},
+		{"labelled already", "labelled", is, statuscode.Handled, true},
+		{"label with another value", "labelled-otherwise", is, statuscode.CheckFailed, true},
+		{"label means nothing here", "labelled", with(func(c *repair.Criteria) { c.HandledLabel = "" }), statuscode.CheckFailed, true},
+		{"mirror pod", "mirror", is, statuscode.MirrorPod, false},
+		{"not injected", "no-annotation", is, statuscode.NotMatched, false},
+		{"annotation not asked for", "no-annotation", with(func(c *repair.Criteria) { c.Annotation, c.Policy = "", nil }), statuscode.CheckFailed, true},
+		{"no check in the pod", "no-check", is, statuscode.NoCheck, false},
+		{"host network", "host-network", is, statuscode.NotSelected, false},
+		{"injection switched off", "inject-disabled", is, statuscode.NotSelected, false},
+		{"excluded namespace", "crash-loop", repair.CriteriaFor(meshcni.Identity{}, istio.New("default")), statuscode.NotSelected, false},
+		{"label selector", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "web"}) }), statuscode.CheckFailed, true},
+		{"label selector, others", "crash-loop", with(func(c *repair.Criteria) { c.Labels = labels.SelectorFromSet(labels.Set{"app": "db"}) }), statuscode.NotMatched, false},
 		{"field selector", "crash-loop", with(func(c *repair.Criteria) {
 			c.Fields = fields.ParseSelectorOrDie("metadata.namespace!=kube-system,status.podIP=10.244.1.5")
-		}), status.CodeCheckFailed, true},
+		}), statuscode.CheckFailed, true},
 		{"field selector, others", "crash-loop", with(func(c *repair.Criteria) {
 			c.Fields = fields.ParseSelectorOrDie("spec.serviceAccountName=db")
-		}), status.CodeNotMatched, false},
-		{"message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "not ready for Istio" }), status.CodeCheckFailed, true},
-		{"another message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "no route to host" }), status.CodeOtherFailure, true},
-		{"other exit codes asked for", "other-exit-code", with(func(c *repair.Criteria) { c.ExitCodes = []int32{1, 126} }), status.CodeCheckFailed, true},
-		{"Linkerd's validator", "linkerd", repair.CriteriaFor(meshcni.Identity{}, linkerd.New()), status.CodeCheckFailed, true},
-		{"Linkerd's validator, by hand", "linkerd", other("linkerd-network-validator", 95, ""), status.CodeCheckFailed, true},
-		{"Linkerd's validator, Istio's criteria", "linkerd", with(func(c *repair.Criteria) { c.Annotation = "" }), status.CodeNoCheck, false},
-		{"Kuma's validator", "kuma", repair.CriteriaFor(meshcni.Identity{}, kuma.New()), status.CodeCheckFailed, true},
-		{"Kuma's validator, by hand", "kuma", other("kuma-validation", 1, "kuma.io/sidecar-injected"), status.CodeCheckFailed, true},
-		{"zero criteria", "crash-loop", repair.Criteria{}, status.CodeNoCheck, false},
+		}), statuscode.NotMatched, false},
+		{"message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "not ready for Istio" }), statuscode.CheckFailed, true},
+		{"another message", "crash-loop", with(func(c *repair.Criteria) { c.Message = "no route to host" }), statuscode.OtherFailure, true},
+		{"other exit codes asked for", "other-exit-code", with(func(c *repair.Criteria) { c.ExitCodes = []int32{1, 126} }), statuscode.CheckFailed, true},
+		{"Linkerd's validator", "linkerd", repair.CriteriaFor(meshcni.Identity{}, linkerd.New()), statuscode.CheckFailed, true},
+		{"Linkerd's validator, by hand", "linkerd", other("linkerd-network-validator", 95, ""), statuscode.CheckFailed, true},
+		{"Linkerd's validator, Istio's criteria", "linkerd", with(func(c *repair.Criteria) { c.Annotation = "" }), statuscode.NoCheck, false},
+		{"Kuma's validator", "kuma", repair.CriteriaFor(meshcni.Identity{}, kuma.New()), statuscode.CheckFailed, true},
+		{"Kuma's validator, by hand", "kuma", other("kuma-validation", 1, "kuma.io/sidecar-injected"), statuscode.CheckFailed, true},
+		{"zero criteria", "crash-loop", repair.Criteria{}, statuscode.NoCheck, false},
 	}
 	seen := map[status.Code]bool{}
 	for _, c := range cases {
@@ -99,7 +100,7 @@ func TestDiagnose(t *testing.T) {
 			before := pod.DeepCopy()
 			f := repair.Diagnose(pod, c.criteria)
 			assert.Equal(t, c.want, f.Reason, f.Detail)
-			assert.Equal(t, c.want == status.CodeCheckFailed, f.Broken)
+			assert.Equal(t, c.want == statuscode.CheckFailed, f.Broken)
 			assert.Equal(t, c.candidate, f.Candidate)
 			assert.NotEmpty(t, f.Detail)
 			assert.Equal(t, before, pod, "the pod is only read")
@@ -108,7 +109,7 @@ func TestDiagnose(t *testing.T) {
 		})
 		seen[c.want] = true
 	}
-	seen[status.CodeNotCaptured] = true // not Diagnose's
+	seen[statuscode.NotCaptured] = true // not Diagnose's
 	for _, r := range status.Codes(status.KindCheck) {
 		assert.True(t, seen[r], "no case for reason %s", r)
 	}

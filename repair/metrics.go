@@ -3,6 +3,7 @@ package repair
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -62,14 +63,14 @@ func newMetrics(o Options) *metrics {
 
 // troubles are the outcomes that need attention, with their reasons.
 var troubles = map[status.Code][]status.Code{
-	status.CodeFailed:      {status.CodeError, status.CodePodRefused, status.CodeRefused, status.CodeTimeout, status.CodeVariant},
-	status.CodeForbidden:   {status.CodeForbidden},
-	status.CodeIneffective: {status.CodeFailsAgain, status.CodeGaveUp},
-	status.CodeUnverified:  {status.CodeNoLabel, status.CodeNotDeleting, status.CodeRulesDiffer},
-	status.CodeNoProcess:   {status.CodeNoProcess},
-	status.CodeTooLate:     {status.CodeCheckFailed},
-	status.CodeDeferred:    {status.CodeNodeBudget, status.CodeClusterBudget},
-	status.CodeBlocked:     {status.CodeDisruptionBudget},
+	statuscode.Failed:      {statuscode.Error, status.CodePodRefused, status.CodeRefused, statuscode.Timeout, status.CodeVariant},
+	statuscode.Forbidden:   {statuscode.Forbidden},
+	statuscode.Ineffective: {statuscode.FailsAgain, statuscode.GaveUp},
+	statuscode.Unverified:  {statuscode.NoLabel, statuscode.NotDeleting, status.CodeRulesDiffer},
+	statuscode.NoProcess:   {statuscode.NoProcess},
+	statuscode.TooLate:     {statuscode.CheckFailed},
+	statuscode.Deferred:    {statuscode.NodeBudget, statuscode.ClusterBudget},
+	statuscode.Blocked:     {statuscode.DisruptionBudget},
 }
 
 // begin creates the series that alerts watch. Prometheus does not count a first sample of 1 as an increase, so the series
@@ -100,7 +101,7 @@ func (m *metrics) setReady(err error) { m.ready.Set(oneIf(err == nil)) }
 
 // setHeld shows why deletions are held back, in any namespace or on the whole node.
 func (m *metrics) setHeld(reasons map[status.Code]bool) {
-	for _, reason := range []status.Code{status.CodePluginNotReady, status.CodeNotConfined, status.CodeTooManyBroken} {
+	for _, reason := range []status.Code{statuscode.PluginNotReady, statuscode.NotConfined, statuscode.TooManyBroken} {
 		m.held.WithLabelValues(string(reason)).Set(oneIf(reasons[reason]))
 	}
 }

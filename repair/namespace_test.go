@@ -15,11 +15,11 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/repairtest"
 	"github.com/meshcni/meshcni/selection"
-	"github.com/meshcni/meshcni/status"
 )
 
 // byNamespace is a mesh of one's own, whose pods a label of their namespace selects, mesh=NAME. Its check is that of another.
@@ -93,11 +93,11 @@ func TestDiagnoseUndecided(t *testing.T) {
 	d := byNamespace("mine", istio.New().Check)
 	f := repair.Diagnose(named(t, "crash-loop", "a"), repair.CriteriaFor(meshcni.Identity{}, d))
 	assert.True(t, f.Broken && f.Undecided, "%+v", f)
-	assert.Equal(t, status.CodeCheckFailed, f.Reason)
+	assert.Equal(t, statuscode.CheckFailed, f.Reason)
 	f = repair.Diagnose(named(t, "crash-loop", "a"), repair.CriteriaFor(meshcni.Identity{}, istio.New()))
 	assert.True(t, f.Broken && !f.Undecided, "%+v", f)
 	d.Policy.Selectors[0].Pod = metav1.LabelSelector{MatchLabels: map[string]string{"never": "there"}}
-	assert.Equal(t, status.CodeNotSelected, repair.Diagnose(named(t, "crash-loop", "a"), repair.CriteriaFor(meshcni.Identity{}, d)).Reason, "the pod alone decides")
+	assert.Equal(t, statuscode.NotSelected, repair.Diagnose(named(t, "crash-loop", "a"), repair.CriteriaFor(meshcni.Identity{}, d)).Reason, "the pod alone decides")
 }
 
 // TestNeededNamespacesOfOthers: the right to read namespaces is asked for where the labels decide, also for labels alone, and where

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -51,12 +52,12 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	case c.staleLabel(pod, f), c.comesAlive(pod, f):
 	case !f.Broken:
 		t := c.tracks.get(pod.UID)
-		if f.Reason == status.CodeRecovered && !t.repaired.IsZero() && t.outcome != status.CodeRecovered {
-			c.report(pod, of(status.CodeRecovered, f))
+		if f.Reason == statuscode.Recovered && !t.repaired.IsZero() && t.outcome != statuscode.Recovered {
+			c.report(pod, of(statuscode.Recovered, f))
 		}
 		return 0, false
 	case c.opts.Action == ActionNone:
-		c.report(pod, of(status.CodeFound, f))
+		c.report(pod, of(statuscode.Found, f))
 		return 0, false
 	}
 	if wait := c.suspended(); wait > 0 {
@@ -71,14 +72,14 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 
 // staleLabel reports whether a healthy pod still has the label.
 func (c *Controller) staleLabel(pod *corev1.Pod, f Finding) bool {
-	healthy := f.Reason == status.CodeCheckPassed || f.Reason == status.CodeRecovered
+	healthy := f.Reason == status.CodeCheckPassed || f.Reason == statuscode.Recovered
 	return c.opts.Action == ActionLabel && healthy && c.criteria(pod).handled(pod)
 }
 
 // comesAlive reports whether a pod in which no process was found now runs its check. Without a pause process this is the
 // only time to repair it.
 func (c *Controller) comesAlive(pod *corev1.Pod, f Finding) bool {
-	return c.opts.Action == ActionRepair && f.Reason == status.CodeChecking && c.tracks.get(pod.UID).outcome == status.CodeNoProcess
+	return c.opts.Action == ActionRepair && f.Reason == statuscode.Checking && c.tracks.get(pod.UID).outcome == statuscode.NoProcess
 }
 
 // attempt checks whether the pod may be acted on now, reads it again, and acts.
@@ -92,7 +93,7 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 		limits = c.boots.limits(cached.Namespace)
 	}
 	if wait := limits.Take(); wait > 0 {
-		return deferred("node", status.CodeNodeBudget, wait)
+		return deferred("node", statuscode.NodeBudget, wait)
 	}
 	start := time.Now()
 	fresh, r, ok := c.reread(ctx, cached)
@@ -107,12 +108,12 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 			if err != nil {
 				return c.failed(err)
 			}
-			return deferred("cluster", status.CodeClusterBudget, wait)
+			return deferred("cluster", statuscode.ClusterBudget, wait)
 		}
 	}
 	r = c.act(ctx, fresh)
 	c.metrics.duration.WithLabelValues(string(c.opts.Action)).Observe(time.Since(start).Seconds())
-	if r.outcome == "" || r.outcome == status.CodeBlocked || r.outcome == status.CodeConflict { // nothing was done to the pod
+	if r.outcome == "" || r.outcome == statuscode.Blocked || r.outcome == statuscode.Conflict { // nothing was done to the pod
 		limits.GiveBack()
 		if c.clusterBudget != nil {
 			_ = c.clusterBudget.giveBack(ctx) // a lost token only slows the pace
@@ -123,7 +124,7 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 
 func deferred(whose string, reason status.Code, wait time.Duration) result {
 	return result{
-		outcome: status.CodeDeferred, reason: reason, wait: wait,
+		outcome: statuscode.Deferred, reason: reason, wait: wait,
 		detail: fmt.Sprintf("the %s's budget allows the next action in %s", whose, wait.Round(100*time.Millisecond)),
 	}
 }
@@ -135,7 +136,7 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 	case ActionRepair:
 		switch {
 		case f.Final:
-			r = of(status.CodeTooLate, f)
+			r = of(statuscode.TooLate, f)
 			r.detail = "the pod has failed for good, so rules cannot help it; delete it"
 			return r, true
 		case t.repaired.IsZero():
@@ -143,11 +144,11 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 		case !f.FailedAt.After(t.repaired): // the check has not run since; times in a status are truncated to seconds
 			return result{}, true
 		case t.times >= maxRepairs:
-			return result{outcome: status.CodeIneffective, reason: status.CodeGaveUp, detail: fmt.Sprintf("the check fails although the rules were written %d times", t.times)}, true
+			return result{outcome: statuscode.Ineffective, reason: statuscode.GaveUp, detail: fmt.Sprintf("the check fails although the rules were written %d times", t.times)}, true
 		}
 	case ActionDelete:
 		if _, owned := ownerOf(pod); c.opts.SpareUnmanaged && !owned {
-			return result{outcome: status.CodeSpared, reason: status.CodeUnmanaged, detail: "nothing would replace the pod"}, true
+			return result{outcome: statuscode.Spared, reason: statuscode.Unmanaged, detail: "nothing would replace the pod"}, true
 		}
 		now := time.Now()
 		h := c.lineage.check(pod, t.seen, now)
@@ -156,7 +157,7 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 			c.metrics.setHeld(c.breaker.holding())
 		}
 		if h != nil {
-			return result{outcome: status.CodeHeld, reason: h.reason, detail: h.detail, wait: h.wait}, true
+			return result{outcome: statuscode.Held, reason: h.reason, detail: h.detail, wait: h.wait}, true
 		}
 	case ActionNone, ActionLabel:
 	}
@@ -170,9 +171,9 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 	case err != nil:
 		return nil, c.failed(fmt.Errorf("read pod: %w", err)), false
 	case fresh.UID != cached.UID: // the informer reports the other one, if that is broken too
-		return nil, result{outcome: status.CodeReplaced, reason: status.CodeOtherUID, detail: fmt.Sprintf("another pod has the name: UID %s", fresh.UID)}, false
+		return nil, result{outcome: statuscode.Replaced, reason: statuscode.OtherUID, detail: fmt.Sprintf("another pod has the name: UID %s", fresh.UID)}, false
 	case fresh.Spec.NodeName != c.opts.Node:
-		return nil, result{outcome: status.CodeReplaced, reason: status.CodeOtherNode, detail: "the pod is on node " + fresh.Spec.NodeName}, false
+		return nil, result{outcome: statuscode.Replaced, reason: statuscode.OtherNode, detail: "the pod is on node " + fresh.Spec.NodeName}, false
 	}
 	if err := c.learn(ctx, fresh); err != nil {
 		return nil, c.failed(err), false
@@ -181,10 +182,10 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 	switch {
 	case f.Broken, c.staleLabel(fresh, f), c.comesAlive(fresh, f):
 		return fresh, result{}, true
-	case f.Reason == status.CodeDeleting:
+	case f.Reason == statuscode.Deleting:
 		return nil, of(status.CodeGone, f), false
 	}
-	return nil, of(status.CodeMended, f), false
+	return nil, of(statuscode.Mended, f), false
 }
 
 // failed returns the result of an error from the API server.
@@ -192,28 +193,28 @@ func (c *Controller) failed(err error) result {
 	switch {
 	case apierrors.IsForbidden(err):
 		if !c.refused(err) { // for example, an admission policy refuses this pod
-			return result{outcome: status.CodeFailed, reason: status.CodeRefused, detail: words(err), retry: true}
+			return result{outcome: statuscode.Failed, reason: status.CodeRefused, detail: words(err), retry: true}
 		}
-		return result{outcome: status.CodeForbidden, reason: status.CodeForbidden, detail: words(err), wait: askAgain}
+		return result{outcome: statuscode.Forbidden, reason: statuscode.Forbidden, detail: words(err), wait: askAgain}
 	case apierrors.IsConflict(err):
-		return result{outcome: status.CodeConflict, reason: status.CodeConflict, detail: words(err), retry: true}
+		return result{outcome: statuscode.Conflict, reason: statuscode.Conflict, detail: words(err), retry: true}
 	case apierrors.IsNotFound(err):
-		return result{outcome: status.CodeGone, reason: status.CodeNotFound, detail: "the pod is gone"}
+		return result{outcome: status.CodeGone, reason: statuscode.NotFound, detail: "the pod is gone"}
 	}
-	return result{outcome: status.CodeFailed, reason: codeOf(err), detail: words(err), retry: true}
+	return result{outcome: statuscode.Failed, reason: codeOf(err), detail: words(err), retry: true}
 }
 
 // codeOf returns a short code for an error, for metrics.
 func codeOf(err error) status.Code {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
-		return status.CodeTimeout
+		return statuscode.Timeout
 	case apierrors.IsUnauthorized(err):
-		return status.CodeUnauthorized
+		return statuscode.Unauthorized
 	case apierrors.IsTooManyRequests(err):
-		return status.CodeTooManyRequests
+		return statuscode.TooManyRequests
 	case apierrors.ReasonForError(err) != "":
-		return status.CodeAPIError
+		return statuscode.APIError
 	}
-	return status.CodeError
+	return statuscode.Error
 }

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/status"
 )
@@ -34,7 +35,7 @@ func (c *Controller) tell(pod *corev1.Pod, k status.Kind, code status.Code, note
 
 // alwaysNews are the outcomes to report each time.
 var alwaysNews = map[status.Code]bool{
-	status.CodeLabelled: true, status.CodeUnlabelled: true, status.CodeEvicted: true, status.CodeDeleted: true, status.CodeRepaired: true,
+	statuscode.Labelled: true, statuscode.Unlabelled: true, statuscode.Evicted: true, statuscode.Deleted: true, statuscode.Repaired: true,
 }
 
 // report counts and logs a result and sends its event; once for a pod whose result stays the same.
@@ -48,7 +49,7 @@ func (c *Controller) report(pod *corev1.Pod, r result) {
 		return
 	}
 	c.metrics.outcomes.WithLabelValues(string(c.opts.Action), string(r.outcome), string(r.reason)).Inc()
-	if r.reason == status.CodeNotCaptured { // as detection has said it
+	if r.reason == statuscode.NotCaptured { // as detection has said it
 		r.reason = cmp.Or(c.tracks.get(pod.UID).uncaptured, r.reason)
 	}
 	c.opts.Log.Info("broken pod", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -72,7 +73,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	case errors.Is(err, ErrNotSelected), errors.Is(err, ErrNodeProxy), errors.Is(err, errSlow):
 		return
 	case err == nil && len(diffs) == 0:
-		c.verified(cached, status.CodeIntact, "")
+		c.verified(cached, statuscode.Intact, "")
 		return
 	}
 	pod, err := c.cluster.Pod(ctx, cached.Namespace, cached.Name)
@@ -83,7 +84,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 		c.deny(err)
 		return
 	case err != nil:
-		c.verified(cached, status.CodeFailed, "read pod: "+words(err))
+		c.verified(cached, statuscode.Failed, "read pod: "+words(err))
 		return
 	case pod.UID != cached.UID || !c.shouldHaveRules(pod):
 		return
@@ -94,13 +95,13 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	case err != nil:
 		c.verified(pod, verifyFailed(err), words(err))
 	case len(diffs) == 0:
-		c.verified(pod, status.CodeIntact, "")
+		c.verified(pod, statuscode.Intact, "")
 	default:
 		if found := c.tracer.look(); c.neverHad(ctx, pod, found, diffs) {
-			c.verified(pod, status.CodeUncaptured, "")
+			c.verified(pod, statuscode.Uncaptured, "")
 			c.verifiedNone(ctx, pod, found)
 		} else {
-			c.verified(pod, status.CodeDrifted, summary(diffs)+c.suspects())
+			c.verified(pod, statuscode.Drifted, summary(diffs)+c.suspects())
 		}
 		if c.opts.Action == ActionRepair {
 			c.restore(ctx, pod, diffs)
@@ -150,13 +151,13 @@ func (c *Controller) verifiedNone(ctx context.Context, pod *corev1.Pod, found tr
 func verifyFailed(err error) status.Code {
 	switch {
 	case errors.Is(err, ErrNoProcess):
-		return status.CodeNoProcess
+		return statuscode.NoProcess
 	case errors.Is(err, ErrVariant):
 		return status.CodeVariant
 	case errors.Is(err, ErrRefused):
 		return status.CodeRefused
 	}
-	return status.CodeFailed
+	return statuscode.Failed
 }
 
 // restore restores drifted rules within the budget of the pod's namespace. Without a token, the next round does.
@@ -172,9 +173,9 @@ func (c *Controller) restore(ctx context.Context, pod *corev1.Pod, was []ruleset
 	case err != nil:
 		c.verified(pod, verifyFailed(err), words(err))
 	case len(left) > 0:
-		c.verified(pod, status.CodeFailed, "restored, but "+summary(left))
+		c.verified(pod, statuscode.Failed, "restored, but "+summary(left))
 	default:
-		c.verified(pod, status.CodeRestored, "restored: "+summary(was)+unusable(applied))
+		c.verified(pod, statuscode.Restored, "restored: "+summary(was)+unusable(applied))
 	}
 }
 
@@ -186,9 +187,9 @@ func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string
 		was, same = t.drifted, t.verified == result
 		t.verified = result
 		switch result {
-		case status.CodeDrifted:
+		case statuscode.Drifted:
 			t.drifted = true
-		case status.CodeIntact, status.CodeRestored:
+		case statuscode.Intact, statuscode.Restored:
 			if t.drifted = false; c.opts.Detect == nil {
 				t.capture, t.told = status.Pod{}, ""
 			}
@@ -197,16 +198,16 @@ func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string
 	detail = truncate.Finding(detail)
 	log := c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID), "result", string(result))
 	switch {
-	case result == status.CodeDrifted && !was:
+	case result == statuscode.Drifted && !was:
 		log.Warn("rules of a running pod have drifted", "reason", "rules", "detail", detail)
 		c.tell(pod, status.KindVerification, result, detail)
-	case result == status.CodeRestored:
+	case result == statuscode.Restored:
 		log.Info("rules of a running pod are restored", "detail", detail)
 		c.tell(pod, status.KindVerification, result, detail)
 	case same:
-	case result == status.CodeFailed, result == status.CodeVariant, result == status.CodeRefused:
+	case result == statuscode.Failed, result == status.CodeVariant, result == status.CodeRefused:
 		log.Warn("rules of a running pod cannot be verified", "detail", detail)
-	case result == status.CodeIntact && was:
+	case result == statuscode.Intact && was:
 		log.Info("rules of a running pod are as wanted again")
 	}
 }

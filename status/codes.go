@@ -51,19 +51,6 @@ const (
 	CodeStatusHeld     Code = "status-held"      // its annotation does not stay as it was written
 	CodeVariant        Code = "variant"          // its rules are those of iptables, which is not found
 	CodeNotReleased    Code = "not-released"     // it is to leave the mesh, and has not yet
-
-	CodeHandOverFailed     Code = "hand-over-failed"
-	CodeListenersFailed    Code = "listeners-failed"
-	CodeSysctlFailed       Code = "sysctl-failed"
-	CodeProbesFailed       Code = "probes-failed"
-	CodeRulesFailed        Code = "rules-failed"
-	CodeDrainFailed        Code = "drain-failed"
-	CodeRemoveRulesFailed  Code = "remove-rules-failed"
-	CodeTakeBackFailed     Code = "take-back-failed"
-	CodeRemoveProbesFailed Code = "remove-probes-failed"
-	CodeStatusFailed       Code = "status-failed"
-	CodeForgetFailed       Code = "forget-failed"
-	CodeLookFailed         Code = "look-failed"
 )
 
 // The reasons of a pod that is outside, beside those of the decision.
@@ -77,13 +64,4 @@ const (
 	CodeEnded        Code = "ended"         // its containers have ended for good
 	CodeGone         Code = "gone"          // it does not exist any more
 	CodeDetached     Code = "detached"      // the runtime removed its network
-)
-
-// The reasons for which the agent does not capture a pod for ADD, beside those above.
-const (
-	CodeNotBegun        Code = "not-begun"        // another agent of the node has not ended yet
-	CodeNotSynced       Code = "not-synced"       // it does not know the node's pods yet
-	CodeUnknownPod      Code = "unknown-pod"      // it does not know the pod
-	CodeAgentEnds       Code = "ends"             // it ends
-	CodeNamespaceFailed Code = "namespace-failed" // the network namespace cannot be kept
 )

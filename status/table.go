@@ -93,18 +93,18 @@ var podTable = []Row{
 	{Kind: KindPod, Code: CodeNotReleased, States: only(StateDrifted), Attention: true, Page: nodeProxy,
 		Sentence: "it is to leave the mesh, and has not yet", Do: []Remedy{again}},
 
-	step(CodeHandOverFailed, "the node's proxy refuses it, or does not answer", "See the proxy's log"),
-	step(CodeListenersFailed, "its listeners cannot be read"),
-	step(CodeSysctlFailed, "net.ipv4.tcp_migrate_req cannot be set in it"),
-	step(CodeProbesFailed, "the host's own connections to it cannot be exempted"),
-	step(CodeRulesFailed, "its rules cannot be read or written"),
-	step(CodeDrainFailed, "its open connections cannot be let end"),
-	step(CodeRemoveRulesFailed, "its rules cannot be removed"),
-	step(CodeTakeBackFailed, "the node's proxy does not give it back"),
-	step(CodeRemoveProbesFailed, "that exemption cannot be removed"),
-	step(CodeStatusFailed, "its annotation cannot be written"),
-	step(CodeForgetFailed, "what is kept of it cannot be removed"),
-	step(CodeLookFailed, "the agent cannot look how it is"),
+	step("hand-over-failed", "the node's proxy refuses it, or does not answer", "See the proxy's log"),
+	step("listeners-failed", "its listeners cannot be read"),
+	step("sysctl-failed", "net.ipv4.tcp_migrate_req cannot be set in it"),
+	step("probes-failed", "the host's own connections to it cannot be exempted"),
+	step("rules-failed", "its rules cannot be read or written"),
+	step("drain-failed", "its open connections cannot be let end"),
+	step("remove-rules-failed", "its rules cannot be removed"),
+	step("take-back-failed", "the node's proxy does not give it back"),
+	step("remove-probes-failed", "that exemption cannot be removed"),
+	step("status-failed", "its annotation cannot be written"),
+	step("forget-failed", "what is kept of it cannot be removed"),
+	step("look-failed", "the agent cannot look how it is"),
 
 	{Kind: KindPod, Code: CodeReleased, Event: "MeshReleased", States: only(StateOutside), Page: nodeProxy, Sentence: "it is not in the mesh, or no more"},
 	{Kind: KindPod, Code: CodeReleasing, States: only(StateOutside), Page: nodeProxy,
@@ -120,17 +120,17 @@ var podTable = []Row{
 	{Kind: KindPod, Code: CodeGone, States: only(StateOutside), Page: nodeProxy, Sentence: "it does not exist any more"},
 	{Kind: KindPod, Code: CodeDetached, States: only(StateOutside), Page: nodeProxy, Sentence: "the runtime has removed its network"},
 
-	{Kind: KindPod, Code: CodeNotBegun, Page: nodeProxy, Sentence: "another agent of the node has not ended yet", Do: []Remedy{again}},
-	{Kind: KindPod, Code: CodeNotSynced, Page: nodeProxy, Sentence: "the agent does not know the node's pods yet", Do: []Remedy{again}},
-	{Kind: KindPod, Code: CodeUnknownPod, Page: nodeProxy, Sentence: "the agent does not know the pod with that UID", Do: []Remedy{again}},
-	{Kind: KindPod, Code: CodeAgentEnds, Page: nodeProxy, Sentence: "the agent ends", Do: []Remedy{again}},
-	{Kind: KindPod, Code: CodeNamespaceFailed, Page: nodeProxy, Sentence: "the agent cannot keep the pod's network namespace", Do: []Remedy{seeLog}},
+	{Kind: KindPod, Code: "not-begun", Page: nodeProxy, Sentence: "another agent of the node has not ended yet", Do: []Remedy{again}},
+	{Kind: KindPod, Code: "not-synced", Page: nodeProxy, Sentence: "the agent does not know the node's pods yet", Do: []Remedy{again}},
+	{Kind: KindPod, Code: "unknown-pod", Page: nodeProxy, Sentence: "the agent does not know the pod with that UID", Do: []Remedy{again}},
+	{Kind: KindPod, Code: "ends", Page: nodeProxy, Sentence: "the agent ends", Do: []Remedy{again}},
+	{Kind: KindPod, Code: "namespace-failed", Page: nodeProxy, Sentence: "the agent cannot keep the pod's network namespace", Do: []Remedy{seeLog}},
 }
 
 // step is the row of a step that failed.
 func step(c Code, sentence string, do ...Remedy) Row {
 	r := Row{Kind: KindPod, Code: c, States: append(only(StateUnknown), short...), Attention: true, Page: nodeProxy, Sentence: sentence, Do: append([]Remedy{again}, do...)}
-	if c == CodeHandOverFailed {
+	if c == "hand-over-failed" {
 		r.Event = "MeshHandOverFailed"
 	}
 	return r

@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
@@ -237,7 +238,7 @@ func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *cor
 		switch now := s.live(is).Now(); {
 		case now.Health == live.Wrong:
 			rank = wrong
-		case now.Code == status.CodeEnding:
+		case now.Code == statuscode.Ending:
 			rank = deleted
 		case now.Trouble():
 			rank = unsure

@@ -18,6 +18,7 @@ import (
 
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/explain/live"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -223,7 +224,7 @@ What to do:
 	assert.Contains(t, out, "far: The agent of node b does not answer")
 	code, out, _ = w.run(t, "explain", "-n", "shop", "deploy/cart", "--all-pods", "-o", "json")
 	assert.Equal(t, ExitWrong, code)
-	assert.Equal(t, status.CodeRulesLost, decode[[]podLine](t, out)[0].Now.Code)
+	assert.Equal(t, statuscode.RulesLost, decode[[]podLine](t, out)[0].Now.Code)
 	code, _, errOut = w.run(t, "explain", "-n", "shop", "-l", "app=nobody")
 	assert.Equal(t, ExitWrong, code)
 	assert.Contains(t, errOut, "no pod in namespace shop has the labels app=nobody")

@@ -155,10 +155,10 @@ func istioPod(mode string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: "cart", UID: "5f1c2a90-6f52-4b53-9a7e-0d9b6f6a8c11",
 			Annotations: map[string]string{
-				istio.StatusAnnotation:        "{}",
-				istio.InterceptionMode:        mode,
-				istio.ExcludeInboundPorts:     fmt.Sprint(portExcluded),
-				istio.ExcludeOutboundPorts:    fmt.Sprint(portExcluded),
+				istio.StatusAnnotation:                             "{}",
+				istio.InterceptionMode:                             mode,
+				istio.ExcludeInboundPorts:                          fmt.Sprint(portExcluded),
+				istio.ExcludeOutboundPorts:                         fmt.Sprint(portExcluded),
 				"traffic.sidecar.istio.io/excludeOutboundIPRanges": "198.51.100.0/24,2001:db8::/64",
 			},
 		},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -20,11 +21,11 @@ import (
 func (p Pod) lifecycle() *Now {
 	switch {
 	case p.Pod.DeletionTimestamp != nil:
-		return now(status.CodeEnding, "", nil, "Nothing; ask about the pod that replaces it")
+		return now(statuscode.Ending, "", nil, "Nothing; ask about the pod that replaces it")
 	case p.Pod.Spec.NodeName != "":
 		return nil
 	}
-	n := now(status.CodeUnscheduled, "", nil, "See what the scheduler says: "+p.kubectl("describe pod "+p.Pod.Name))
+	n := now(statuscode.Unscheduled, "", nil, "See what the scheduler says: "+p.kubectl("describe pod "+p.Pod.Name))
 	if e := p.OnNode.last("FailedScheduling"); e != nil {
 		n.Because = bounded([]string{e.Message})
 		if strings.Contains(e.Message, p.Identity.Taint()) {
@@ -47,7 +48,7 @@ func (p Pod) refused() *Now {
 	case !p.refusedNow():
 		return nil
 	case p.started():
-		return now(status.CodeWouldRefuse, "", v.Because, v.Do...)
+		return now(statuscode.WouldRefuse, "", v.Because, v.Do...)
 	}
 	return now(status.CodeRefused, v.Sentence, v.Because, v.Do...)
 }
@@ -57,12 +58,12 @@ func (p Pod) unasked() *Now {
 	node, i := p.Pod.Spec.NodeName, p.Node.Installed
 	switch {
 	case errors.Is(p.Asking, agentapi.ErrNoAgents):
-		return now(status.CodeNoAgent, p.Identity.WithDefaults().Name+" does not seem to be installed: no node of this cluster has its agent, so nothing makes sure that pods of a mesh are captured.", nil,
+		return now(statuscode.NoAgent, p.Identity.WithDefaults().Name+" does not seem to be installed: no node of this cluster has its agent, so nothing makes sure that pods of a mesh are captured.", nil,
 			"See whether it is: "+daemonSets(p.AgentLabels)+"; if a DaemonSet is listed, its nodeSelector or its tolerations keep its pods off the nodes",
 			"If none is listed, install the chart as README.md says; if its pods have other labels, name them by --agent-selector",
 			explain.Then(p.Identity.Text("Once kubectl meshcni status says that the node is ready,"), p.Pod))
 	case errors.Is(p.Asking, agentapi.ErrNoAgent):
-		return now(status.CodeNoAgent, "Node "+node+", where this pod is, has no agent: new pods of the mesh are not captured there, or do not start.", nil,
+		return now(statuscode.NoAgent, "Node "+node+", where this pod is, has no agent: new pods of the mesh are not captured there, or do not start.", nil,
 			"See why the agents' DaemonSet has no pod there (its nodeSelector, its tolerations): "+daemonSets(p.AgentLabels),
 			explain.Then("Once the agent is ready,", p.Pod))
 	case p.Asking != nil:
@@ -71,14 +72,14 @@ func (p Pod) unasked() *Now {
 				return n
 			}
 		}
-		n := now(status.CodeAgentSilent, "The agent of node "+node+" does not answer, so it is not known how this pod is.", bounded([]error{p.Asking}))
+		n := now(statuscode.AgentSilent, "The agent of node "+node+" does not answer, so it is not known how this pod is.", bounded([]error{p.Asking}))
 		if p.Agent.Name != "" {
 			n.Do = append(n.Do, fmt.Sprintf("See how the agent is: kubectl --namespace %s describe pod %s", p.Agent.Namespace, p.Agent.Name))
 		}
 		n.Do = append(n.Do, fmt.Sprintf("See that you may ask it: kubectl auth can-i create pods/portforward --namespace %s", cmp.Or(p.Agent.Namespace, p.Identity.WithDefaults().Namespace)))
 		return n
 	case p.Node.Node != "" && i.File == "" && !i.Unread:
-		return now(status.CodeNotInstalled, "No network configuration of node "+node+" has the plugin's entry: no pod that starts there is captured.", p.notReady(),
+		return now(statuscode.NotInstalled, "No network configuration of node "+node+" has the plugin's entry: no pod that starts there is captured.", p.notReady(),
 			"See why the agent has not put it there: kubectl --namespace "+p.Agent.Namespace+" logs "+p.Agent.Name,
 			explain.Then(p.Identity.Text("Once kubectl meshcni status says that the node is ready,"), p.Pod))
 	}
@@ -119,20 +120,20 @@ func (p Pod) unstarted() *Now {
 	switch {
 	case e == nil && st != nil && st.NeedsAttention(): // its event is over, and the agent knows why ADD failed
 		why, do := p.about(*st)
-		code := status.CodeNetworkFailed
+		code := statuscode.NetworkFailed
 		if st.Reason == status.CodePodRefused {
 			code = status.CodeRefused
 		}
 		return now(code, "This pod does not start: "+why+".", append(bounded([]string{st.Detail}), p.notReady()...), p.mendFirst(do...)...)
 	case e == nil:
-		return now(status.CodeStarting, "", p.notReady(), p.mendFirst("Ask again in a few seconds")...)
+		return now(statuscode.Starting, "", p.notReady(), p.mendFirst("Ask again in a few seconds")...)
 	}
 	_, message, ours := strings.Cut(e.Message, fmt.Sprintf("plugin type=%q failed (add): ", cmp.Or(p.Node.Installed.Type(), p.Identity.WithDefaults().Plugin)))
 	if !ours {
-		return now(status.CodeNetworkFailed, "This pod does not start: its network cannot be set up, for a reason that is not this plugin's.", bounded([]string{e.Message}),
+		return now(statuscode.NetworkFailed, "This pod does not start: its network cannot be set up, for a reason that is not this plugin's.", bounded([]string{e.Message}),
 			"Mend what the message names: another CNI plugin, or the container runtime")
 	}
-	return now(status.CodeNetworkFailed, "This pod does not start: the plugin refuses to, since it could not capture it.", append(bounded([]string{message}), p.notReady()...),
+	return now(statuscode.NetworkFailed, "This pod does not start: the plugin refuses to, since it could not capture it.", append(bounded([]string{message}), p.notReady()...),
 		p.mendFirst("Mend what the message names; docs/troubleshooting.md#my-pod-does-not-start has each. The pod then starts by itself")...)
 }
 
@@ -159,16 +160,16 @@ var unwell = map[status.State]struct {
 	code     status.Code
 	sentence string
 }{
-	status.StateFailed:  {status.CodeBypassing, "This pod bypasses the mesh: "},
-	status.StateDrifted: {status.CodeRulesLost, "This pod is not captured as it should be: "},
-	status.StateWaiting: {status.CodeWaiting, "This pod is not captured yet: "},
-	status.StateUnknown: {status.CodeUnknown, "It is not known whether this pod is captured: "},
+	status.StateFailed:  {statuscode.Bypassing, "This pod bypasses the mesh: "},
+	status.StateDrifted: {statuscode.RulesLost, "This pod is not captured as it should be: "},
+	status.StateWaiting: {statuscode.Waiting, "This pod is not captured yet: "},
+	status.StateUnknown: {statuscode.Unknown, "It is not known whether this pod is captured: "},
 }
 
 // redirection is about what the agent, the records and the live rules say of a pod that is to be captured.
 func (p Pod) redirection() *Now {
 	if !p.OnNode.told() {
-		return now(status.CodeUnknown, "It is not known how this pod is: the agent of its node has not told.", bounded([]string{p.OnNode.Unknown}), p.Identity.Text("Nothing: the agent tries again by itself. If it stays so: kubectl meshcni check"))
+		return now(statuscode.Unknown, "It is not known how this pod is: the agent of its node has not told.", bounded([]string{p.OnNode.Unknown}), p.Identity.Text("Nothing: the agent tries again by itself. If it stays so: kubectl meshcni check"))
 	}
 	if st := p.OnNode.State; st != nil {
 		if u, ok := unwell[st.State]; ok {
@@ -187,15 +188,15 @@ func (p Pod) redirection() *Now {
 	if len(p.OnNode.Lost) > 0 {
 		do := p.mendFirst(restart, p.Identity.Text("If it happens again, find out who changes the rules: kubectl meshcni show ")+p.name()+" --enter")
 		if p.OnNode.LiveError == "" && p.OnNode.ours() == 0 {
-			return now(status.CodeBypassing, "This pod bypasses the mesh: it had rules, and none of them are there any more.", p.notReady(), do...)
+			return now(statuscode.Bypassing, "This pod bypasses the mesh: it had rules, and none of them are there any more.", p.notReady(), do...)
 		}
-		return now(status.CodeRulesLost, "", bounded(p.OnNode.Lost), do...)
+		return now(statuscode.RulesLost, "", bounded(p.OnNode.Lost), do...)
 	}
 	switch text, health := p.unwatched(); health {
 	case Unsure:
-		return now(status.CodeUnknown, "It is not known whether this pod is captured: "+text+".", p.notReady(), explain.Then("To be sure,", p.Pod))
+		return now(statuscode.Unknown, "It is not known whether this pod is captured: "+text+".", p.notReady(), explain.Then("To be sure,", p.Pod))
 	case Wrong:
-		return now(status.CodeBypassing, "This pod bypasses the mesh: none of its rules are there.", p.notReady(), p.mendFirst(restart)...)
+		return now(statuscode.Bypassing, "This pod bypasses the mesh: none of its rules are there.", p.notReady(), p.mendFirst(restart)...)
 	}
 	return nil
 }
@@ -205,9 +206,9 @@ func (p Pod) disagreement() *Now {
 	v := p.Explained.Verdict
 	switch {
 	case p.Undecided != nil && p.Asking == nil:
-		return now(status.CodeUnknown, "It is not known what is to become of this pod: what decides on it cannot be read.", bounded(visible.Lines(p.Undecided)), p.Identity.Text("kubectl meshcni check says what is wrong with the installation"))
+		return now(statuscode.Unknown, "It is not known what is to become of this pod: what decides on it cannot be read.", bounded(visible.Lines(p.Undecided)), p.Identity.Text("kubectl meshcni check says what is wrong with the installation"))
 	case v.Code == status.CodeNamespaceUnknown:
-		return now(status.CodeUnknown, v.Sentence, v.Because, v.Do...)
+		return now(statuscode.Unknown, v.Sentence, v.Because, v.Do...)
 	case v.Code == status.CodeOtherDialect:
 		return now(status.CodeOtherDialect, v.Sentence, v.Because, v.Do...)
 	case v.Code != status.CodeExcludedNamespace && v.Code != status.CodeNamespaceExcludedByLabel:
@@ -216,7 +217,7 @@ func (p Pod) disagreement() *Now {
 	if c, err := p.Meshes.Everywhere().Choose(p.Pod, p.Namespace); err != nil || !c.Decision.Selected {
 		return nil
 	}
-	return now(status.CodeExcludedInjected, "This pod bypasses the mesh: it has been chosen for it, and the plugin leaves its namespace alone.", []string{v.Sentence},
+	return now(statuscode.ExcludedInjected, "This pod bypasses the mesh: it has been chosen for it, and the plugin leaves its namespace alone.", []string{v.Sentence},
 		append(slices.Clone(v.Do), "Or keep the pod out of the mesh altogether, so that its proxy does not stand there unused")...)
 }
 
@@ -232,15 +233,15 @@ func (p Pod) containers() *Now {
 		sentence := fmt.Sprintf("Container %s of this pod does not run (%s).", c.Name, w.Reason)
 		switch {
 		case p.checks(c.Name):
-			return now(status.CodeBypassing, fmt.Sprintf("The mesh's own check in this pod, container %s, fails (%s): most likely the pod's traffic is not redirected.", c.Name, w.Reason), p.notReady(),
+			return now(statuscode.Bypassing, fmt.Sprintf("The mesh's own check in this pod, container %s, fails (%s): most likely the pod's traffic is not redirected.", c.Name, w.Reason), p.notReady(),
 				p.mendFirst("See what it has tried: "+logs, explain.Restart(p.Pod))...)
 		case strings.Contains(w.Reason, "Image"): // one that has never run has no log
-			return now(status.CodeNotRunning, strings.TrimSuffix(sentence, ".")+": its image cannot be had. That has nothing to do with the mesh.", bounded([]string{w.Message}),
+			return now(statuscode.NotRunning, strings.TrimSuffix(sentence, ".")+": its image cannot be had. That has nothing to do with the mesh.", bounded([]string{w.Message}),
 				"Correct the image in the pod's manifest, or see that the node may pull it: "+describe)
 		case strings.HasPrefix(w.Reason, "CreateContainer"):
-			return now(status.CodeNotRunning, sentence, bounded([]string{w.Message}), "See why: "+describe)
+			return now(statuscode.NotRunning, sentence, bounded([]string{w.Message}), "See why: "+describe)
 		}
-		return now(status.CodeNotRunning, sentence, bounded([]string{w.Message}), "See why: "+logs+" --previous, and "+describe)
+		return now(statuscode.NotRunning, sentence, bounded([]string{w.Message}), "See why: "+logs+" --previous, and "+describe)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
@@ -85,7 +86,7 @@ type Now struct {
 }
 
 // Trouble reports whether the state is to be told before what should become of the pod.
-func (n Now) Trouble() bool { return n.Code != status.CodeCaptured && n.Code != status.CodeOutside }
+func (n Now) Trouble() bool { return n.Code != status.CodeCaptured && n.Code != statuscode.Outside }
 
 // WriteWith writes how the pod is, and what should become of it.
 func (n Now) WriteWith(w io.Writer, v explain.Verdict) error {
@@ -97,7 +98,7 @@ func (n Now) WriteWith(w io.Writer, v explain.Verdict) error {
 		return err
 	}
 	_, err := explain.Verdict{Sentence: n.Sentence, Because: n.Because, Do: n.Do}.WriteTo(w)
-	said := []status.Code{status.CodeRefused, status.CodeWouldRefuse, status.CodeExcludedInjected, status.CodeOtherDialect}
+	said := []status.Code{status.CodeRefused, statuscode.WouldRefuse, statuscode.ExcludedInjected, status.CodeOtherDialect}
 	if err != nil || v.Sentence == "" || slices.Contains(said, n.Code) || n.Sentence == v.Sentence {
 		return err
 	}
@@ -121,7 +122,7 @@ func (p Pod) Now() Now {
 		}
 	}
 	if p.Explained.Verdict.State != status.StateCaptured {
-		return *now(status.CodeOutside, p.Explained.Verdict.Sentence, nil)
+		return *now(statuscode.Outside, p.Explained.Verdict.Sentence, nil)
 	}
 	return p.captured()
 }
@@ -132,7 +133,7 @@ func now(code status.Code, sentence string, because []string, do ...string) *Now
 	row, _ := status.Lookup(status.KindNow, code)
 	n := &Now{Code: code, Sentence: cmp.Or(sentence, "This pod"+strings.TrimPrefix(row.Sentence, "it")+"."), Because: because, Do: append([]string{}, do...)}
 	switch {
-	case slices.Contains([]status.Code{status.CodeCaptured, status.CodeOutside, status.CodeEnding, status.CodeNotRunning}, code): // a container is no matter of the mesh
+	case slices.Contains([]status.Code{status.CodeCaptured, statuscode.Outside, statuscode.Ending, statuscode.NotRunning}, code): // a container is no matter of the mesh
 	case row.Attention:
 		n.Health = Wrong
 	default:

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/internal/visible/visibletest"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
@@ -98,49 +99,49 @@ func TestTroubles(t *testing.T) {
 		{"captured", nil, captured, status.CodeCaptured, Well, "This pod is captured (the plugin wrote its rules when it started): its connections go through Istio (sidecar)", "", nil},
 		{"captured, by a mesh of its own", nil, state(status.StateCaptured, "acme"), status.CodeCaptured, Well, "(the agent of its node says so: acme)", "", nil},
 		{"captured by the record alone", nil, unread, status.CodeCaptured, Well, "(the plugin wrote its rules when it started)", "Whether its rules are still there was not looked at, since the agent may not enter pods; --enter reads them", nil},
-		{"started before the plugin", nil, state(status.StateFailed, "not-called"), status.CodeBypassing, Wrong, "it started before the plugin was on its node", "", []string{restart}},
-		{"the same, node not ready", []func(*Pod){notReady}, state(status.StateFailed, "not-called"), status.CodeBypassing, Wrong, "bypasses the mesh", "no-kubeconfig: it is not there", []string{"First make the node's agent ready", restart}},
-		{"passed over", nil, state(status.StateFailed, "passed-over"), status.CodeBypassing, Wrong, "would not do so now", "", []string{restart}},
-		{"drifted", nil, state(status.StateDrifted, "rules"), status.CodeRulesLost, Wrong, "it has other rules than it should have", "", []string{restart, "find out who"}},
-		{"lost", nil, lost, status.CodeRulesLost, Wrong, "has lost rules", "ipv4 nat/OUTPUT:1 missing: -j X", []string{restart, "kubectl meshcni show"}},
-		{"lost all", nil, flushed, status.CodeBypassing, Wrong, "it had rules, and none of them are there any more", "", []string{restart, "kubectl meshcni show"}},
-		{"waits for the proxy", nil, state(status.StateWaiting, "no-proxy"), status.CodeWaiting, Wrong, "not captured yet: no proxy of its node is connected", "", []string{"ztunnel"}},
-		{"cannot tell", nil, state(status.StateUnknown, "no-trace"), status.CodeUnknown, Unsure, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
-		{"no rules at all", nil, OnNode{}, status.CodeBypassing, Wrong, "none of its rules are there", "", []string{restart}},
-		{"nobody can look", nil, OnNode{Pod: agentapi.Pod{LiveError: "operation not permitted"}}, status.CodeUnknown, Unsure, "nothing says whether the pod has its rules", "", []string{restart}},
+		{"started before the plugin", nil, state(status.StateFailed, "not-called"), statuscode.Bypassing, Wrong, "it started before the plugin was on its node", "", []string{restart}},
+		{"the same, node not ready", []func(*Pod){notReady}, state(status.StateFailed, "not-called"), statuscode.Bypassing, Wrong, "bypasses the mesh", "no-kubeconfig: it is not there", []string{"First make the node's agent ready", restart}},
+		{"passed over", nil, state(status.StateFailed, "passed-over"), statuscode.Bypassing, Wrong, "would not do so now", "", []string{restart}},
+		{"drifted", nil, state(status.StateDrifted, "rules"), statuscode.RulesLost, Wrong, "it has other rules than it should have", "", []string{restart, "find out who"}},
+		{"lost", nil, lost, statuscode.RulesLost, Wrong, "has lost rules", "ipv4 nat/OUTPUT:1 missing: -j X", []string{restart, "kubectl meshcni show"}},
+		{"lost all", nil, flushed, statuscode.Bypassing, Wrong, "it had rules, and none of them are there any more", "", []string{restart, "kubectl meshcni show"}},
+		{"waits for the proxy", nil, state(status.StateWaiting, "no-proxy"), statuscode.Waiting, Wrong, "not captured yet: no proxy of its node is connected", "", []string{"ztunnel"}},
+		{"cannot tell", nil, state(status.StateUnknown, "no-trace"), statuscode.Unknown, Unsure, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
+		{"no rules at all", nil, OnNode{}, statuscode.Bypassing, Wrong, "none of its rules are there", "", []string{restart}},
+		{"nobody can look", nil, OnNode{Pod: agentapi.Pod{LiveError: "operation not permitted"}}, statuscode.Unknown, Unsure, "nothing says whether the pod has its rules", "", []string{restart}},
 		{"nobody can look, ADD did", nil, OnNode{Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, status.CodeCaptured, Well, "the plugin wrote its rules", "Whether its rules are still there was not looked at", nil},
 		{"its rules are there", nil, OnNode{Pod: agentapi.Pod{Live: []ruleset.LiveRule{{Ours: true}}}}, status.CodeCaptured, Well, "This pod is captured (its rules are there): its", "", nil},
 		{"refused", []func(*Pod){wrong, pending}, sandbox(`plugin type="meshcni" failed (add): x`), status.CodeRefused, Wrong, "This pod is refused, and does not start", `excludeOutboundPorts="80a"`, []string{"Give the annotation traffic.sidecar.istio.io/excludeOutboundPorts a value that is allowed", "Correct it where"}},
-		{"would be refused", []func(*Pod){wrong}, captured, status.CodeWouldRefuse, Wrong, "would not start again", `excludeOutboundPorts="80a"`, []string{"Give the annotation", "Correct it where"}},
-		{"the plugin fails", []func(*Pod){pending, notReady}, sandbox(`rpc error: plugin type="meshcni" failed (add): read kubeconfig: no such file`), status.CodeNetworkFailed, Wrong, "the plugin refuses to", "read kubeconfig: no such file", []string{"First make the node's agent ready", "Mend what the message names"}},
-		{"another plugin fails", []func(*Pod){pending}, sandbox(`plugin type="calico" failed (add): x`), status.CodeNetworkFailed, Wrong, "not this plugin's", "calico", []string{"another CNI plugin"}},
-		{"starting", []func(*Pod){pending}, OnNode{}, status.CodeStarting, Unsure, "has no network yet", "", []string{"Ask again"}},
-		{"starting, the agent knows why not", []func(*Pod){pending}, state(status.StateWaiting, "add-failed"), status.CodeNetworkFailed, Wrong, "does not start: the plugin could not set it up", "", []string{"Mend what is named"}},
+		{"would be refused", []func(*Pod){wrong}, captured, statuscode.WouldRefuse, Wrong, "would not start again", `excludeOutboundPorts="80a"`, []string{"Give the annotation", "Correct it where"}},
+		{"the plugin fails", []func(*Pod){pending, notReady}, sandbox(`rpc error: plugin type="meshcni" failed (add): read kubeconfig: no such file`), statuscode.NetworkFailed, Wrong, "the plugin refuses to", "read kubeconfig: no such file", []string{"First make the node's agent ready", "Mend what the message names"}},
+		{"another plugin fails", []func(*Pod){pending}, sandbox(`plugin type="calico" failed (add): x`), statuscode.NetworkFailed, Wrong, "not this plugin's", "calico", []string{"another CNI plugin"}},
+		{"starting", []func(*Pod){pending}, OnNode{}, statuscode.Starting, Unsure, "has no network yet", "", []string{"Ask again"}},
+		{"starting, the agent knows why not", []func(*Pod){pending}, state(status.StateWaiting, "add-failed"), statuscode.NetworkFailed, Wrong, "does not start: the plugin could not set it up", "", []string{"Mend what is named"}},
 		{"refused by what decided then", []func(*Pod){pending}, state(status.StateWaiting, "pod-refused"), status.CodeRefused, Wrong, "does not start: its settings are refused", "", []string{"Correct the settings"}},
-		{"unscheduled", []func(*Pod){pending, func(p *Pod) { p.Pod.Spec.NodeName = "" }}, OnNode{Events: []Event{{Reason: "FailedScheduling", Message: "0/1 nodes: untolerated taint {meshcni.io/agent-not-ready: }"}}}, status.CodeUnscheduled, Unsure, "on no node yet", "0/1 nodes", []string{"kubectl meshcni status"}},
-		{"no agent", []func(*Pod){func(p *Pod) { p.Asking = fmt.Errorf("node a: %w", agentapi.ErrNoAgent) }}, OnNode{}, status.CodeNoAgent, Wrong, "Node a, where this pod is, has no agent", "", []string{"kubectl get daemonset", restart}},
-		{"no agent anywhere", []func(*Pod){func(p *Pod) { p.Asking = fmt.Errorf("node a: %w", agentapi.ErrNoAgents) }}, OnNode{}, status.CodeNoAgent, Wrong, "meshcni does not seem to be installed", "", []string{"kubectl get daemonset", "install the chart", restart}},
-		{"silent", []func(*Pod){func(p *Pod) { p.Asking = errors.New("connection refused") }}, OnNode{Unknown: "connection refused"}, status.CodeAgentSilent, Unsure, "does not answer", "connection refused", []string{"describe pod meshcni-node-x", "can-i create pods/portforward"}},
-		{"not chained", []func(*Pod){notReady, func(p *Pod) { p.Node.Installed = agentapi.Installed{Error: "x"} }}, OnNode{}, status.CodeNotInstalled, Wrong, "has the plugin's entry", "no-kubeconfig", []string{"logs meshcni-node-x", restart}},
-		{"excluded, and injected", []func(*Pod){func(p *Pod) { p.Pod.Namespace = "quiet" }}, OnNode{}, status.CodeExcludedInjected, Wrong, "bypasses the mesh", "excludes its namespace, quiet", []string{"Nothing, if", "take quiet out", "rollout restart", "Or keep the pod out"}},
+		{"unscheduled", []func(*Pod){pending, func(p *Pod) { p.Pod.Spec.NodeName = "" }}, OnNode{Events: []Event{{Reason: "FailedScheduling", Message: "0/1 nodes: untolerated taint {meshcni.io/agent-not-ready: }"}}}, statuscode.Unscheduled, Unsure, "on no node yet", "0/1 nodes", []string{"kubectl meshcni status"}},
+		{"no agent", []func(*Pod){func(p *Pod) { p.Asking = fmt.Errorf("node a: %w", agentapi.ErrNoAgent) }}, OnNode{}, statuscode.NoAgent, Wrong, "Node a, where this pod is, has no agent", "", []string{"kubectl get daemonset", restart}},
+		{"no agent anywhere", []func(*Pod){func(p *Pod) { p.Asking = fmt.Errorf("node a: %w", agentapi.ErrNoAgents) }}, OnNode{}, statuscode.NoAgent, Wrong, "meshcni does not seem to be installed", "", []string{"kubectl get daemonset", "install the chart", restart}},
+		{"silent", []func(*Pod){func(p *Pod) { p.Asking = errors.New("connection refused") }}, OnNode{Unknown: "connection refused"}, statuscode.AgentSilent, Unsure, "does not answer", "connection refused", []string{"describe pod meshcni-node-x", "can-i create pods/portforward"}},
+		{"not chained", []func(*Pod){notReady, func(p *Pod) { p.Node.Installed = agentapi.Installed{Error: "x"} }}, OnNode{}, statuscode.NotInstalled, Wrong, "has the plugin's entry", "no-kubeconfig", []string{"logs meshcni-node-x", restart}},
+		{"excluded, and injected", []func(*Pod){func(p *Pod) { p.Pod.Namespace = "quiet" }}, OnNode{}, statuscode.ExcludedInjected, Wrong, "bypasses the mesh", "excludes its namespace, quiet", []string{"Nothing, if", "take quiet out", "rollout restart", "Or keep the pod out"}},
 		{"another mesh's", []func(*Pod){func(p *Pod) { p.Pod.Spec.Containers[1].Name = "linkerd-proxy" }}, OnNode{}, status.CodeOtherDialect, Wrong, "it is of the mesh Linkerd", "", []string{"Add linkerd", "rollout restart"}},
-		{"outside", []func(*Pod){func(p *Pod) { p.Pod.Spec.Containers = p.Pod.Spec.Containers[:1] }}, OnNode{}, status.CodeOutside, Well, "This pod is not captured", "", nil},
+		{"outside", []func(*Pod){func(p *Pod) { p.Pod.Spec.Containers = p.Pod.Spec.Containers[:1] }}, OnNode{}, statuscode.Outside, Well, "This pod is not captured", "", nil},
 		{"labels unknown", []func(*Pod){func(p *Pod) {
 			p.Namespace, p.Pod.Annotations, p.Pod.Spec.Containers = nil, nil, p.Pod.Spec.Containers[:1]
-		}}, OnNode{}, status.CodeUnknown, Unsure, "It cannot be told whether this pod is captured", "its namespace is not known", []string{"kubectl get namespace shop", "On a node such a pod is refused"}},
+		}}, OnNode{}, statuscode.Unknown, Unsure, "It cannot be told whether this pod is captured", "its namespace is not known", []string{"kubectl get namespace shop", "On a node such a pod is refused"}},
 		{"not running", []func(*Pod){func(p *Pod) {
 			p.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
-		}}, captured, status.CodeNotRunning, Well, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"Correct the image"}},
+		}}, captured, statuscode.NotRunning, Well, "Container app of this pod does not run (ImagePullBackOff)", "no such image", []string{"Correct the image"}},
 		{"crashing", []func(*Pod){func(p *Pod) {
 			p.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
-		}}, captured, status.CodeNotRunning, Well, "Container app of this pod does not run (CrashLoopBackOff).", "", []string{"logs cart-5d-x --container app --previous"}},
+		}}, captured, statuscode.NotRunning, Well, "Container app of this pod does not run (CrashLoopBackOff).", "", []string{"logs cart-5d-x --container app --previous"}},
 		{"not made", []func(*Pod){func(p *Pod) {
 			p.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: "no such secret"}}}}
-		}}, captured, status.CodeNotRunning, Well, "does not run (CreateContainerConfigError)", "no such secret", []string{"See why: kubectl --namespace shop describe pod"}},
+		}}, captured, statuscode.NotRunning, Well, "does not run (CreateContainerConfigError)", "no such secret", []string{"See why: kubectl --namespace shop describe pod"}},
 		{"its check fails", []func(*Pod){func(p *Pod) {
 			p.Pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "istio-validation", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
-		}}, captured, status.CodeBypassing, Wrong, "container istio-validation, fails", "", []string{"logs cart-5d-x --container istio-validation", restart}},
-		{"ending", []func(*Pod){func(p *Pod) { p.Pod.DeletionTimestamp = &metav1.Time{} }}, state(status.StateFailed, "not-called"), status.CodeEnding, Well, "being deleted", "", []string{"Nothing"}},
+		}}, captured, statuscode.Bypassing, Wrong, "container istio-validation, fails", "", []string{"logs cart-5d-x --container istio-validation", restart}},
+		{"ending", []func(*Pod){func(p *Pod) { p.Pod.DeletionTimestamp = &metav1.Time{} }}, state(status.StateFailed, "not-called"), statuscode.Ending, Well, "being deleted", "", []string{"Nothing"}},
 	} {
 		seen[test.code] = true
 		p := running(t, test.change...)
@@ -191,7 +192,7 @@ func TestForgedLines(t *testing.T) {
 		V   explain.Verdict
 	}
 	for name, change := range map[string]func(*both){
-		"trouble": nil, "captured": func(b *both) { b.Now.Code = status.CodeCaptured }, "outside": func(b *both) { b.Now.Code = status.CodeOutside }, "refused": func(b *both) { b.V.State, b.V.Sentence = status.StateRefused, b.Now.Sentence+"!" },
+		"trouble": nil, "captured": func(b *both) { b.Now.Code = status.CodeCaptured }, "outside": func(b *both) { b.Now.Code = statuscode.Outside }, "refused": func(b *both) { b.V.State, b.V.Sentence = status.StateRefused, b.Now.Sentence+"!" },
 	} {
 		visibletest.Check(t, "now: "+name, change, func(w *visible.Printer, b both) { assert.NoError(t, b.Now.WriteWith(printed{w}, b.V)) })
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -48,11 +49,11 @@ func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.
 		return done, releasing()
 	}
 	if err := c.awaitStart(patient); err != nil {
-		return done, &agentsock.StepError{Step: stepAgent, Reason: status.CodeNotSynced, Err: err}
+		return done, &agentsock.StepError{Step: stepAgent, Reason: statuscode.NotSynced, Err: err}
 	}
 	pod, err := c.awaitPod(patient, a.Pod)
 	if err != nil {
-		return done, &agentsock.StepError{Step: stepPod, Reason: status.CodeUnknownPod, Err: err}
+		return done, &agentsock.StepError{Step: stepPod, Reason: statuscode.UnknownPod, Err: err}
 	}
 	for {
 		if a.Patience > 0 {
@@ -85,9 +86,9 @@ func (c *Controller) awaitProxy(ctx, patient context.Context, uid types.UID) err
 		case c.mode().on:
 			return releasing()
 		case ctx.Err() != nil:
-			return &agentsock.StepError{Step: stepAgent, Reason: status.CodeAgentEnds, Err: context.Cause(ctx)} // or nobody reads the answer
+			return &agentsock.StepError{Step: stepAgent, Reason: statuscode.AgentEnds, Err: context.Cause(ctx)} // or nobody reads the answer
 		case c.pod(uid) == nil:
-			return &agentsock.StepError{Step: stepPod, Reason: status.CodeUnknownPod, Err: agentsock.ErrUnknown}
+			return &agentsock.StepError{Step: stepPod, Reason: statuscode.UnknownPod, Err: agentsock.ErrUnknown}
 		case !sleep(patient, proxyAgain) && ctx.Err() == nil:
 			return &agentsock.StepError{Step: machine.HandOver.String(), Reason: status.CodeNodeProxyGone, Err: err}
 		}
@@ -189,7 +190,7 @@ func (w *attaching) attach(ctx context.Context, a agentsock.Attachment, f *os.Fi
 	if c.opts.Probes != nil {
 		entries, err := c.opts.Probes.Entries()
 		if err != nil {
-			return done, &agentsock.StepError{Step: machine.PutProbes.String(), Reason: status.CodeProbesFailed, Err: err}
+			return done, &agentsock.StepError{Step: machine.PutProbes.String(), Reason: statuscode.ProbesFailed, Err: err}
 		}
 		was.exempt = addrsWith(entries, e.uid)
 	}
@@ -201,7 +202,7 @@ func (w *attaching) attach(ctx context.Context, a agentsock.Attachment, f *os.Fi
 		err = c.setNS(e, ref)
 	}
 	if err != nil {
-		return done, &agentsock.StepError{Step: stepNamespace, Reason: status.CodeNamespaceFailed, Err: err}
+		return done, &agentsock.StepError{Step: stepNamespace, Reason: statuscode.NamespaceFailed, Err: err}
 	}
 	e.captured = was.captured
 	e.followed = machine.In // an ADD is not held back, and is no turn

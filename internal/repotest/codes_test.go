@@ -11,29 +11,36 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCodesHaveEmitters: each code of package status has its row, which is looked for by the constant's name so that one of the same text
-// does not count, and something outside of the package sets it. No code is written as a text where a constant is meant.
+// TestCodesHaveEmitters: each code of packages status and statuscode has its row, and something outside of them sets it. The row of a
+// public code is looked for by the constant's name, so that one of the same text does not count. No code is written as a text where a
+// constant is meant.
 func TestCodesHaveEmitters(t *testing.T) {
 	declared, rows, emitted := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	internal, texts := map[string]string{}, map[string]bool{} // a constant's text; the texts in package status
 	for _, s := range sources(t) {
 		if s.isTest() {
 			continue
 		}
-		ours := s.dir() == "status"
+		public, ours := s.dir() == "status", s.dir() == "status" || s.dir() == "internal/statuscode"
 		ast.Inspect(s.file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.ValueSpec:
-				if of, ok := n.Type.(*ast.Ident); ours && ok && of.Name == "Code" {
-					declared[n.Names[0].Name] = true
+				if of, ok := n.Type.(*ast.Ident); public && ok && of.Name == "Code" {
+					declared["status."+n.Names[0].Name] = true
 					return false
 				}
+				if ours && !public {
+					internal["statuscode."+n.Names[0].Name] = n.Values[0].(*ast.BasicLit).Value
+				}
+			case *ast.BasicLit:
+				texts[n.Value] = texts[n.Value] || public
 			case *ast.Ident:
-				if ours && strings.HasPrefix(n.Name, "Code") && n.Name != "Code" {
-					rows[n.Name] = true
+				if public && strings.HasPrefix(n.Name, "Code") && n.Name != "Code" {
+					rows["status."+n.Name] = true
 				}
 			case *ast.SelectorExpr:
-				if of, ok := n.X.(*ast.Ident); !ours && ok && of.Name == "status" {
-					emitted[n.Sel.Name] = true
+				if of, ok := n.X.(*ast.Ident); !ours && ok {
+					emitted[of.Name+"."+n.Sel.Name] = true
 				}
 			case *ast.CallExpr:
 				if f, ok := n.Fun.(*ast.SelectorExpr); ok && len(n.Args) == 1 {
@@ -45,9 +52,12 @@ func TestCodesHaveEmitters(t *testing.T) {
 			return true
 		})
 	}
+	for name, text := range internal {
+		declared[name], rows[name] = true, texts[text]
+	}
 	require.Greater(t, len(declared), 100)
 	for _, name := range slices.Sorted(maps.Keys(declared)) {
-		assert.True(t, rows[name], "status.%s has no row", name)
-		assert.True(t, emitted[name], "nothing sets status.%s", name)
+		assert.True(t, rows[name], "%s has no row", name)
+		assert.True(t, emitted[name], "nothing sets %s", name)
 	}
 }

@@ -3,6 +3,7 @@ package machine
 import (
 	"slices"
 
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -130,11 +131,11 @@ var steps = [...]struct {
 	name   string
 	failed status.Code
 }{
-	ClearStatus: {"status", status.CodeStatusFailed}, SetPending: {"status", status.CodeStatusFailed}, SetEnrolled: {"status", status.CodeStatusFailed},
-	HandOver: {"hand-over", status.CodeHandOverFailed}, AwaitListeners: {"listeners", status.CodeListenersFailed}, SetSysctl: {"sysctl", status.CodeSysctlFailed},
-	PutProbes: {"probes", status.CodeProbesFailed}, WriteRules: {"rules", status.CodeRulesFailed}, DrainRules: {"drain", status.CodeDrainFailed},
-	RemoveRules: {"remove-rules", status.CodeRemoveRulesFailed}, TakeBack: {"take-back", status.CodeTakeBackFailed},
-	DeleteProbes: {"remove-probes", status.CodeRemoveProbesFailed}, Forget: {"forget", status.CodeForgetFailed},
+	ClearStatus: {"status", statuscode.StatusFailed}, SetPending: {"status", statuscode.StatusFailed}, SetEnrolled: {"status", statuscode.StatusFailed},
+	HandOver: {"hand-over", statuscode.HandOverFailed}, AwaitListeners: {"listeners", statuscode.ListenersFailed}, SetSysctl: {"sysctl", statuscode.SysctlFailed},
+	PutProbes: {"probes", statuscode.ProbesFailed}, WriteRules: {"rules", statuscode.RulesFailed}, DrainRules: {"drain", statuscode.DrainFailed},
+	RemoveRules: {"remove-rules", statuscode.RemoveRulesFailed}, TakeBack: {"take-back", statuscode.TakeBackFailed},
+	DeleteProbes: {"remove-probes", statuscode.RemoveProbesFailed}, Forget: {"forget", statuscode.ForgetFailed},
 }
 
 // String returns the action's step, as errors and metrics name it.
@@ -163,5 +164,5 @@ func (e *StepError) Failed() status.Code {
 			return s.failed
 		}
 	}
-	return status.CodeLookFailed
+	return statuscode.LookFailed
 }
