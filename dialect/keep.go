@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// MaxPodBytes bounds what a node's agent keeps of one pod ([Keep]): the pod in protobuf, and what its lists take in memory.
-	MaxPodBytes = 64 << 10
-	// MaxFailedBytes bounds it for a pod that has failed in an init container.
-	MaxFailedBytes = 4 << 10
+	// maxPodBytes bounds what a node's agent keeps of one pod ([Keep]): the pod in protobuf, and what its lists take in memory.
+	maxPodBytes = 64 << 10
+	// maxFailedBytes bounds it for a pod that has failed in an init container.
+	maxFailedBytes = 4 << 10
 )
 
-// ErrTooLarge: an agent keeps a pod without its labels, annotations and containers, since they are larger than [MaxPodBytes], so
+// ErrTooLarge: an agent keeps a pod without its labels, annotations and containers, since they are larger than maxPodBytes, so
 // it cannot tell what a mesh means for the pod. The API server can. Check with errors.Is(err, dialect.ErrTooLarge).
 var ErrTooLarge = errors.New("larger than the agent keeps")
 
@@ -38,19 +38,19 @@ func Whole(pod *corev1.Pod) error {
 // Keep returns what a node's agent keeps of a pod, which shares memory with the original but none that it does not need:
 //
 //   - of a pod whose containers have ended, the names, UID, resource version, phase and addresses, and what the agent itself wrote;
-//   - of any other, what [Trim] leaves, if that takes no more than [MaxPodBytes];
+//   - of any other, what [Trim] leaves, if that takes no more than maxPodBytes;
 //   - of a larger one, what the known meshes read: the annotations that their Policies name or that are of their Domains, all labels,
 //     since selectors are the operator's, and of containers that are no proxy, and do not check or set the rules, the names,
 //     security contexts and restart policies;
 //   - if that is larger too, or a mesh does not say what it reads, as of a pod that has ended; [Whole] then returns an error.
 //
 // A pod that has failed in an init container, by which a mesh's check may say that rules are missing, counts as one that
-// runs, with [MaxFailedBytes], and as one that has ended if it is larger.
+// runs, with maxFailedBytes, and as one that has ended if it is larger.
 func Keep(known []Dialect, pod *corev1.Pod) *corev1.Pod {
 	if Whole(pod) != nil {
 		return pod // it was kept already
 	}
-	most := MaxPodBytes
+	most := maxPodBytes
 	switch pod.Status.Phase {
 	case corev1.PodSucceeded:
 		return bare(known, pod)
@@ -58,7 +58,7 @@ func Keep(known []Dialect, pod *corev1.Pod) *corev1.Pod {
 		if !slices.ContainsFunc(pod.Status.InitContainerStatuses, failed) {
 			return bare(known, pod)
 		}
-		most = MaxFailedBytes
+		most = maxFailedBytes
 	}
 	kept := Trim(pod)
 	if Weight(kept) <= most {
@@ -118,7 +118,7 @@ func bare(known []Dialect, pod *corev1.Pod) *corev1.Pod {
 }
 
 // Weight returns about how many bytes a pod takes: those of its protobuf, and those of the elements of its lists, which may take
-// many times that. It is what [MaxPodBytes] bounds.
+// many times that. It is what maxPodBytes bounds.
 func Weight(pod *corev1.Pod) int {
 	const container, status, element = 512, 256, 64
 	n := pod.Size() + status*len(pod.Status.InitContainerStatuses) + element*(len(pod.Labels)+len(pod.Annotations))
@@ -131,19 +131,19 @@ func Weight(pod *corev1.Pod) int {
 }
 
 // KeepNamespace returns what a node's agent keeps of a namespace that has pods there: its name, UID, labels and annotations; of one
-// larger than [MaxPodBytes] those annotations that the known meshes read. The error is [ErrTooLarge].
+// larger than maxPodBytes those annotations that the known meshes read. The error is [ErrTooLarge].
 func KeepNamespace(known []Dialect, namespace *corev1.Namespace) (*corev1.Namespace, error) {
 	weight := func(n *corev1.Namespace) int { return n.Size() + 64*(len(n.Labels)+len(n.Annotations)) }
 	kept := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: namespace.Name, UID: namespace.UID, Labels: namespace.Labels, Annotations: namespace.Annotations, DeletionTimestamp: namespace.DeletionTimestamp,
 	}}
-	if weight(kept) <= MaxPodBytes {
+	if weight(kept) <= maxPodBytes {
 		return kept, nil
 	}
 	if r := readsOf(known); r != nil {
 		kept.Annotations = r.some(namespace.Annotations)
 	}
-	if size := weight(kept); size > MaxPodBytes {
+	if size := weight(kept); size > maxPodBytes {
 		return nil, fmt.Errorf("namespace %s: its labels and annotations are %d bytes: %w", namespace.Name, size, ErrTooLarge)
 	}
 	return kept, nil

@@ -57,7 +57,7 @@ func TestKeepOfFailedCheck(t *testing.T) {
 	kept := dialect.Keep(all, p)
 	assert.Equal(t, "{}", kept.Annotations["sidecar.istio.io/status"])
 	assert.Len(t, kept.Status.InitContainerStatuses, 1)
-	assert.LessOrEqual(t, dialect.Weight(kept), dialect.MaxFailedBytes)
+	assert.LessOrEqual(t, dialect.Weight(kept), 4096)
 
 	p.Annotations["traffic.sidecar.istio.io/excludeInboundPorts"] = strings.Repeat("1,", 100<<10)
 	assert.Empty(t, dialect.Keep(all, p).Annotations)

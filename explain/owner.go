@@ -13,8 +13,8 @@ import (
 // Workload is the object whose pod template a pod is made from. Kind is empty for a pod that nobody replaces.
 type Workload struct{ Kind, Name string }
 
-// WorkloadOf returns the workload of a pod: its controller, and of a ReplicaSet that a Deployment has made the Deployment.
-func WorkloadOf(pod *corev1.Pod) Workload {
+// workloadOf returns the workload of a pod: its controller, and of a ReplicaSet that a Deployment has made the Deployment.
+func workloadOf(pod *corev1.Pod) Workload {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
 		return Workload{}
@@ -48,7 +48,7 @@ func kubectl(pod *corev1.Pod) string { return "kubectl --namespace " + word(pod.
 
 // Restart is the command that makes the pod anew.
 func Restart(pod *corev1.Pod) string {
-	w := WorkloadOf(pod)
+	w := workloadOf(pod)
 	_, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	switch {
 	case static || w.Kind == "Node":
@@ -79,14 +79,14 @@ const (
 
 // set is the command that gives a label or annotation of the pod a value, nil for none. It counts for a new pod only.
 func set(pod *corev1.Pod, kind, key string, value *string) string {
-	if w := WorkloadOf(pod); w.patched() {
+	if w := workloadOf(pod); w.patched() {
 		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{kind: map[string]any{key: value}}}}})
 		if err == nil {
 			return fmt.Sprintf("%spatch %s --type=merge --patch '%s' (this restarts the pods)", kubectl(pod), w, patch)
 		}
 	}
 	one, where := strings.TrimSuffix(kind, "s"), "the pod's manifest"
-	if w := WorkloadOf(pod); w.Kind != "" && w.Kind != "Node" {
+	if w := workloadOf(pod); w.Kind != "" && w.Kind != "Node" {
 		where = "the pod template of " + w.String()
 	}
 	if value == nil {

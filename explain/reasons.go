@@ -134,7 +134,7 @@ func (a about) hostNetwork() explained {
 
 // specOf names where the pod's spec is changed.
 func (a about) specOf() string {
-	if w := WorkloadOf(a.pod); w.Kind != "" && w.Kind != "Node" {
+	if w := workloadOf(a.pod); w.Kind != "" && w.Kind != "Node" {
 		return "the pod template of " + w.String()
 	}
 	return "the pod's manifest"
@@ -181,7 +181,7 @@ func (a about) uninjected(lacks string) explained {
 		}
 	case found.Answer == mesh.Yes && a.template:
 		x.because += ": this is a template, and the injector adds the proxy to each pod that is made from it, since " + found.By
-		x.do = []string{"Ask about one of its pods: " + a.product.Kubectl + " explain --namespace " + word(a.pod.Namespace) + " " + WorkloadOf(a.pod).String()}
+		x.do = []string{"Ask about one of its pods: " + a.product.Kubectl + " explain --namespace " + word(a.pod.Namespace) + " " + workloadOf(a.pod).String()}
 	case found.Answer == mesh.Yes:
 		x.because += ", although " + found.By + ": either the pod is older than that, or the injector was not reached"
 		x.do = []string{Restart(a.pod), "If the new pod is the same: " + a.lookAtInjector()}

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/plugintest"
@@ -54,7 +55,7 @@ func newCluster(t *testing.T) *cluster {
 		require.NoError(t, err)
 		programs = dir
 	}
-	binary, err := plugintest.Build(programs, plugintest.Command)
+	binary, err := binarytest.Build(programs, binarytest.Command)
 	require.NoError(t, err)
 	c := &cluster{newNode(t, map[string]string{"10-calico.conflist": primaryList}), plugintest.NewAPIServer(t), nil}
 	c.put(filepath.Join(c.BinSourceDir, pluginName), c.read(binary))

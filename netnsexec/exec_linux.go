@@ -14,7 +14,7 @@ import (
 // Run starts cmd in n and waits for it. Errors are those of [exec.Cmd.Run], such as *exec.ExitError, or say that n could
 // not be entered.
 //
-// When cmd's context ends, the process is killed and Run returns. A zero cmd.WaitDelay becomes [WaitDelay], so that a
+// When cmd's context ends, the process is killed and Run returns. A zero cmd.WaitDelay becomes waitDelay, so that a
 // grandchild with an open output pipe cannot hang Run (exec.ErrWaitDelay).
 func (n *NetNS) Run(cmd *exec.Cmd) error {
 	setWaitDelay(cmd)
@@ -26,7 +26,7 @@ func (n *NetNS) Run(cmd *exec.Cmd) error {
 
 func setWaitDelay(cmd *exec.Cmd) {
 	if cmd.WaitDelay == 0 {
-		cmd.WaitDelay = WaitDelay
+		cmd.WaitDelay = waitDelay
 	}
 }
 

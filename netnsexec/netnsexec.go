@@ -52,12 +52,12 @@ var ErrRoot = errors.New("enter root directory")
 // errors.Is(err, netnsexec.ErrExited).
 var ErrExited = errors.New("function ended its goroutine instead of returning")
 
-// WaitDelay is the WaitDelay that Run gives an [exec.Cmd] without one: how long Run waits for output pipes that a
+// waitDelay is the WaitDelay that Run gives an [exec.Cmd] without one: how long Run waits for output pipes that a
 // grandchild holds open, after the process or its context has ended. The default of os/exec is forever. On a busy node what a process
 // wrote may take seconds to be read to its end.
 //
 // [exec.Cmd]: https://pkg.go.dev/os/exec#Cmd
-const WaitDelay = 10 * time.Second
+const waitDelay = 10 * time.Second
 
 // ID identifies a namespace while it exists: the device and inode of its file. The kernel may reuse an inode number
 // later. The zero ID is no namespace.

@@ -32,7 +32,7 @@ func (r *run) add(ctx context.Context) (output []byte, e Event, failure *types.E
 		return nil, e, failure
 	}
 	if err := r.remember(done); err != nil {
-		e.Warnings = append(e.Warnings, warning.Warning{Code: WarningNotWritten, Text: err.Error()})
+		e.Warnings = append(e.Warnings, warning.Warning{Code: warningNotWritten, Text: err.Error()})
 	}
 	return output, e, nil
 }
@@ -100,7 +100,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 		done.outcome = Passed
 		return done, nil
 	case unseen != nil:
-		return done, r.inTime(ctx, codeOf(unseen, CodeApply, "look at the network namespace of pod "+t.name))
+		return done, r.inTime(ctx, codeOf(unseen, codeApply, "look at the network namespace of pod "+t.name))
 	}
 	done.kernel = seen.kernel
 	done.backend, done.plan, done.mesh = seen.backend.Name(), plan, plan.Dialect
@@ -121,7 +121,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	done.result, err = seen.backend.Apply(ctx, plan.Ruleset)
 	ready()
 	if err != nil {
-		return done, r.inTime(ctx, codeOf(err, CodeApply, "apply rules of pod "+t.name))
+		return done, r.inTime(ctx, codeOf(err, codeApply, "apply rules of pod "+t.name))
 	}
 	done.outcome = Redirected
 	if !done.result.Changed {
@@ -129,7 +129,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	}
 	if done.patched, err = r.writeStatus(ctx, done.answer.pod, mesh.Applied); err != nil {
 		// The pod is captured, which is what counts. Whoever waits for the annotation can be told why it is missing.
-		done.warnings = append(done.warnings, warning.New(WarningNotWritten, "", "status annotation: %v", err))
+		done.warnings = append(done.warnings, warning.New(warningNotWritten, "", "status annotation: %v", err))
 	}
 	return done, nil
 }
@@ -184,10 +184,10 @@ func (r *run) look(ctx context.Context, ns NetNS, t target) (f found, err error)
 		}
 	}()
 	if f.backend, err = ns.Backend(ctx, ruleset.Backend(r.config.Backend)); err != nil {
-		return f, codeOf(err, CodeApply, "choose firewall backend")
+		return f, codeOf(err, codeApply, "choose firewall backend")
 	}
 	if f.kernel, err = ns.Kernel(); err != nil {
-		return f, codeOf(err, CodeApply, "network namespace of pod "+t.name)
+		return f, codeOf(err, codeApply, "network namespace of pod "+t.name)
 	}
 	if r.prev != nil && len(r.prev.addrs) > 0 {
 		f.addrs = r.prev.addrs

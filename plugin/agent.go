@@ -85,7 +85,7 @@ func (r *run) askAgent(ctx context.Context, meshes dialect.Set) (a answer, final
 			err = r.trust(p, meshes)
 		}
 		if err == nil {
-			return answer{pod: p.Pod, namespace: p.Namespace, source: FromAgent}, true
+			return answer{pod: p.Pod, namespace: p.Namespace, source: fromAgent}, true
 		}
 		if !required {
 			if !absent(err) {

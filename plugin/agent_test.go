@@ -60,7 +60,7 @@ func TestPodFromTheAgent(t *testing.T) {
 		out := c.run(t)
 		require.Zero(t, out.exit, out.stdout)
 		assert.NotNil(t, c.netns.Live.IPv4)
-		assert.Equal(t, plugin.FromAgent, e.PodSource)
+		assert.Equal(t, plugin.PodSource("agent"), e.PodSource)
 		assert.Zero(t, e.APICalls)
 		assert.Equal(t, "agent", out.record(t, "decision")["pod_source"])
 	}
@@ -182,7 +182,9 @@ func TestAgentKnowsThePod(t *testing.T) {
 		c.agent.Err, c.agent.NoNamespaces = fs.ErrNotExist, true
 		if known {
 			c.agent.Err = nil
-			p, err := c.pods.Pod(t.Context(), "shop", "cart-0")
+			source, err := c.pods.Open("")
+			require.NoError(t, err)
+			p, err := source.Pod(t.Context(), "shop", "cart-0")
 			require.NoError(t, err)
 			c.agent.Set(p, nil)
 		}

@@ -4,7 +4,6 @@ package plugin_test
 
 import (
 	"context"
-	"github.com/meshcni/meshcni/dialect/istio"
 	"io"
 	"net/netip"
 	"os"
@@ -16,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/internal/binarytest"
+
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
@@ -23,7 +25,6 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -43,7 +44,7 @@ func median(d []time.Duration) float64 {
 }
 
 func trivial(b *testing.B) string {
-	path, err := plugintest.Build(programs, "./testdata/trivial")
+	path, err := binarytest.Build(programs, "./testdata/trivial")
 	require.NoError(b, err)
 	return path
 }
@@ -245,7 +246,7 @@ func BenchmarkFifty(b *testing.B) {
 				var took []time.Duration
 				for b.Loop() {
 					b.StopTimer()
-					var all []plugintest.Attachment
+					var all []binarytest.Attachment
 					for range pods {
 						all = append(all, n.attach(pod, netnstest.New(b)))
 					}

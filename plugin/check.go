@@ -83,7 +83,7 @@ func (r *run) differs(lost []ruleset.Difference) *types.Error {
 	for i, d := range lost {
 		lines[i] = d.String()
 	}
-	return hint(fail(CodeDiffers, "rules of pod %s differ: %s", r.pod, strings.Join(lines, "; ")),
+	return hint(fail(codeDiffers, "rules of pod %s differ: %s", r.pod, strings.Join(lines, "; ")),
 		"delete the pod to have it set up anew")
 }
 
@@ -126,7 +126,7 @@ func (r *run) compare(ctx context.Context, ns NetNS, record attachment.Record) (
 	lost, others := record.Lost(diffs)
 	c.lost = lost
 	for _, d := range others {
-		c.warnings = append(c.warnings, warning.Warning{Code: WarningDiffers, Text: d.String()})
+		c.warnings = append(c.warnings, warning.Warning{Code: warningDiffers, Text: d.String()})
 	}
 	return c, nil
 }

@@ -21,11 +21,11 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/consul"
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -47,7 +47,7 @@ func in(t testing.TB, ns *netnsexec.NetNS, lines ...string) {
 }
 
 // checks runs CHECK and returns the code and the record of its decision.
-func checks(t testing.TB, a plugintest.Attachment) (code int, message string, decision object) {
+func checks(t testing.TB, a binarytest.Attachment) (code int, message string, decision object) {
 	t.Helper()
 	out := a.Run(t, "CHECK")
 	assert.Equal(t, out.Exit == 0, len(out.Stdout) == 0, string(out.Stdout))
@@ -62,7 +62,7 @@ func checks(t testing.TB, a plugintest.Attachment) (code int, message string, de
 	return code, message, decision
 }
 
-func passes(t testing.TB, a plugintest.Attachment, outcome string, detail ...string) {
+func passes(t testing.TB, a binarytest.Attachment, outcome string, detail ...string) {
 	t.Helper()
 	code, message, decision := checks(t, a)
 	require.Zero(t, code, message)
@@ -76,7 +76,7 @@ func passes(t testing.TB, a plugintest.Attachment, outcome string, detail ...str
 	}
 }
 
-func differs(t testing.TB, a plugintest.Attachment, names ...string) {
+func differs(t testing.TB, a binarytest.Attachment, names ...string) {
 	t.Helper()
 	code, message, decision := checks(t, a)
 	require.Equal(t, 100, code, message)

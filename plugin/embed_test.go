@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // TestOnEvent: each run gives one event with what its log records say.
@@ -44,7 +45,7 @@ func TestOnEvent(t *testing.T) {
 	assert.Equal(t, []ruleset.Family{ruleset.IPv4}, e.Families)
 	assert.Equal(t, []dialect.BypassCode{dialect.BypassIPv6}, e.Bypasses)
 	require.Len(t, e.Warnings, 1)
-	assert.Equal(t, plugin.WarningBypass, e.Warnings[0].Code)
+	assert.Equal(t, warning.Code("bypass"), e.Warnings[0].Code)
 	assert.Equal(t, 1, e.APICalls)
 	assert.Nil(t, e.Err)
 	assert.Positive(t, e.Duration)

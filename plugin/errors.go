@@ -15,10 +15,10 @@ import (
 
 // The plugin's own codes. The CNI specification leaves codes from 100 to plugins.
 const (
-	// CodeDiffers: CHECK found that rules which were set up are no longer in force. The message lists the differences.
-	CodeDiffers uint = 100
-	// CodeApply: the kernel or the firewall program refused the rules.
-	CodeApply uint = 101
+	// codeDiffers: CHECK found that rules which were set up are no longer in force. The message lists the differences.
+	codeDiffers uint = 100
+	// codeApply: the kernel or the firewall program refused the rules.
+	codeApply uint = 101
 )
 
 const (

@@ -36,22 +36,22 @@ func Outcomes() []Outcome { return []Outcome{Passed, Redirected, Same, Checked, 
 // The codes of the warnings about a run, which join those about the pod's settings ([warning.Codes]). They are
 // stable: never renamed, never reused.
 const (
-	// WarningBypass: a way past the mesh is open; Event.Bypasses has its kind.
-	WarningBypass warning.Code = "bypass"
-	// WarningUnusable: the namespace does not accept an address or a route now; see [apply.Unusable].
-	WarningUnusable warning.Code = "unusable"
-	// WarningNotWritten: the record or the status annotation of a pod that is captured could not be written.
-	WarningNotWritten warning.Code = "not-written"
-	// WarningDiffers: CHECK found a difference that leaves redirection in force.
-	WarningDiffers warning.Code = "differs"
+	// warningBypass: a way past the mesh is open; Event.Bypasses has its kind.
+	warningBypass warning.Code = "bypass"
+	// warningUnusable: the namespace does not accept an address or a route now; see [apply.Unusable].
+	warningUnusable warning.Code = "unusable"
+	// warningNotWritten: the record or the status annotation of a pod that is captured could not be written.
+	warningNotWritten warning.Code = "not-written"
+	// warningDiffers: CHECK found a difference that leaves redirection in force.
+	warningDiffers warning.Code = "differs"
 )
 
 // PodSource is the source of a pod.
 type PodSource string
 
 const (
-	FromAgent PodSource = "agent" // the node's agent, by its socket
-	FromAPI   PodSource = "api"   // Plugin.OpenPods, usually the API server
+	fromAgent PodSource = "agent" // the node's agent, by its socket
+	fromAPI   PodSource = "api"   // Plugin.OpenPods, usually the API server
 )
 
 // Event is the account of one run of the plugin: the values of its log records.
@@ -113,7 +113,7 @@ func (c captured) event() Event {
 		Warnings: slices.Concat(c.decision.Warnings, c.plan.Warnings),
 	}
 	for _, b := range c.plan.Bypasses {
-		e.Warnings = append(e.Warnings, warning.Warning{Code: WarningBypass, Text: b.String()})
+		e.Warnings = append(e.Warnings, warning.Warning{Code: warningBypass, Text: b.String()})
 	}
 	e.Warnings = append(e.Warnings, c.warnings...)
 	for _, w := range e.Warnings {
@@ -125,10 +125,10 @@ func (c captured) event() Event {
 		if there := c.kernel.Family(u.Family); there == redirect.PresenceOff && !slices.Contains(c.plan.Addressed, u.Family) {
 			e.idle++
 		}
-		e.Warnings = append(e.Warnings, warning.Warning{Code: WarningUnusable, Text: u.String()})
+		e.Warnings = append(e.Warnings, warning.Warning{Code: warningUnusable, Text: u.String()})
 	}
 	for _, u := range c.left {
-		e.Warnings = append(e.Warnings, warning.Warning{Code: WarningUnusable, Text: u})
+		e.Warnings = append(e.Warnings, warning.Warning{Code: warningUnusable, Text: u})
 	}
 	applied := c.outcome == Redirected || c.outcome == Same
 	for _, f := range c.plan.Captured {

@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 )
 
 // linkLocal is the address that the kernel has given the link by itself, and the link's index.
@@ -52,7 +52,7 @@ func disableIPv6(t testing.TB, ns *netnsexec.NetNS, off string) {
 }
 
 // decision is the record of a run.
-func decision(t testing.TB, out plugintest.Outcome) object {
+func decision(t testing.TB, out binarytest.Outcome) object {
 	t.Helper()
 	require.Zero(t, out.Exit, "%s\n%s", out.Stdout, out.Stderr)
 	var found []object
@@ -67,7 +67,7 @@ func decision(t testing.TB, out plugintest.Outcome) object {
 }
 
 // ipv4Only is an attachment whose previous plugins gave the pod an IPv4 address only.
-func ipv4Only(n *node, t testing.TB, ns *netnsexec.NetNS, uncaptured string) plugintest.Attachment {
+func ipv4Only(n *node, t testing.TB, ns *netnsexec.NetNS, uncaptured string) binarytest.Attachment {
 	a := n.attach(caseOf(t, "fam-v4-default"), ns)
 	config := a.Config.(object)
 	prev := set(config["prevResult"].(object), "ips", []object{{"address": "10.244.1.5/24", "interface": 1}})

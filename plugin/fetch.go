@@ -83,7 +83,7 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 	if failure := readsNamespaces(pods, t.meshes); failure != nil {
 		return answer{failure: failure}
 	}
-	a.unread, a.source = true, FromAPI
+	a.unread, a.source = true, fromAPI
 	_, presumable := t.meshes.PresumeOut(r.config.Annotations)
 	var problem error // the last one that says more than that time is over
 	pause := minBackoff

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/plugintest"
@@ -47,9 +48,9 @@ func newNode(t testing.TB, backend string) *node {
 }
 
 // attach prepares runs of the plugin for the pod in the namespace.
-func (n *node) attach(pod *corev1.Pod, ns *netnsexec.NetNS) plugintest.Attachment {
+func (n *node) attach(pod *corev1.Pod, ns *netnsexec.NetNS) binarytest.Attachment {
 	n.server.SetPod(pod)
-	return plugintest.Attachment{
+	return binarytest.Attachment{
 		Binary: n.binary, NetNS: ns.Path(), Namespace: pod.Namespace, Pod: pod.Name, UID: string(pod.UID),
 		Config: object{
 			"cniVersion": "1.1.0", "name": "k8s", "type": "meshcni", "run_dir": n.runDir, "backend": n.backend,
@@ -63,7 +64,7 @@ func (n *node) attach(pod *corev1.Pod, ns *netnsexec.NetNS) plugintest.Attachmen
 	}
 }
 
-func add(t testing.TB, a plugintest.Attachment) {
+func add(t testing.TB, a binarytest.Attachment) {
 	t.Helper()
 	out := a.Run(t, "ADD")
 	require.Zero(t, out.Exit, "%s\n%s", out.Stdout, out.Stderr)
@@ -177,7 +178,7 @@ func TestConcurrentAdds(t *testing.T) {
 		t.Run(variant, func(t *testing.T) {
 			n := newNode(t, variant)
 			pod := caseOf(t, "fam-dual")
-			var all []plugintest.Attachment
+			var all []binarytest.Attachment
 			var spaces []*netnsexec.NetNS
 			for i := range pods {
 				p := pod.DeepCopy()
@@ -209,7 +210,7 @@ func TestConcurrentAdds(t *testing.T) {
 // TestProcesses counts what a pod costs: programs by strace, requests by the server.
 func TestProcesses(t *testing.T) {
 	netnstest.Require(t, netnstest.Binary("strace"))
-	execs := func(t *testing.T, a plugintest.Attachment) []string {
+	execs := func(t *testing.T, a binarytest.Attachment) []string {
 		trace := filepath.Join(t.TempDir(), "trace")
 		a.Wrap = []string{"/usr/bin/strace", "-f", "-qq", "-e", "trace=execve", "-e", "signal=none", "-o", trace}
 		add(t, a)
@@ -258,24 +259,24 @@ func TestProcesses(t *testing.T) {
 func TestRefusedOnTheKernel(t *testing.T) {
 	n := newNode(t, "iptables-nft")
 	pod := caseOf(t, "fam-dual")
-	config := func(a plugintest.Attachment) object { return a.Config.(object) }
+	config := func(a binarytest.Attachment) object { return a.Config.(object) }
 	notNS := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(notNS, nil, 0o600))
 	for name, tc := range map[string]struct {
-		change func(*plugintest.Attachment)
+		change func(*binarytest.Attachment)
 		code   int
 		says   string
 	}{
-		"the host's netns":    {func(a *plugintest.Attachment) { a.NetNS = fmt.Sprintf("/proc/%d/ns/net", os.Getpid()) }, 8, "host"},
-		"the plugin's netns":  {func(a *plugintest.Attachment) { a.NetNS = "/proc/self/ns/net" }, 8, "host"},
-		"a file":              {func(a *plugintest.Attachment) { a.NetNS = notNS }, 8, "not a network namespace"},
-		"a netns that's gone": {func(a *plugintest.Attachment) { a.NetNS = notNS + "-gone" }, 8, "gone"},
-		"missing kubeconfig":  {func(a *plugintest.Attachment) { config(*a)["kubernetes"] = object{"kubeconfig": "/no/such"} }, 50, "/no/such"},
-		"no such pod": {func(a *plugintest.Attachment) {
+		"the host's netns":    {func(a *binarytest.Attachment) { a.NetNS = fmt.Sprintf("/proc/%d/ns/net", os.Getpid()) }, 8, "host"},
+		"the plugin's netns":  {func(a *binarytest.Attachment) { a.NetNS = "/proc/self/ns/net" }, 8, "host"},
+		"a file":              {func(a *binarytest.Attachment) { a.NetNS = notNS }, 8, "not a network namespace"},
+		"a netns that's gone": {func(a *binarytest.Attachment) { a.NetNS = notNS + "-gone" }, 8, "gone"},
+		"missing kubeconfig":  {func(a *binarytest.Attachment) { config(*a)["kubernetes"] = object{"kubeconfig": "/no/such"} }, 50, "/no/such"},
+		"no such pod": {func(a *binarytest.Attachment) {
 			a.Pod = "other"
 			config(*a)["add_deadline"] = "1s"
 		}, 11, "not found"},
-		"malformed": {func(a *plugintest.Attachment) { a.Config = []byte("{") }, 6, "decode"},
+		"malformed": {func(a *binarytest.Attachment) { a.Config = []byte("{") }, 6, "decode"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := netnstest.New(t)

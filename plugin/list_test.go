@@ -173,7 +173,10 @@ func TestUnknownNamespace(t *testing.T) {
 		c = listed(newCall(), list...)
 		c.config["add_deadline"] = "60ms"
 		pod(c, outside)
-		c.plugin.OpenPods = plugin.PodsFrom(func(string) (namespaceless, error) { return namespaceless{c.pods}, nil })
+		c.plugin.OpenPods = plugin.PodsFrom(func(path string) (namespaceless, error) {
+			pods, err := c.pods.Open(path)
+			return namespaceless{pods}, err
+		})
 		c.run(t).fails(t, 11, "get namespace shop: the source of pods gave none")
 		assert.Equal(t, ruleset.Ruleset{}, c.netns.Live)
 	}

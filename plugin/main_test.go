@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/plugin/plugintest"
+	"github.com/meshcni/meshcni/internal/binarytest"
 )
 
 // programs is where binaries are built, once for all tests.
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 
 func binary(tb testing.TB) string {
 	tb.Helper()
-	path, err := plugintest.Build(programs, plugintest.Command)
+	path, err := binarytest.Build(programs, binarytest.Command)
 	require.NoError(tb, err)
 	return path
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin"
@@ -101,7 +102,7 @@ func TestOwnMeshByNamespace(t *testing.T) {
 			exit := p.Run(t.Context(), plugin.IO{
 				Args: []string{"own-cni"}, Getenv: func(key string) string { return env[key] }, Stdin: bytes.NewReader(stdin), Stdout: &out, Stderr: &stderr,
 			})
-			outcome := plugintest.Outcome{Exit: exit, Stdout: out.Bytes(), Stderr: stderr.Bytes()}
+			outcome := binarytest.Outcome{Exit: exit, Stdout: out.Bytes(), Stderr: stderr.Bytes()}
 			if c.code != 0 {
 				code, message := outcome.Failure()
 				assert.Equal(t, c.code, code, message)

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -149,7 +150,7 @@ func TestNodeWithoutCredentials(t *testing.T) {
 	ns := netnstest.New(t)
 	a := n.attach(&meshed, ns)
 	config := set(a.Config.(object), "dialect", "linkerd", "kubernetes", object{"kubeconfig": filepath.Join(t.TempDir(), "none")})
-	run := func(annotations map[string]string) plugintest.Outcome {
+	run := func(annotations map[string]string) binarytest.Outcome {
 		a.Config = set(config, "runtimeConfig", object{netconf.AnnotationsCapability: annotations})
 		return a.Run(t, "ADD")
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -67,7 +67,7 @@ func TestRecordsComeAndGo(t *testing.T) {
 	nobody.ContainerID, nobody.Pod = "nobody", ""
 	excluded := n.attach(caseOf(t, "fam-dual"), netnstest.New(t))
 	excluded.ContainerID, excluded.Namespace = "excluded", "kube-system"
-	for _, a := range []plugintest.Attachment{a, passed, nobody, excluded} {
+	for _, a := range []binarytest.Attachment{a, passed, nobody, excluded} {
 		add(t, a)
 	}
 	assert.Equal(t, []string{"k8s@excluded@eth0.json", "k8s@nobody@eth0.json", "k8s@passed@eth0.json", "k8s@plugintest@eth0.json"}, records())
@@ -81,7 +81,7 @@ func TestRecordsComeAndGo(t *testing.T) {
 		reasons[r.ContainerID] = string(r.Reason)
 	}
 	assert.Equal(t, map[string]string{"plugintest": "selected", "passed": "not-injected", "nobody": "not-kubernetes", "excluded": "excluded-namespace"}, reasons)
-	for _, a := range []plugintest.Attachment{passed, nobody, excluded} {
+	for _, a := range []binarytest.Attachment{passed, nobody, excluded} {
 		passes(t, a, "passed", "passed over")
 		_, _, d := checks(t, a)
 		assert.Equal(t, reasons[a.ContainerID], d["reason"])

@@ -202,7 +202,7 @@ func (nothing) Pod(context.Context, string, string) (*corev1.Pod, error) { retur
 type panicking struct{ plugin.NetNS }
 
 func (panicking) Backend(context.Context, ruleset.Backend) (plugin.Backend, error) { panic("ouch") }
-func (panicking) ID() netnsexec.ID                                                 { return (&plugintest.NetNS{}).ID() }
+func (panicking) ID() netnsexec.ID                                                 { return netnsexec.ID{Dev: 1, Ino: 1} }
 func (panicking) Close() error                                                     { return nil }
 
 func TestErrorsAreInTheAskedVersion(t *testing.T) {

@@ -14,10 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect/consul"
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/netconf"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -201,7 +201,7 @@ func TestFatesOfSandboxes(t *testing.T) {
 				a.Config = set(a.Config.(object), "dialect", "consul", "kubernetes", nil)
 				a.Namespace, a.Pod, a.UID = "", "", ""
 				a.Env = []string{"CNI_ARGS=" + nomad(string(text), args...)}
-				run := func(verb string) plugintest.Outcome { return a.Run(t, verb) }
+				run := func(verb string) binarytest.Outcome { return a.Run(t, verb) }
 				out := run("ADD")
 				require.Equal(t, want.Exit, out.Exit, "%s\n%s", out.Stdout, out.Stderr)
 				probes := make([]netnstest.Probe, 0, len(want.Fates))

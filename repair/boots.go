@@ -32,7 +32,7 @@ func (b *boots) limits(namespace string) *budget.Group {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if at := b.putBack(); b.groups == nil || !at.Equal(b.at) {
-		b.at, b.groups = at, budget.FullGroups(BootBudget)
+		b.at, b.groups = at, budget.FullGroups(bootBudget)
 	}
 	return b.groups.Of(namespace)
 }

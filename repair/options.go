@@ -71,7 +71,7 @@ type Options struct {
 	// error, nothing is deleted. nil: it does not matter.
 	Confined func() error
 	// PutBack returns when the plugin was last put back into the node's network, after a boot or another program had removed it from
-	// there; zero if it never was. Broken pods that started before then have a cause that is over: they have [BootBudget], which is full
+	// there; zero if it never was. Broken pods that started before then have a cause that is over: they have bootBudget, which is full
 	// when that happens, and do not count for MaxBrokenShare. What replaces them does, and so tells if the cause is another. nil: not known.
 	PutBack func() time.Time
 	// MaxBrokenShare is the share of a namespace's pods with a check on the node that may be broken, from 0 to 1. Above it the
@@ -117,9 +117,9 @@ const (
 // DefaultNodeBudget is the default of Options.NodeBudget.
 var DefaultNodeBudget = Budget{PerMinute: 30, Burst: 10}
 
-// BootBudget limits the actions on pods that started before the plugin was put back, for each namespace: as many at once as a node has pods
+// bootBudget limits the actions on pods that started before the plugin was put back, for each namespace: as many at once as a node has pods
 // by default, since that is how they start at a boot. Each pod has one such action at most, because its successor starts later.
-var BootBudget = Budget{PerMinute: 120, Burst: 110}
+var bootBudget = Budget{PerMinute: 120, Burst: 110}
 
 // Cluster has the controller's requests to the API server; package repairtest has one in memory. A pod passed to Label,
 // Evict or Delete means the pod with that UID in the state of its resource version; an empty version means any state.

@@ -33,9 +33,9 @@ func (r report) exit() error {
 	}
 	switch {
 	case levels[levelError]:
-		return cli.Exit(ExitWrong)
+		return cli.Exit(exitWrong)
 	case levels[levelUnknown]:
-		return cli.Exit(ExitUnknown)
+		return cli.Exit(exitUnknown)
 	}
 	return nil
 }

@@ -22,25 +22,25 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	code, out, _ := w.run(t, "check")
-	assert.Equal(t, ExitUnknown, code)
+	assert.Equal(t, exitUnknown, code)
 	assert.Contains(t, out, "unknown: no-agents: there is no node")
 
 	w.node(t, "a", sound("a"))
 	w.meshPod(t, "shop", "cart", "a")
 	code, out, _ = w.run(t, "check")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	for _, verb := range []string{"list", "watch"} {
 		assert.Contains(t, out, "error: agent-rights: may not "+verb+" pods: without it the agent does not know its node's pods\n  system:serviceaccount:meshcni-system:default\n")
 	}
 	grant(t, w, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}})
 	code, out, errOut := w.run(t, "check")
-	assert.Equal(t, ExitOK, code, errOut)
+	assert.Equal(t, exitOK, code, errOut)
 	assert.Equal(t, []string{"checking the nodes", "checking the accounts' rights", "checking the meshes' injectors", "checking the pods"}, lines(errOut))
 	assert.Equal(t, "1 node and 1 pod were looked at: 0 findings\n", out)
 
 	w.node(t, "b", silent)
 	code, out, _ = w.run(t, "check", "-o", "json")
-	assert.Equal(t, ExitUnknown, code)
+	assert.Equal(t, exitUnknown, code)
 	r := decode[report](t, out)
 	require.Len(t, r.Findings, 1)
 	assert.Equal(t, codeAgentSilent, r.Findings[0].Code)
@@ -85,7 +85,7 @@ func TestCheck(t *testing.T) {
 	w.meshPod(t, "shop", "plain", "a", func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] })
 	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
 	code, out, _ = w.run(t, "check", "-o", "json")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	found := map[status.Code][]string{}
 	for _, f := range decode[report](t, out).Findings {
 		found[f.Code] = append(found[f.Code], f.Where...)
@@ -109,7 +109,7 @@ func TestCheck(t *testing.T) {
 	token := w.ServiceAccount(t, "shop", "viewer")
 	grant(t, w, "viewer", "system:serviceaccount:shop:viewer", map[string][]string{"nodes": {"list"}, "pods": {"list", "get"}, "daemonsets.apps": {"list"}})
 	code, out, _ = w.run(t, "--kubeconfig", w.server.Kubeconfig(t, token), "check")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, out, "unknown: agent-rights: whether the agents' account has its rights cannot be asked: ")
 	assert.Contains(t, out, "unknown: pods-not-known: list namespaces: ")
 	assert.Contains(t, out, "error: pod-bypasses: not-called\n  pod/shop/late, pod/shop/later\n  what to do: "+remedy(codePodBypasses)+"\n  "+urlOf(codePodBypasses)+"\n")

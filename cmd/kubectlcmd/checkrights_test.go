@@ -42,7 +42,7 @@ func TestCheckRights(t *testing.T) {
 	grant(t, w, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}, "events": {"create", "patch"}})
 	grant(t, w, "taint", "system:serviceaccount:meshcni-system:tainter", map[string][]string{"nodes": {"get", "list", "watch", "patch"}, "pods": {"list", "watch"}, "events": {"create", "patch"}})
 	code, out, _ := w.run(t, "check", "-o", "json")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	missing := map[string]string{}
 	for _, f := range decode[report](t, out).Findings {
 		assert.Equal(t, codeAgentRights, f.Code, f.Text)

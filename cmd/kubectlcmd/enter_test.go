@@ -83,15 +83,15 @@ func TestEnter(t *testing.T) {
 	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): full, staticUID: theirs}))
 
 	code, _, errs := w.run(t, "show", "-n", "shop", "cart")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errs, "are not known: "+refused+" (--enter reads them, by a short-lived pod on the node)\n")
 	code, out, _ := w.run(t, "explain", "-n", "shop", "cart")
-	assert.Equal(t, ExitOK, code, "as its record has it")
+	assert.Equal(t, exitOK, code, "as its record has it")
 	assert.Contains(t, out, "live rules: not known: "+refused+"\n  (--enter reads them, by a short-lived pod on the node; ")
 	assert.Empty(t, k.made, "nobody has asked for a pod")
 
 	code, out, errs = w.run(t, "show", "-n", "shop", "cart", "--enter")
-	assert.Equal(t, ExitOK, code, errs)
+	assert.Equal(t, exitOK, code, errs)
 	assert.Regexp(t, `OUTPUT +1 +12 +700 +-j ISTIO_OUTPUT`, out)
 	pod := k.one(t)
 	assert.Equal(t, "making pod meshcni-system/"+pod.Name+" on node a to read the live rules of pod shop/cart\n", errs)
@@ -102,28 +102,28 @@ func TestEnter(t *testing.T) {
 
 	k.next(k.runs)
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart", "--enter")
-	assert.Equal(t, ExitOK, code)
+	assert.Equal(t, exitOK, code)
 	assert.Contains(t, out, "  now: captured: recorded\n", "as the agent has it")
 	assert.Contains(t, out, "  live rules: 1 of the mesh, 0 others\n")
 	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: full.Records, Differences: gone, Lost: gone}, staticUID: theirs}))
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart", "--enter")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, out, "  LOST since ADD: ipv4 nat/OUTPUT:1 missing: -j X\n")
 
 	t.Run("the agent does not answer", func(t *testing.T) {
 		code, out, errs := w.run(t, "explain", "-n", "shop", "far", "--config", "none", "--enter")
-		assert.Equal(t, ExitUnknown, code, errs)
+		assert.Equal(t, exitUnknown, code, errs)
 		assert.Contains(t, out, "  unknown: ask agent meshcni-system/meshcni-node-b: connection refused\n")
 		assert.Contains(t, out, "  live rules: 1 of the mesh, 0 others\n")
 		assert.NotContains(t, out, "  now: ")
 		code, out, errs = w.run(t, "show", "-n", "shop", "far", "--enter", "-o", "json")
-		assert.Equal(t, ExitOK, code, errs)
+		assert.Equal(t, exitOK, code, errs)
 		assert.Len(t, decode[[]ruleset.LiveRule](t, out), 1)
 		k.next(func(*corev1.Pod) (string, corev1.PodStatus) {
 			return "", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfpods"}
 		})
 		code, out, _ = w.run(t, "explain", "-n", "shop", "far", "--config", "none", "--enter")
-		assert.Equal(t, ExitUnknown, code)
+		assert.Equal(t, exitUnknown, code)
 		assert.Regexp(t, `  unknown: ask agent meshcni-system/meshcni-node-b: connection refused; --enter: pod \S+ on node b: it has failed; OutOfpods\n`, out)
 		assert.NotContains(t, out, "there is no record", "nobody knows")
 	})
@@ -133,24 +133,24 @@ func TestEnter(t *testing.T) {
 				return log, corev1.PodStatus{Phase: corev1.PodSucceeded}
 			})
 			code, out, errs := w.run(t, "show", "-n", "shop", "cart", "--enter")
-			assert.Equal(t, ExitWrong, code)
+			assert.Equal(t, exitWrong, code)
 			assert.Empty(t, out)
 			assert.Contains(t, errs, refused+"; --enter: ", log)
 			assert.Contains(t, errs, "the pod on node a has written", log)
 		}
 		k.next(looks(t, nil))
 		code, _, errs := w.run(t, "show", "-n", "shop", "cart", "--enter")
-		assert.Equal(t, ExitWrong, code)
+		assert.Equal(t, exitWrong, code)
 		assert.Contains(t, errs, "are not known: no process of the pod runs\n")
 		k.next(nil)
 		for _, name := range []string{"done", "hosts"} {
 			code, _, errs = w.run(t, "show", "-n", "shop", name, "--enter")
-			assert.Equal(t, ExitWrong, code)
+			assert.Equal(t, exitWrong, code)
 			assert.NotContains(t, errs, "making pod", name)
 		}
 		for _, args := range [][]string{{"show", "cart", "--enter", "--watch"}, {"show", "cart", "--image", "i"}, {"explain", "cart", "--image", "i"}, {"explain", "-l", "app=cart", "--enter"}, {"migrate", "--image", "i"}} {
 			code, _, errs = w.run(t, args...)
-			assert.Equal(t, ExitUsage, code, errs)
+			assert.Equal(t, exitUsage, code, errs)
 		}
 		assert.Empty(t, k.made)
 	})
@@ -209,7 +209,7 @@ func enterInterrupted(t *testing.T, k *jobKubelet) {
 			return "", corev1.PodStatus{Phase: corev1.PodRunning}
 		})
 		code, errs := run()
-		assert.Equal(t, ExitWrong, code, errs)
+		assert.Equal(t, exitWrong, code, errs)
 		assert.Contains(t, errs, "kubectl-meshcni: interrupted\n")
 		assert.NotContains(t, errs, "left behind")
 		assert.Empty(t, k.left(t))
@@ -222,7 +222,7 @@ func enterInterrupted(t *testing.T, k *jobKubelet) {
 			return "", corev1.PodStatus{Phase: corev1.PodRunning}
 		})
 		code, errs = run()
-		assert.Equal(t, ExitWrong, code, errs)
+		assert.Equal(t, exitWrong, code, errs)
 		pod := k.one(t)
 		assert.Equal(t, 1, strings.Count(errs, "kubectl-meshcni: left behind: pod meshcni-system/"+pod.Name+": interrupted again; "), errs)
 		assert.Contains(t, errs, ": kubectl delete pod --namespace meshcni-system "+pod.Name+"\n")
@@ -277,7 +277,7 @@ func TestMigrateEnters(t *testing.T) {
 	assert.Empty(t, k.made)
 
 	code, out, errs := w.run(t, "migrate", "-o", "json", "--enter")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	pod := k.one(t)
 	assert.ElementsMatch(t, []string{string(first.UID), string(cart.UID), string(old.UID), string(gone.UID)}, uidsOf(pod), "not what the agent has read, nor what is refused anyway")
 	assert.Contains(t, errs, " on node a to read the live rules of 4 pods\n")

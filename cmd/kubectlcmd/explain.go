@@ -112,9 +112,9 @@ func (c *cluster) explainOne(ctx context.Context, args []string, o explainFlags)
 	switch v := s.explained.Verdict; {
 	case planned != nil:
 	case s.refused():
-		planned = cli.Exit(ExitWrong)
+		planned = cli.Exit(exitWrong)
 	case s.fromFile && v.Code == status.CodeNamespaceUnknown:
-		planned = cli.Exit(ExitUnknown)
+		planned = cli.Exit(exitUnknown)
 	}
 	switch {
 	case s.fromFile && s.undecided != nil:

@@ -29,10 +29,10 @@ import (
 func TestExplainCode(t *testing.T) {
 	var out, errs bytes.Buffer
 	p := Program{Stdout: &out, Stderr: &errs}
-	assert.Equal(t, ExitOK, p.Main(t.Context(), []string{"explain", "--code", "not-last"}), errs.String())
+	assert.Equal(t, exitOK, p.Main(t.Context(), []string{"explain", "--code", "not-last"}), errs.String())
 	assert.Contains(t, out.String(), "not-last (finding): plugins come after ours in the list")
-	assert.Equal(t, ExitUsage, p.Main(t.Context(), []string{"explain", "--code", "not-last", "cart"}))
-	assert.Equal(t, ExitUsage, p.Main(t.Context(), []string{"explain", "--code", "no-such-code"}))
+	assert.Equal(t, exitUsage, p.Main(t.Context(), []string{"explain", "--code", "not-last", "cart"}))
+	assert.Equal(t, exitUsage, p.Main(t.Context(), []string{"explain", "--code", "no-such-code"}))
 	assert.Contains(t, errs.String(), "not a code of this version")
 }
 
@@ -85,7 +85,7 @@ func TestExplain(t *testing.T) {
 
 	for _, name := range [][]string{{"cart-1"}, {"pod/cart-1"}, {"deploy/cart"}, {"deployment", "cart"}, {"deployments.apps", "cart"}} {
 		code, out, errOut := w.run(t, append([]string{"explain", "-n", "shop"}, name...)...)
-		require.Equal(t, ExitOK, code, errOut)
+		require.Equal(t, exitOK, code, errOut)
 		assert.True(t, strings.HasPrefix(out, "This pod is captured (its rules are there): its connections go through Istio (sidecar)"), out)
 		assert.Contains(t, out, "\npod shop/cart-1 is in the mesh (istio)\n")
 		assert.Contains(t, out, "configuration: node a: /host/etc/cni/net.d/10-x.conflist\n")
@@ -99,15 +99,15 @@ on node a
 `)
 	}
 	code, out, _ := w.run(t, "explain", "-n", "shop", "cart-1", "--brief")
-	assert.Equal(t, ExitOK, code)
+	assert.Equal(t, exitOK, code)
 	assert.True(t, strings.HasPrefix(out, "This pod is captured ("), out)
 	assert.NotContains(t, out, "on node")
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json", "--brief")
-	assert.Equal(t, ExitOK, code)
+	assert.Equal(t, exitOK, code)
 	assert.Equal(t, status.CodeCaptured, decode[briefly](t, out).Now.Code)
 	assert.Equal(t, status.CodeCaptured, decode[briefly](t, out).Verdict.Code)
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json")
-	assert.Equal(t, ExitOK, code)
+	assert.Equal(t, exitOK, code)
 	x := decode[struct {
 		Decision struct{ Selected bool }
 		Verdict  explain.Verdict
@@ -121,7 +121,7 @@ on node a
 	assert.Len(t, x.OnNode.Events, 1)
 
 	code, out, _ = w.run(t, "explain", "-n", "quiet", "cart")
-	assert.Equal(t, ExitWrong, code, "it has a proxy, and should not be captured")
+	assert.Equal(t, exitWrong, code, "it has a proxy, and should not be captured")
 	assert.True(t, strings.HasPrefix(out, `This pod bypasses the mesh: it has been chosen for it, and the plugin leaves its namespace alone.
   This pod is not captured, because the plugin's configuration excludes its namespace, quiet.
 What to do:
@@ -131,7 +131,7 @@ What to do:
 
 	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
 	code, out, _ = w.run(t, "explain", "-n", "shop", "hosts")
-	assert.Equal(t, ExitOK, code)
+	assert.Equal(t, exitOK, code)
 	assert.Contains(t, out, "host-network: ")
 	assert.Contains(t, out, "live rules: not known: the pod is on the host's network, which is never redirected\n")
 
@@ -140,7 +140,7 @@ What to do:
 	drifted.Differences, drifted.Lost = gone, gone
 	answers[agentapi.PodPath+string(cart.UID)] = drifted
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, out, "  LOST since ADD: ipv4 nat/OUTPUT:1 missing: -j X\n")
 
 	// Of a pod that the agent does not count, its rules or its record say how it is, and if neither does, nothing is known.
@@ -149,11 +149,11 @@ What to do:
 		code int
 		says string
 	}{
-		{agentapi.Pod{LiveError: "operation not permitted"}, ExitUnknown, "  nothing says whether the pod has its rules\n"},
-		{agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Reason: "no-proxy"}}}, ExitUnknown, "  nothing says whether the pod has its rules\n"},
-		{agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}, ExitOK, ""},
-		{agentapi.Pod{Live: []ruleset.LiveRule{{Text: "other"}}}, ExitWrong, "  none of the mesh's rules are there: the pod bypasses the mesh\n"},
-		{agentapi.Pod{Live: []ruleset.LiveRule{{Text: "jump", Ours: true}}}, ExitOK, ""},
+		{agentapi.Pod{LiveError: "operation not permitted"}, exitUnknown, "  nothing says whether the pod has its rules\n"},
+		{agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Reason: "no-proxy"}}}, exitUnknown, "  nothing says whether the pod has its rules\n"},
+		{agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}, exitOK, ""},
+		{agentapi.Pod{Live: []ruleset.LiveRule{{Text: "other"}}}, exitWrong, "  none of the mesh's rules are there: the pod bypasses the mesh\n"},
+		{agentapi.Pod{Live: []ruleset.LiveRule{{Text: "jump", Ours: true}}}, exitOK, ""},
 	} {
 		answers[agentapi.PodPath+string(cart.UID)] = test.is
 		code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1")
@@ -165,23 +165,23 @@ What to do:
 	answers[agentapi.PodPath+string(cart.UID)] = drifted
 
 	code, out, _ = w.run(t, "explain", "-n", "shop", "wrong")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Equal(t, 1, strings.Count(out, `annotation traffic.sidecar.istio.io/excludeOutboundPorts="80a": `), "what is wrong is said once: %s", out)
 	_, _, errOut := w.run(t, "explain", "-n", "shop", "cart")
 	assert.Contains(t, errOut, `namespace shop: pods "cart" not found (a workload is named with its kind, such as deployment/cart;`)
 
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "--brief", "--agent-selector", "app=other")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.True(t, strings.HasPrefix(out, "meshcni does not seem to be installed: no node of this cluster has its agent"), out)
 
 	code, out, errOut = w.run(t, "explain", "-n", "shop", "far")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Equal(t, "The agent of node b does not answer, so it is not known how this pod is.", lines(out)[0])
 	assert.NotContains(t, out, "is in the mesh", "what decides is not known")
 	assert.Contains(t, errOut, "connection refused\n")
 	assert.Contains(t, errOut, "--config FILE gives one")
 	code, out, _ = w.run(t, "explain", "-n", "shop", "far", "--config", "none")
-	assert.Equal(t, ExitUnknown, code)
+	assert.Equal(t, exitUnknown, code)
 	assert.Contains(t, out, "pod shop/far is in the mesh")
 	assert.Contains(t, out, "  unknown: ask agent meshcni-system/meshcni-node-b: connection refused\n")
 
@@ -194,39 +194,39 @@ What to do:
 	}
 	require.NoError(t, os.WriteFile(typed, []byte(`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "bridge"}]}`), 0o600))
 	code, _, errOut = w.run(t, "explain", "-n", "shop", "cart-1", "--config", typed)
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "--config: "+typed+" has no entry of type meshcni")
 
 	code, out, _ = w.run(t, "rules", "-n", "shop", "cart-1", "--family", "4")
-	assert.Equal(t, ExitOK, code)
+	assert.Equal(t, exitOK, code)
 	assert.Contains(t, out, "# configuration: node a: ")
 	assert.Contains(t, out, "--dport 3306")
 	code, out, _ = w.run(t, "trace", "-n", "shop", "deploy/cart", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000")
-	assert.Equal(t, ExitOK, code)
+	assert.Equal(t, exitOK, code)
 	assert.Contains(t, out, "redirect 15001: outbound connection")
 	code, out, _ = w.run(t, "show", "-n", "shop", "cart-1")
-	assert.Equal(t, ExitOK, code)
+	assert.Equal(t, exitOK, code)
 	assert.Contains(t, out, "nftables, table inet istio\n")
 	assert.Regexp(t, `nat/OUTPUT +1 +12 +0 +jump`, out)
 	code, _, errOut = w.run(t, "show", "-n", "quiet", "cart")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "the live rules of pod quiet/cart are not known: operation not permitted (--enter reads them, by a short-lived pod on the node)\n")
 
 	// Of several pods, one line each.
 	code, out, errOut = w.run(t, "explain", "-n", "shop", "-l", "app in (cart, wrong)")
-	assert.Equal(t, ExitWrong, code, errOut)
+	assert.Equal(t, exitWrong, code, errOut)
 	require.Len(t, lines(out), 3, out)
 	assert.Equal(t, "cart-1: This pod has lost rules, or has others.", lines(out)[0])
 	assert.Equal(t, "wrong: This pod runs, and would not start again: its settings are refused now.", lines(out)[1])
 	assert.Equal(t, "next: kubectl meshcni explain -n shop cart-1 says what to do", lines(out)[2])
 	code, out, _ = w.run(t, "explain", "-n", "shop", "-l", "app=far")
-	assert.Equal(t, ExitUnknown, code)
+	assert.Equal(t, exitUnknown, code)
 	assert.Contains(t, out, "far: The agent of node b does not answer")
 	code, out, _ = w.run(t, "explain", "-n", "shop", "deploy/cart", "--all-pods", "-o", "json")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Equal(t, statuscode.RulesLost, decode[[]podLine](t, out)[0].Now.Code)
 	code, _, errOut = w.run(t, "explain", "-n", "shop", "-l", "app=nobody")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "no pod in namespace shop has the labels app=nobody")
 
 	// A file with a pod or a workload is explained by what is in force on the nodes, and by the namespace as it is.
@@ -234,34 +234,34 @@ What to do:
 	template := `{"metadata": {"annotations": {"sidecar.istio.io/status": "{}"}}, "spec": {"containers": [{"name": "istio-proxy"}]}}`
 	require.NoError(t, os.WriteFile(file, []byte(`{"kind": "Deployment", "metadata": {"name": "new", "namespace": "quiet"}, "spec": {"template": `+template+`}}`), 0o600))
 	code, out, errOut = w.run(t, "explain", "-f", file)
-	assert.Equal(t, ExitOK, code, errOut)
+	assert.Equal(t, exitOK, code, errOut)
 	assert.True(t, strings.HasPrefix(out, "This pod is not captured, because the plugin's configuration excludes its namespace, quiet.\n"), out)
 	assert.Contains(t, out, "rollout restart deployment/new\n")
 	assert.Contains(t, out, "configuration: node a: /host/etc/cni/net.d/10-x.conflist\n")
 	assert.NotContains(t, out, "on node")
 	require.NoError(t, os.WriteFile(file, []byte(`{"kind": "Deployment", "metadata": {"name": "new"}, "spec": {"template": `+template+`}}`), 0o600))
 	code, out, errOut = w.run(t, "explain", "-n", "shop", "--brief", "-f", file)
-	assert.Equal(t, ExitOK, code, errOut)
+	assert.Equal(t, exitOK, code, errOut)
 	assert.True(t, strings.HasPrefix(out, "The plugin captures this pod: "), out)
 	code, out, errOut = w.run(t, "explain", "-n", "quiet", "-o", "json", "-f", file)
-	assert.Equal(t, ExitOK, code, errOut)
+	assert.Equal(t, exitOK, code, errOut)
 	assert.Equal(t, status.Code("excluded-namespace"), decode[briefly](t, out).Verdict.Code)
 	code, out, errOut = w.run(t, "rules", "-n", "shop", "-f", file)
-	assert.Equal(t, ExitOK, code, errOut)
+	assert.Equal(t, exitOK, code, errOut)
 	assert.Contains(t, out, "-j ISTIO_OUTPUT")
 	assert.Contains(t, errOut, explain.TemplateOnly)
 	code, _, errOut = w.run(t, "explain", "-f", file+"x")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "--filename "+file+"x: open ")
 	code, _, _ = w.run(t, "explain", "-f", file, "cart-1")
-	assert.Equal(t, ExitUsage, code)
+	assert.Equal(t, exitUsage, code)
 
 	for _, wrong := range [][]string{{"explain", "cart-1", "--all-pods"}, {"explain", "cart-1", "-l", "a"}, {"explain", "deploy/cart", "--all-pods", "-l", "a"}, {"explain"}, {"explain", "a", "b", "c"}, {"show", "node/a"}, {"explain", "deploy/"}, {"rules", "--direction", "in", "x"}} {
 		code, _, errOut = w.run(t, wrong...)
-		assert.Equal(t, ExitUsage, code, "%s: %s", wrong, errOut)
+		assert.Equal(t, exitUsage, code, "%s: %s", wrong, errOut)
 	}
 	code, _, errOut = w.run(t, "explain", "-n", "shop", "nobody")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, `pods "nobody" not found`)
 
 	// The shell gets the names of pods and namespaces.
@@ -277,7 +277,7 @@ What to do:
 	})
 	answers[agentapi.PodPath+string(cart.UID)] = captured
 	code, out, errOut = w.run(t, "explain", "-n", "shop", "deploy/cart", "--brief")
-	assert.Equal(t, ExitUnknown, code, "the one that does not run yet")
+	assert.Equal(t, exitUnknown, code, "the one that does not run yet")
 	assert.Contains(t, errOut, "pod cart-2, one of 2 of deployment/cart, which has trouble\n")
 	assert.Contains(t, out, "This pod has no network yet")
 	late := w.meshPod(t, "shop", "cart-3", "a", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "cart"} })
@@ -285,7 +285,7 @@ What to do:
 	answers[agentapi.PodPath+string(late.UID)] = agentapi.Pod{State: &state}
 	base = sound("a", func(n *agentapi.Node) { n.Pods = append(n.Pods, state) })
 	code, out, errOut = w.run(t, "explain", "-n", "shop", "deploy/cart", "--brief")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "pod cart-3, one of 3 of deployment/cart, which has trouble; 1 other has too: kubectl meshcni explain --all-pods says how each is\n")
 	assert.True(t, strings.HasPrefix(out, "This pod bypasses the mesh: it started before the plugin was on its node"), out)
 	_, _, errOut = w.run(t, "trace", "-n", "shop", "deploy/cart", "--direction", "out", "--proto", "tcp", "--dst", "10.0.0.1", "--dport", "80")
@@ -312,10 +312,10 @@ func TestExplainUnreadableNamespace(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("{apiVersion: v1, kind: Pod, metadata: {name: cart, namespace: shop}, spec: {containers: [{name: app}]}}"), 0o600))
 	for _, pod := range [][]string{{"cart"}, {"-f", file}} {
 		code, out, errs := w.run(t, append([]string{"explain", "-n", "shop", "--as", "alice"}, pod...)...)
-		assert.Equal(t, ExitUnknown, code, out+errs)
+		assert.Equal(t, exitUnknown, code, out+errs)
 		assert.Contains(t, errs, `warning: the pod's Namespace is not known: namespaces "shop" is forbidden`)
 		assert.Contains(t, out, "It cannot be told whether this pod is captured")
 		code, out, errs = w.run(t, append([]string{"explain", "-n", "shop"}, pod...)...)
-		assert.Equal(t, ExitOK, code, out+errs)
+		assert.Equal(t, exitOK, code, out+errs)
 	}
 }

@@ -112,7 +112,7 @@ func TestWhoIsTheAgent(t *testing.T) {
 	k.next(looked)
 
 	code, out, errs := l.runs(t, "status", "-o", "json")
-	assert.Equal(t, ExitWrong, code, errs)
+	assert.Equal(t, exitWrong, code, errs)
 	is := decode[clusterStatus](t, out)
 	states := map[string]string{}
 	for _, n := range is.Nodes {
@@ -186,7 +186,7 @@ func TestWhichInstallation(t *testing.T) {
 		assert.EqualError(t, err, "find the agents: it cannot be told which DaemonSet is the agents': there is no ClusterRoleBinding meshcni-plugin, which names the installation's namespace, "+
 			"and the labels of DaemonSet shop/meshcni-node prove nothing; --agent-namespace chooses one")
 		code, out, errs := w.run(t, "status")
-		assert.Equal(t, ExitWrong, code)
+		assert.Equal(t, exitWrong, code)
 		assert.Empty(t, out)
 		assert.Contains(t, errs, "--agent-namespace chooses")
 		name, err = find(t, w, &cluster{Program: Program{Identity: own}, finder: agents.Finder{Namespace: "shop"}})

@@ -25,12 +25,12 @@ func TestInterrupted(t *testing.T) {
 		code int
 		errs string
 	}{
-		{[]string{"status"}, ExitWrong, "kubectl-meshcni: interrupted\n"},
-		{[]string{"status", "--watch"}, ExitOK, ""},
-		{[]string{"show", "-n", "shop", "cart"}, ExitWrong, "kubectl-meshcni: interrupted\n"},
-		{[]string{"show", "-n", "shop", "cart", "--watch"}, ExitOK, ""},
-		{[]string{"explain", "-n", "shop", "-l", "app=cart"}, ExitWrong, "kubectl-meshcni: interrupted\n"},
-		{[]string{"check"}, ExitWrong, "kubectl-meshcni: interrupted\n"},
+		{[]string{"status"}, exitWrong, "kubectl-meshcni: interrupted\n"},
+		{[]string{"status", "--watch"}, exitOK, ""},
+		{[]string{"show", "-n", "shop", "cart"}, exitWrong, "kubectl-meshcni: interrupted\n"},
+		{[]string{"show", "-n", "shop", "cart", "--watch"}, exitOK, ""},
+		{[]string{"explain", "-n", "shop", "-l", "app=cart"}, exitWrong, "kubectl-meshcni: interrupted\n"},
+		{[]string{"check"}, exitWrong, "kubectl-meshcni: interrupted\n"},
 	} {
 		ctx, interrupt := context.WithCancelCause(t.Context())
 		w.gate = func() { interrupt(errors.New("interrupted")) }
@@ -49,7 +49,7 @@ func TestInterrupted(t *testing.T) {
 func TestLeftBehind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for said, code := range map[error]int{nil: ExitWrong, cli.Exit(ExitUnknown): ExitWrong, errors.New("no configuration"): ExitWrong} {
+	for said, code := range map[error]int{nil: exitWrong, cli.Exit(exitUnknown): exitWrong, errors.New("no configuration"): exitWrong} {
 		var errs bytes.Buffer
 		program := cli.Program{Name: "k", Stdout: &bytes.Buffer{}, Stderr: &errs, Root: &cobra.Command{}}
 		c := newCluster(Program{connect: connect, ask: func(*rest.Config) asker { return w }}, program.Root.PersistentFlags())
@@ -59,6 +59,6 @@ func TestLeftBehind(t *testing.T) {
 		})
 		assert.Equal(t, code, program.Run(t.Context(), []string{"--kubeconfig", w.kubeconfig}))
 		assert.Contains(t, errs.String(), "k: left behind: pod p\n")
-		assert.Equal(t, said != nil && code == ExitWrong && !errors.As(said, new(cli.Exit)), strings.Contains(errs.String(), "no configuration"))
+		assert.Equal(t, said != nil && code == exitWrong && !errors.As(said, new(cli.Exit)), strings.Contains(errs.String(), "no configuration"))
 	}
 }

@@ -16,7 +16,7 @@ func TestInvalidDialect(t *testing.T) {
 	t.Parallel()
 	var said bytes.Buffer
 	p := kubectlcmd.Program{Identity: meshcni.Identity{Name: "acme"}, Stderr: &said, Dialects: []dialect.Dialect{{Name: "acme"}, {Name: "acme"}}}
-	assert.Equal(t, kubectlcmd.ExitWrong, p.Main(t.Context(), []string{"status"}))
+	assert.Equal(t, 1, p.Main(t.Context(), []string{"status"}))
 	assert.Contains(t, said.String(), "kubectl-acme: dialect acme: its Build is nil")
 	assert.Contains(t, said.String(), "two dialects have this name")
 }

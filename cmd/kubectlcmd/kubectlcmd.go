@@ -27,14 +27,14 @@ import (
 
 // The exit codes.
 const (
-	// ExitOK means that all is well, or that what was asked for has been printed.
-	ExitOK = cli.ExitOK
-	// ExitWrong means that something needs attention, or that the command failed.
-	ExitWrong = cli.ExitFailed
-	// ExitUsage means that the command line is wrong.
-	ExitUsage = cli.ExitUsage
-	// ExitUnknown means that nothing is known to be wrong, and something could not be found out.
-	ExitUnknown = 3
+	// exitOK means that all is well, or that what was asked for has been printed.
+	exitOK = cli.ExitOK
+	// exitWrong means that something needs attention, or that the command failed.
+	exitWrong = cli.ExitFailed
+	// exitUsage means that the command line is wrong.
+	exitUsage = cli.ExitUsage
+	// exitUnknown means that nothing is known to be wrong, and something could not be found out.
+	exitUnknown = 3
 )
 
 // Program is the kubectl plugin. The zero value is kubectl-meshcni with no input, whose output is discarded.
@@ -71,7 +71,7 @@ func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
 	name := p.Identity.KubectlProgram()
 	if cli.Invalid(p.Stderr, name, p.Identity.Validate(), dialect.Validate(p.Dialects)) {
-		return ExitWrong
+		return exitWrong
 	}
 	return cli.Program{Name: name, Version: p.Identity.Version, Stdout: p.Stdout, Stderr: p.Stderr}.RunClean(ctx, args, p.command)
 }

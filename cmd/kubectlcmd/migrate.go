@@ -56,9 +56,9 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 			case err != nil:
 				return err
 			case r.Wrong():
-				return cli.Exit(ExitWrong)
+				return cli.Exit(exitWrong)
 			case r.Unsure():
-				return cli.Exit(ExitUnknown)
+				return cli.Exit(exitUnknown)
 			}
 			return nil
 		}),

@@ -135,7 +135,7 @@ func TestMigrate(t *testing.T) {
 	dir := t.TempDir()
 	html, values := filepath.Join(dir, "report.html"), filepath.Join(dir, "values.yaml")
 	code, out, errOut := w.run(t, "migrate", "--html", html, "--values", values)
-	require.Equal(t, ExitWrong, code, errOut)
+	require.Equal(t, exitWrong, code, errOut)
 	golden(t, "migrate.txt", out)
 	for _, want := range []string{
 		"from istio-cni: DaemonSet istio-system/istio-cni-node, ConfigMap istio-system/istio-cni-config\n3 nodes; agents of ours on 1, of which 1 have the other's entry too\n",
@@ -155,7 +155,7 @@ func TestMigrate(t *testing.T) {
 	assert.Equal(t, []any{"kube-system", "batch"}, said["excludeNamespaces"])
 
 	code, out, _ = w.run(t, "migrate", "--from", "istio-cni", "-o", "json")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	golden(t, "migrate.json", out)
 	r := decode[migration.Report](t, out)
 	verdicts := map[string]migration.Verdict{}
@@ -170,21 +170,21 @@ func TestMigrate(t *testing.T) {
 	}, verdicts)
 
 	code, _, errOut = w.run(t, "migrate", "--from", "kuma-cni")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "no DaemonSet of kuma-cni is in any namespace; if it has other labels than its chart gives, name it by --daemonset\n")
 	for _, wrong := range [][]string{{"--from", "calico"}, {"--daemonset", "a/b"}, {"--daemonset", "b", "--from", "istio-cni"}, {"pod"}} {
 		code, _, _ = w.run(t, append([]string{"migrate"}, wrong...)...)
-		assert.Equal(t, ExitUsage, code, wrong)
+		assert.Equal(t, exitUsage, code, wrong)
 	}
 	code, _, errOut = w.run(t, "migrate", "--html", filepath.Join(dir, "none", "x.html"))
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "none/x.html")
 	w.peer(t, "consul-cni")
 	code, _, errOut = w.run(t, "migrate")
-	assert.Equal(t, ExitUsage, code)
+	assert.Equal(t, exitUsage, code)
 	assert.Contains(t, errOut, "there are several: consul-cni (DaemonSet consul/consul-cni), istio-cni (DaemonSet istio-system/istio-cni-node); name one by --from")
 	code, out, errOut = w.run(t, "migrate", "--from", "istio-cni", "--daemonset", "istio-system/istio-cni-node")
-	assert.Equal(t, ExitWrong, code, errOut)
+	assert.Equal(t, exitWrong, code, errOut)
 	assert.Contains(t, out, "from istio-cni: ")
 }
 
@@ -219,7 +219,7 @@ func TestMigrateBySettings(t *testing.T) {
 		"linkerd.io/proxy-version": "x", "config.linkerd.io/skip-outbound-ports": "25", "config.linkerd.io/skip-inbound-ports": "9998-9999",
 	}))
 	code, out, errOut := w.run(t, "migrate", "-o", "json")
-	require.Equal(t, ExitWrong, code, errOut)
+	require.Equal(t, exitWrong, code, errOut)
 	r := decode[migration.Report](t, out)
 	require.Len(t, r.Groups, 2)
 	assert.Equal(t, migration.Differs, r.Groups[0].Verdict)
@@ -272,7 +272,7 @@ func TestMigrateInitContainers(t *testing.T) {
 	w := newWorld(t)
 	w.node(t, "a", nil)
 	code, _, errOut := w.run(t, "migrate")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "nothing to move from was found: no DaemonSet of istio-cni, linkerd-cni, kuma-cni, consul-cni, and no pod with an init container")
 
 	init := func(args ...string) func(*corev1.Pod) {
@@ -284,7 +284,7 @@ func TestMigrateInitContainers(t *testing.T) {
 	w.meshPod(t, "shop", "more", "a", init("-d", "15090,15021,15020,9000", "-o", "15020"))
 	w.meshPod(t, "shop", "strange", "a", init("--shiny"))
 	code, out, errOut := w.run(t, "migrate", "-o", "json")
-	require.Equal(t, ExitWrong, code, errOut)
+	require.Equal(t, exitWrong, code, errOut)
 	r := decode[migration.Report](t, out)
 	assert.Equal(t, "init-containers", r.From)
 	assert.Equal(t, "istio", r.Plan.Values["dialect"])

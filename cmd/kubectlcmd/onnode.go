@@ -49,7 +49,7 @@ func (s *subject) live(is live.OnNode) live.Pod {
 }
 
 // exits are the program's, for scripts.
-var exits = map[live.Health]int{live.Well: ExitOK, live.Wrong: ExitWrong, live.Unsure: ExitUnknown}
+var exits = map[live.Health]int{live.Well: exitOK, live.Wrong: exitWrong, live.Unsure: exitUnknown}
 
 // exit is the program's end after it has told how a pod is; nil: nothing is wrong.
 func exit(h live.Health) error {

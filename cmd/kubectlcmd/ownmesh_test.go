@@ -68,7 +68,7 @@ func TestOwnMesh(t *testing.T) {
 	assert.Contains(t, found[codeInjectorMissed], "pod/shop/bare", out+errs)
 
 	code, out, errs := y.test(t.Context())
-	require.Equal(t, ExitOK, code, out+errs)
+	require.Equal(t, exitOK, code, out+errs)
 	assert.Contains(t, out, "1 of 1 nodes were tried: 8 ok, 0 failed, 0 unknown", "in both families, with the one exclusion that the mesh has")
 
 	ds := agentSet("fabric", "other")

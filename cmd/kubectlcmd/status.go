@@ -111,16 +111,16 @@ func (s clusterStatus) exit() error {
 	for _, n := range s.Nodes {
 		switch n.State {
 		case stateNotReady, stateNoAgent:
-			return cli.Exit(ExitWrong)
+			return cli.Exit(exitWrong)
 		case stateUnknown:
 			unknown = true
 		}
 	}
 	switch {
 	case s.WrongPods > 0:
-		return cli.Exit(ExitWrong)
+		return cli.Exit(exitWrong)
 	case unknown:
-		return cli.Exit(ExitUnknown)
+		return cli.Exit(exitUnknown)
 	}
 	return nil
 }

@@ -26,29 +26,29 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	code, _, _ := w.run(t, "status")
-	assert.Equal(t, ExitUnknown, code, "there is no node")
+	assert.Equal(t, exitUnknown, code, "there is no node")
 	w.Do(t, http.MethodPost, "/api/v1/nodes", &corev1.Node{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "win", Labels: map[string]string{corev1.LabelOSStable: "windows"}},
 	}, nil)
 	code, _, _ = w.run(t, "status")
-	assert.Equal(t, ExitUnknown, code, "none that could have an agent")
+	assert.Equal(t, exitUnknown, code, "none that could have an agent")
 
 	w.node(t, "a", sound("a"))
 	code, out, errOut := w.run(t, "status")
-	assert.Equal(t, ExitOK, code, errOut)
+	assert.Equal(t, exitOK, code, errOut)
 	assert.Equal(t, `NODE  STATE  VERSION  DIALECTS  BACKEND   CAPTURED  OUTSIDE  WAITING  DRIFTED  FAILED  UNKNOWN
 a     ready  v1.2.3   istio     nftables  1         2        0        0        0       0
 `, out)
 
 	w.node(t, "b", silent)
 	code, out, _ = w.run(t, "status")
-	assert.Equal(t, ExitUnknown, code)
+	assert.Equal(t, exitUnknown, code)
 	assert.Contains(t, out, "b        unknown  -        -         -         -         -        -        -        -       -\n")
 	assert.Contains(t, out, "b is unknown: ask agent meshcni-system/meshcni-node-b: connection refused\n")
 
 	w.node(t, "c", nil)
 	code, out, _ = w.run(t, "status")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, out, "c        no-agent  ")
 
 	w.node(t, "d", sound("d", func(n *agentapi.Node) {
@@ -61,7 +61,7 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 		n.PodsTotal, n.PodsStarting = nil, 1
 	}))
 	code, out, _ = w.run(t, "status")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Equal(t, []string{
 		"NODE     STATE      VERSION  DIALECTS  BACKEND   CAPTURED  OUTSIDE  WAITING  DRIFTED  FAILED  UNKNOWN",
 		"a        ready      v1.2.3   istio     nftables  1         2        0        0        0       0",
@@ -81,12 +81,12 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 		"next: 1 pod has no network yet: if that is still so in a minute, kubectl get pods --all-namespaces --field-selector status.phase=Pending names those that do not start, and kubectl meshcni explain says why",
 	}, lines(out))
 	code, text, _ := w.run(t, "status", "-o", "json")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	s := decode[clusterStatus](t, text)
 	assert.Equal(t, 2, s.WrongPods)
 	assert.Equal(t, counts{"captured": 1, "outside": 3, "waiting": 1, "starting": 1, "drifted": 1, "failed": 1, "unknown": 1}, s.Total)
 	code, text, _ = w.run(t, "status", "-o", "yaml")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	var same clusterStatus
 	require.NoError(t, yaml.Unmarshal([]byte(text), &same))
 	assert.Equal(t, s, same)
@@ -97,12 +97,12 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 	w.agents["a"] = answers
 	assert.Contains(t, out, "a is unknown: ask agent meshcni-system/meshcni-node-a: no answer within 1ns\n")
 	code, _, errOut = w.run(t, "status", "extra")
-	assert.Equal(t, ExitUsage, code, errOut)
+	assert.Equal(t, exitUsage, code, errOut)
 	code, out, _ = w.run(t, "status", "--agent-selector", "app=other")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, out, "next: no node has an agent")
 	code, _, errOut = w.run(t, "--token", "nobody", "status")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "list nodes: ")
 
 	t.Run("five hundred nodes", func(t *testing.T) { fiveHundred(t, w) })
@@ -147,7 +147,7 @@ func fiveHundred(t *testing.T, w *world) {
 		}
 	}
 	code, out, errOut := w.run(t, "status", "-o", "json")
-	require.Equal(t, ExitWrong, code, errOut)
+	require.Equal(t, exitWrong, code, errOut)
 	s := decode[clusterStatus](t, out)
 	assert.Len(t, s.Nodes, 4+nodes, "beside those that were there")
 	assert.Equal(t, 1+nodes-1, s.Ready)
@@ -165,7 +165,7 @@ func TestStatusOfARefusedPod(t *testing.T) {
 	s.add(agents.Agent{Node: "a"}, agentapi.Node{Ready: true, Pods: []status.Pod{
 		{ID: status.ID{Namespace: "shop", Name: "bad"}, State: status.StateWaiting, Reason: "pod-refused", Detail: "annotation a: no number"},
 	}}, nil)
-	require.ErrorIs(t, s.exit(), cli.Exit(ExitWrong))
+	require.ErrorIs(t, s.exit(), cli.Exit(exitWrong))
 	var out bytes.Buffer
 	require.NoError(t, s.table(visible.To(&out)))
 	assert.Contains(t, out.String(), "pod shop/bad is waiting: pod-refused: annotation a: no number\n")

@@ -468,7 +468,7 @@ func (x *switcher) tryPods(ctx context.Context, s *phase) error {
 	if slices.ContainsFunc(r.Rows, func(row trialRow) bool { return row.Result == resultFailed }) {
 		return errors.New("throw-away pods of the node are not captured as they should be, see above")
 	}
-	if errors.Is(r.exit(), cli.Exit(ExitUnknown)) {
+	if errors.Is(r.exit(), cli.Exit(exitUnknown)) {
 		x.say(s.name, "warning: not every connection could be tried, see above")
 	}
 	return nil

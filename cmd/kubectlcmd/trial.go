@@ -65,9 +65,9 @@ func (r trialReport) exit() error {
 	}
 	switch {
 	case count[resultFailed] > 0 || len(r.Left) > 0:
-		return cli.Exit(ExitWrong)
+		return cli.Exit(exitWrong)
 	case count[resultUnknown] > 0 || count[resultOK] == 0:
-		return cli.Exit(ExitUnknown)
+		return cli.Exit(exitUnknown)
 	}
 	return nil
 }

@@ -176,7 +176,7 @@ func TestTrial(t *testing.T) {
 		n.Dialects = []string{"istio", "linkerd", "kuma", "consul"}
 	}))
 	code, out, errs := y.test(t.Context())
-	require.Equal(t, ExitOK, code, out+errs)
+	require.Equal(t, exitOK, code, out+errs)
 	rows := lines(out)
 	assert.Equal(t, "NODE  MESH     FAMILY  CONNECTION               RESULT", rows[0])
 	assert.Equal(t, "a     istio    IPv4    outbound                 ok", rows[1])
@@ -192,7 +192,7 @@ func TestTrial(t *testing.T) {
 		y.set(func() { y.past["peer-0 app 28000"] = true })
 		defer y.set(func() { clear(y.past) })
 		code, out, _ := y.test(t.Context(), "-o", "json", "--image", "registry.example/other:1")
-		assert.Equal(t, ExitWrong, code)
+		assert.Equal(t, exitWrong, code)
 		r := decode[trialReport](t, out)
 		for _, row := range r.Rows {
 			assert.Equal(t, row.What == "inbound", row.Result == resultFailed, row)
@@ -213,7 +213,7 @@ func TestTrial(t *testing.T) {
 		})
 		defer y.set(func() { y.started = nil })
 		code, out, errs := y.test(ctx)
-		assert.Equal(t, ExitWrong, code, out)
+		assert.Equal(t, exitWrong, code, out)
 		assert.Contains(t, errs, "kubectl-meshcni: interrupted\n")
 		assert.NotContains(t, errs, "left behind")
 		left, _ := y.left(t)
@@ -232,7 +232,7 @@ func TestTrial(t *testing.T) {
 			}
 		})
 		code, out, errs = y.test(cli.WithAgain(ctx, again))
-		assert.Equal(t, ExitWrong, code, out)
+		assert.Equal(t, exitWrong, code, out)
 		left, _ = y.left(t)
 		require.Len(t, left, 1)
 		assert.Contains(t, errs, "kubectl-meshcni: left behind: namespace "+left[0]+": interrupted again; this deletes it: kubectl delete namespace "+left[0]+"\n")
@@ -242,19 +242,19 @@ func TestTrial(t *testing.T) {
 		assert.NoError(t, y.Try(http.MethodPost, "/api/v1/namespaces", object("Namespace", "theirs"), nil))
 		theirs := y.meshPod(t, "theirs", "cart", "a")
 		code, out, errs := y.test(t.Context(), "-n", "theirs")
-		assert.Equal(t, ExitOK, code, out+errs)
+		assert.Equal(t, exitOK, code, out+errs)
 		var list corev1.PodList
 		y.Do(t, http.MethodGet, "/api/v1/namespaces/theirs/pods", nil, &list)
 		require.Len(t, list.Items, 1, "only those of the test are deleted")
 		assert.Equal(t, theirs.UID, list.Items[0].UID)
 		code, _, errs = y.test(t.Context(), "-n", "missing")
-		assert.Equal(t, ExitWrong, code)
+		assert.Equal(t, exitWrong, code)
 		assert.Contains(t, errs, `namespaces "missing" not found`)
 	})
 	t.Run("no right to delete", func(t *testing.T) {
 		grant(t, y.world, "tester", "alice", map[string][]string{"nodes": {"list"}, "pods": {"list", "get", "create"}, "namespaces": {"create"}, "events": {"list"}, "daemonsets.apps": {"list"}})
 		code, _, errs := y.test(t.Context(), "--as", "alice")
-		assert.Equal(t, ExitWrong, code)
+		assert.Equal(t, exitWrong, code)
 		left, _ := y.left(t)
 		require.Len(t, left, 1)
 		assert.Contains(t, errs, "kubectl-meshcni: left behind: namespace "+left[0]+": ")
@@ -263,7 +263,7 @@ func TestTrial(t *testing.T) {
 	})
 	t.Run("kept", func(t *testing.T) {
 		code, _, errs := y.test(t.Context(), "--keep")
-		assert.Equal(t, ExitOK, code, errs)
+		assert.Equal(t, exitOK, code, errs)
 		left, _ := y.left(t)
 		require.Len(t, left, 1)
 		assert.Contains(t, errs, "kubectl get pods -n "+left[0])
@@ -274,7 +274,7 @@ func TestTrial(t *testing.T) {
 	t.Run("usage", func(t *testing.T) {
 		for _, args := range [][]string{{"--timeout", "0s"}, {"--nodes", "-1"}, {"extra"}, {"-o", "yaml"}} {
 			code, _, errs := y.test(t.Context(), args...)
-			assert.Equal(t, ExitUsage, code, errs)
+			assert.Equal(t, exitUsage, code, errs)
 		}
 	})
 }
@@ -298,7 +298,7 @@ func noStart(t *testing.T, y *trialFixture) {
 	})
 	defer y.set(func() { y.started = nil })
 	code, out, errs := y.test(t.Context())
-	assert.Equal(t, ExitWrong, code, errs)
+	assert.Equal(t, exitWrong, code, errs)
 	assert.Regexp(t, `a linkerd pod starts: failed: pod meshcni-test-\w+/linkerd-0: it has failed; container app has ended with code 2: unknown command "stand-in"; `+
 		`event FailedCreatePodSandBox: plugin type="meshcni" failed \(add\): no such backend\n`, out)
 	assert.Contains(t, out, ": 30 ok, 1 failed, 0 unknown\n", "other meshes' pods are tried")
@@ -334,17 +334,17 @@ func otherNodes(t *testing.T, y *trialFixture) {
 		n.Dialects, n.Warnings = []string{"ambient", "acme"}, []string{"no-proxy: new pods of the mesh do not start: none is connected"}
 	}))
 	code, out, errs := y.test(t.Context(), "--node", "b,d", "--node", "b")
-	assert.Equal(t, ExitUnknown, code, errs)
+	assert.Equal(t, exitUnknown, code, errs)
 	assert.Contains(t, out, "b agent: unknown: ask agent meshcni-system/meshcni-node-b: connection refused\n")
 	assert.Contains(t, out, "d ambient pod starts: unknown: the node's proxy is not connected")
 	assert.Contains(t, out, "d acme pod starts: unknown: the test has no pod for this mesh\n")
 	assert.Contains(t, out, "2 of 4 nodes were tried: 0 ok, 0 failed, 3 unknown\n")
 	code, out, errs = y.test(t.Context(), "--nodes", "3")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errs, "testing 3 of 4 nodes; --nodes 0 tries all\n")
 	assert.Contains(t, out, "c agent: failed: no agent runs there\n")
 	code, _, errs = y.test(t.Context(), "--node", "x")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errs, "--node x: there is no such node\n")
 
 	uid := ""
@@ -356,7 +356,7 @@ func otherNodes(t *testing.T, y *trialFixture) {
 		return agentapi.Pod{State: &status.Pod{State: "captured", ID: status.ID{UID: uid}}}, nil
 	}
 	code, out, errs = y.test(t.Context(), "--node", "d")
-	assert.Equal(t, ExitOK, code, out+errs)
+	assert.Equal(t, exitOK, code, out+errs)
 	assert.Regexp(t, `d +ambient +- +captured +ok\n`, out)
 	assert.Contains(t, out, ": 5 ok, 0 failed, 0 unknown\n")
 	assert.Equal(t, string(y.pods["ambient-0"].UID), uid)
@@ -367,6 +367,6 @@ func otherNodes(t *testing.T, y *trialFixture) {
 		return agentapi.Pod{State: &status.Pod{State: "failed", Reason: "enter"}}, nil
 	}
 	code, out, _ = y.test(t.Context(), "--node", "d")
-	assert.Equal(t, ExitWrong, code)
+	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, out, "d ambient captured: failed: failed: enter: no detail\n")
 }

@@ -53,7 +53,7 @@ func betweenNodes(t *testing.T, y *trialFixture) {
 		}
 		return ways
 	}
-	r, text := test(t, ExitOK, "e,f,g,h")
+	r, text := test(t, exitOK, "e,f,g,h")
 	assert.Equal(t, []string{
 		"e f istio outbound ok", "e f istio outbound, excluded port ok", "e f istio the proxy's own ok",
 		"e f istio outbound to the mesh ok", "e f istio outbound to the mesh, excluded port ok", "e f istio proxy to proxy ok",
@@ -66,14 +66,14 @@ func betweenNodes(t *testing.T, y *trialFixture) {
 	assert.Regexp(t, `(?m)^e -> f +istio +IPv6 +proxy to proxy +ok$`, text)
 
 	t.Run("one node", func(t *testing.T) {
-		r, text := test(t, ExitOK, "e")
+		r, text := test(t, exitOK, "e")
 		assert.Empty(t, ways(t, r))
 		assert.NotContains(t, text, "->")
 	})
 	t.Run("a link that is cut", func(t *testing.T) {
 		y.set(func() { y.cut["istio-1 istio-0"] = true })
 		defer y.set(func() { clear(y.cut) })
-		r, text := test(t, ExitWrong, "e,f")
+		r, text := test(t, exitWrong, "e,f")
 		failed := slices.DeleteFunc(r.Rows, func(row trialRow) bool { return row.Result == resultOK })
 		assert.Equal(t, []string{"f e istio outbound to the mesh, excluded port failed", "f e istio proxy to proxy failed"}, ways(t, trialReport{Rows: failed}),
 			"a connection that f's own proxy has does not leave the node")
@@ -89,13 +89,13 @@ func betweenNodes(t *testing.T, y *trialFixture) {
 			}
 		})
 		defer y.set(func() { y.started = nil })
-		r, _ := test(t, ExitWrong, "e,f,g")
+		r, _ := test(t, exitWrong, "e,f,g")
 		assert.Equal(t, []string{
 			"e g ambient outbound ok", "e g ambient outbound to the mesh ok",
 			"g e linkerd outbound ok", "g e linkerd outbound, excluded port ok", "g e linkerd the proxy's own ok",
 			"g e ambient outbound ok", "g e ambient outbound to the mesh ok",
 		}, ways(t, r))
-		r, _ = test(t, ExitWrong, "e,f")
+		r, _ = test(t, exitWrong, "e,f")
 		assert.Empty(t, ways(t, r), "one node alone has pods that run")
 	})
 }

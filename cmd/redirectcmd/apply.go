@@ -214,7 +214,7 @@ func (c *common) validated(report validate.Report, err error) error {
 	var missing *validate.MissingError
 	if errors.As(err, &missing) {
 		visible.To(c.Stderr).Printf("%s: %v\n", c.name(), err)
-		return cli.Exit(ExitMissing)
+		return cli.Exit(exitMissing)
 	}
 	return err
 }

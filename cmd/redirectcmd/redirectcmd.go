@@ -22,14 +22,14 @@ import (
 
 // The exit codes.
 const (
-	// ExitOK means success, also for a pod outside the mesh.
-	ExitOK = cli.ExitOK
-	// ExitRefused means that the pod's settings are refused, that the live rules differ, or that something failed.
-	ExitRefused = cli.ExitFailed
-	// ExitUsage means that a flag or its environment variable is wrong.
-	ExitUsage = cli.ExitUsage
-	// ExitMissing means that validate found no redirection. Repair controllers recognize broken pods by it.
-	ExitMissing = 126
+	// exitOK means success, also for a pod outside the mesh.
+	exitOK = cli.ExitOK
+	// exitRefused means that the pod's settings are refused, that the live rules differ, or that something failed.
+	exitRefused = cli.ExitFailed
+	// exitUsage means that a flag or its environment variable is wrong.
+	exitUsage = cli.ExitUsage
+	// exitMissing means that validate found no redirection. Repair controllers recognize broken pods by it.
+	exitMissing = 126
 )
 
 // Program is the redirect program. The zero value is meshcni-redirect with no
@@ -59,7 +59,7 @@ type Program struct {
 }
 
 // errSilent is a failure that the command has reported itself.
-const errSilent = cli.Exit(ExitRefused)
+const errSilent = cli.Exit(exitRefused)
 
 // Exec runs the program with the arguments, environment and streams of this process, until SIGINT or SIGTERM, and then exits. It
 // does not return. A process that is called istio-iptables, by a link or as a copy, runs that command.
@@ -73,7 +73,7 @@ func (p Program) Exec() {
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
 	if cli.Invalid(p.Stderr, p.name(), p.Identity.Validate(), cli.NoDialects(p.Dialects)) {
-		return ExitRefused
+		return exitRefused
 	}
 	p.clear = clearer(p.Stdout)
 	if len(args) > 0 && args[0] == IstioCommand {

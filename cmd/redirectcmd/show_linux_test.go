@@ -191,11 +191,11 @@ func TestShowInterrupted(t *testing.T) {
 	w := netnstest.NewWorld(t, netnstest.Options{})
 	ctx, interrupt := context.WithCancelCause(t.Context())
 	interrupt(errors.New("interrupted"))
-	for code, args := range map[int][]string{redirectcmd.ExitRefused: nil, redirectcmd.ExitOK: {"--watch"}} {
+	for code, args := range map[int][]string{1: nil, 0: {"--watch"}} {
 		var out, errs bytes.Buffer
 		p := redirectcmd.Program{CNIConfDirs: []string{}, Stdout: &out, Stderr: &errs}
 		assert.Equal(t, code, p.Main(ctx, append([]string{"show", "--netns", w.PodPath()}, args...)), errs.String())
-		assert.Equal(t, code == redirectcmd.ExitRefused, strings.Contains(errs.String(), "meshcni-redirect: interrupted\n"), errs.String())
+		assert.Equal(t, code == 1, strings.Contains(errs.String(), "meshcni-redirect: interrupted\n"), errs.String())
 		assert.Empty(t, out.String())
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/e2e/internal/envoy"
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -64,7 +65,7 @@ type pod struct {
 	world    *netnstest.World
 	app, out *servers
 	proxy    *envoy.Proxy
-	add      plugintest.Attachment
+	add      binarytest.Attachment
 
 	fromApp caller // the pod's application
 	fromOut caller // a client outside
@@ -111,7 +112,7 @@ func (p *pod) serve(t testing.TB) {
 // redirect runs the plugin's ADD, as a runtime does.
 func (p *pod) redirect(t testing.TB, backend ruleset.Backend, object *corev1.Pod) {
 	t.Helper()
-	binary, err := plugintest.Build(programs, plugintest.Command)
+	binary, err := binarytest.Build(programs, binarytest.Command)
 	require.NoError(t, err)
 	server := plugintest.NewAPIServer(t)
 	server.SetPod(object)
@@ -125,7 +126,7 @@ func (p *pod) redirect(t testing.TB, backend ruleset.Backend, object *corev1.Pod
 		server.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: object.Namespace}})
 	}
 	path := p.world.PodPath()
-	p.add = plugintest.Attachment{
+	p.add = binarytest.Attachment{
 		Binary: binary, NetNS: path, Namespace: object.Namespace, Pod: object.Name, UID: string(object.UID),
 		Config: map[string]any{
 			"cniVersion": "1.0.0", "name": "k8s", "type": "meshcni", "run_dir": filepath.Join(t.TempDir(), "run"),

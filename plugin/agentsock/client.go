@@ -91,7 +91,7 @@ func (c Client) wrap(k kind, err error) error {
 
 // ask returns the body of the answer.
 func (c Client) ask(ctx context.Context, k kind, request any, file syscall.Conn) ([]byte, error) {
-	f, err := inJSON(k, request, MaxRequest)
+	f, err := inJSON(k, request, maxRequest)
 	if err == nil {
 		var conn net.Conn
 		if conn, err = (&net.Dialer{}).DialContext(ctx, "unix", c.Path); err == nil {

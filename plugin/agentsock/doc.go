@@ -17,7 +17,7 @@
 //	5       kind
 //	6–      body
 //
-// The length of a request is at most [MaxRequest], that of an answer at most 8 MiB. An answer has the kind of its
+// The length of a request is at most maxRequest, that of an answer at most 8 MiB. An answer has the kind of its
 // request plus 128, or 255 for an error.
 //
 //	kind  request  body                                     body of the answer

@@ -300,7 +300,7 @@ func readRequest(conn *net.UnixConn) (in *incoming, err error) {
 	if _, err := io.ReadFull(r, h[:]); err != nil {
 		return malformed("read it: %w", err)
 	}
-	version, k, size, err := header(h, MaxRequest)
+	version, k, size, err := header(h, maxRequest)
 	switch {
 	case err != nil:
 		return malformed("%w", err)

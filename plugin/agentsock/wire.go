@@ -17,8 +17,8 @@ const protocolVersion = 1
 
 // Bounds of a frame's length, in bytes.
 const (
-	// MaxRequest is far above what a request takes: names of at most 253 bytes, a path and some addresses.
-	MaxRequest = 64 << 10
+	// maxRequest is far above what a request takes: names of at most 253 bytes, a path and some addresses.
+	maxRequest = 64 << 10
 	// maxAnswer is more than the largest object that etcd accepts (1.5 MiB), and than a record of package attachment.
 	maxAnswer = 8 << 20
 )

@@ -99,7 +99,7 @@ func TestMalformed(t *testing.T) {
 		"another version, with file": {bytes: frame(0, 2, "{}"), files: []int{fd}, want: `"code":"version"`},
 		"unknown kind":               {bytes: frame(1, 99, ""), want: `"code":"unsupported","message":"the agent does not do this: kind 99"`},
 		"no JSON":                    {bytes: frame(1, 1, "["), want: `"code":"malformed"`},
-		"too long":                   {bytes: append(binary.BigEndian.AppendUint32(nil, agentsock.MaxRequest+1), 1, 1), want: `its length is 65537, of 2 to 65536`},
+		"too long":                   {bytes: append(binary.BigEndian.AppendUint32(nil, 65536+1), 1, 1), want: `its length is 65537, of 2 to 65536`},
 		"too short":                  {bytes: []byte{0, 0, 0, 1, 1, 1}, want: `its length is 1, of 2 to 65536`},
 		"file beside another":        {bytes: frame(1, 4, ""), files: []int{fd}, want: `"code":"malformed"`},
 		"attach without file":        {bytes: frame(1, 2, "{}"), want: `"code":"malformed"`},
@@ -147,7 +147,7 @@ func TestOtherServers(t *testing.T) {
 			go func() {
 				conn, err := l.Accept()
 				if err == nil {
-					_, _ = conn.Read(make([]byte, agentsock.MaxRequest))
+					_, _ = conn.Read(make([]byte, 65536))
 					_, _ = conn.Write(f.answer)
 					_ = conn.Close()
 				}

@@ -140,7 +140,7 @@ func TestUnreadable(t *testing.T) {
 		"a foreign rule":    strings.Replace(string(text), `-p tcp`, `-m string --string x`, 1),
 		"no owner":          strings.ReplaceAll(string(text), `"prefix":"MESH_"`, `"prefix":""`),
 		"no backend":        strings.Replace(string(text), `"backend":"nftables",`, ``, 1),
-		"too large":         string(text) + strings.Repeat(" ", attachment.MaxBytes),
+		"too large":         string(text) + strings.Repeat(" ", 4194304),
 	} {
 		require.NotEqual(t, string(text), bad, name)
 		require.NoError(t, os.WriteFile(path, []byte(bad), 0o600))

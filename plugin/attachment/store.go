@@ -23,9 +23,9 @@ import (
 const (
 	// dirName is the directory of the records inside run_dir.
 	dirName = "attachments"
-	// MaxBytes is the size of the largest record that is kept, in bytes. run_dir is usually a tmpfs, and a pod's author
+	// maxBytes is the size of the largest record that is kept, in bytes. run_dir is usually a tmpfs, and a pod's author
 	// must not be able to claim all of it; 4 MiB are some 40 000 rules.
-	MaxBytes = 4 << 20
+	maxBytes = 4 << 20
 )
 
 // Store keeps records in a directory. The zero Store keeps nothing. Several processes may use the same directory at once.
@@ -103,8 +103,8 @@ func (s Store) write(name string, r Record) error {
 	if err != nil {
 		return err
 	}
-	if len(text) >= MaxBytes {
-		return fmt.Errorf("the record would have %d bytes, of at most %d", len(text), MaxBytes)
+	if len(text) >= maxBytes {
+		return fmt.Errorf("the record would have %d bytes, of at most %d", len(text), maxBytes)
 	}
 	if err := s.replace(name, append(text, '\n')); err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Join(s.Dir, name), cause(err))
@@ -171,9 +171,9 @@ func (s Store) read(name string) (r Record, err error) {
 		return r, err
 	}
 	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
-	if err == nil && len(text) > MaxBytes {
-		err = fmt.Errorf("%s has more than %d bytes", name, MaxBytes)
+	text, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err == nil && len(text) > maxBytes {
+		err = fmt.Errorf("%s has more than %d bytes", name, maxBytes)
 	}
 	if err != nil {
 		return r, err

@@ -23,7 +23,7 @@ import (
 
 // Defaults of [Config].
 const (
-	DefaultAgent       = AgentPrefer
+	defaultAgent       = AgentPrefer
 	DefaultBackend     = Backend("auto")
 	DefaultLogLevel    = LogLevel("info")
 	DefaultAddDeadline = Duration(30 * time.Second)
@@ -188,7 +188,7 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 // withDefaults fills in what is zero.
 func (c Config) withDefaults(of meshcni.Identity) Config {
 	c.Type = cmp.Or(c.Type, of.Plugin)
-	c.Agent = cmp.Or(c.Agent, DefaultAgent)
+	c.Agent = cmp.Or(c.Agent, defaultAgent)
 	c.Backend = cmp.Or(c.Backend, DefaultBackend)
 	c.LogLevel = cmp.Or(c.LogLevel, DefaultLogLevel)
 	c.RunDir = cmp.Or(c.RunDir, of.RunDir)
@@ -214,7 +214,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	if c.UncapturedFamily == redirect.UncapturedAllow {
 		c.UncapturedFamily = "" // left out, like the bools that are false
 	}
-	if c.Agent == DefaultAgent {
+	if c.Agent == defaultAgent {
 		c.Agent = ""
 	}
 	c.Kubernetes.ExcludeNamespaces = append([]string{}, trimmed(c.Kubernetes.ExcludeNamespaces)...) // never null

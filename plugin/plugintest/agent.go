@@ -22,7 +22,7 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// Agent is a node's agent in memory: it implements plugin.Agent. The zero value knows no pod. Its methods are safe for
+// Agent is a node's agent in memory. The zero value knows no pod. Its methods are safe for
 // concurrent use; set the fields before the first call, and read them after the last.
 //
 // It has no socket: for one, serve an agentsock.Server.
@@ -48,7 +48,7 @@ type Agent struct {
 }
 
 // Open is for plugin.Plugin.OpenAgent.
-func (a *Agent) Open(netconf.Config) plugin.Agent { return a }
+func (a *Agent) Open(netconf.Config) plugin.Agent { return openAgent{a} }
 
 // Set stores a copy of the pod, and of its namespace, which may be nil: one without labels.
 func (a *Agent) Set(pod *corev1.Pod, namespace *corev1.Namespace) {
@@ -73,8 +73,11 @@ func (a *Agent) called(ctx context.Context, call string) error {
 	return a.Err
 }
 
+// openAgent is what Open returns of an Agent.
+type openAgent struct{ *Agent }
+
 // Pod implements plugin.Agent.
-func (a *Agent) Pod(ctx context.Context, id status.ID) (agentsock.Pod, error) {
+func (a openAgent) Pod(ctx context.Context, id status.ID) (agentsock.Pod, error) {
 	a.mu.Lock()
 	a.Asked++
 	p, ok := a.pods[id]
@@ -94,7 +97,7 @@ func (a *Agent) Pod(ctx context.Context, id status.ID) (agentsock.Pod, error) {
 
 // Attach implements plugin.Agent, for a [NetNS] and a pod that it was given: it applies the rules of the pod's dialect,
 // which must select the pod.
-func (a *Agent) Attach(ctx context.Context, at agentsock.Attachment, ns syscall.Conn) (agentsock.Attached, error) {
+func (a openAgent) Attach(ctx context.Context, at agentsock.Attachment, ns syscall.Conn) (agentsock.Attached, error) {
 	a.mu.Lock()
 	a.Attached = append(a.Attached, at)
 	p, ok := a.pods[at.Pod]
@@ -102,7 +105,7 @@ func (a *Agent) Attach(ctx context.Context, at agentsock.Attachment, ns syscall.
 	if err := a.called(ctx, "attach"); err != nil {
 		return agentsock.Attached{}, err
 	}
-	n, isFake := ns.(*NetNS)
+	n, isFake := ns.(openNetNS)
 	if !ok || !isFake {
 		return agentsock.Attached{}, agentsock.ErrUnknown
 	}
@@ -135,7 +138,7 @@ func (a *Agent) Attach(ctx context.Context, at agentsock.Attachment, ns syscall.
 }
 
 // Detach implements plugin.Agent.
-func (a *Agent) Detach(ctx context.Context, id attachment.ID) error {
+func (a openAgent) Detach(ctx context.Context, id attachment.ID) error {
 	a.mu.Lock()
 	a.Detached = append(a.Detached, id)
 	a.mu.Unlock()
@@ -143,4 +146,4 @@ func (a *Agent) Detach(ctx context.Context, id attachment.ID) error {
 }
 
 // Ready implements plugin.Agent.
-func (a *Agent) Ready(ctx context.Context) error { return a.called(ctx, "ready") }
+func (a openAgent) Ready(ctx context.Context) error { return a.called(ctx, "ready") }

@@ -23,8 +23,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Pods is a source of pods in memory, with the API machinery's errors for what is not there. It implements plugin.Pods,
-// plugin.Namespaces, plugin.Retrier and plugin.Readier. The zero value has no pod. Its methods are safe for concurrent use;
+// Pods is a source of pods in memory, with the API machinery's errors for what is not there. Open returns it as a
+// plugin.Pods, plugin.Namespaces, plugin.Retrier and plugin.Readier. The zero value has no pod. Its methods are safe for concurrent use;
 // set the fields before the first call.
 //
 // It has no credentials, speaks no protocol and is never slow by itself: for those there is [APIServer].
@@ -52,14 +52,17 @@ func NewPods(pods ...*corev1.Pod) *Pods {
 	return p
 }
 
+// openPods is what Open returns of Pods.
+type openPods struct{ *Pods }
+
 // Transient implements plugin.Retrier.
-func (p *Pods) Transient(error) bool { return !p.Permanent }
+func (p openPods) Transient(error) bool { return !p.Permanent }
 
 // Ready implements plugin.Readier.
-func (p *Pods) Ready(context.Context) error { return p.NotReady }
+func (p openPods) Ready(context.Context) error { return p.NotReady }
 
 // Open is for plugin.Plugin.OpenPods: it returns p for any kubeconfig.
-func (p *Pods) Open(string) (plugin.Pods, error) { return p, nil }
+func (p *Pods) Open(string) (plugin.Pods, error) { return openPods{p}, nil }
 
 // Set stores a copy of the pod. p must be from [NewPods].
 func (p *Pods) Set(pod *corev1.Pod) {
@@ -83,13 +86,13 @@ func (p *Pods) Calls() int {
 }
 
 // Pod implements plugin.Pods.
-func (p *Pods) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	return get(ctx, p, p.pods, "pods", namespace+"/"+name)
+func (p openPods) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	return get(ctx, p.Pods, p.pods, "pods", namespace+"/"+name)
 }
 
 // Namespace implements plugin.Namespaces.
-func (p *Pods) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
-	return get(ctx, p, p.namespaces, "namespaces", name)
+func (p openPods) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	return get(ctx, p.Pods, p.namespaces, "namespaces", name)
 }
 
 func get[O interface{ DeepCopy() O }](ctx context.Context, p *Pods, objects map[string]O, resource, key string) (none O, err error) {
@@ -111,7 +114,7 @@ func get[O interface{ DeepCopy() O }](ctx context.Context, p *Pods, objects map[
 	return none, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, path.Base(key))
 }
 
-// NetNS is a network namespace in memory and the backend that programs it: it implements plugin.NetNS and plugin.Backend.
+// NetNS is a network namespace in memory and the backend that programs it.
 // The zero value is a new namespace without addresses, whose kernel has both families in use. Set the fields before the
 // first call, and read them after the last.
 //
@@ -149,11 +152,14 @@ func (n *NetNS) Open(string) (plugin.NetNS, error) {
 		return nil, n.OpenErr
 	}
 	n.Opened++
-	return n, nil
+	return openNetNS{n}, nil
 }
 
+// openNetNS is what Open returns of a NetNS.
+type openNetNS struct{ *NetNS }
+
 // Backend implements plugin.NetNS.
-func (n *NetNS) Backend(_ context.Context, name ruleset.Backend) (plugin.Backend, error) {
+func (n openNetNS) Backend(_ context.Context, name ruleset.Backend) (plugin.Backend, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.Asked = name
@@ -164,10 +170,10 @@ func (n *NetNS) Backend(_ context.Context, name ruleset.Backend) (plugin.Backend
 }
 
 // ID implements plugin.NetNS.
-func (n *NetNS) ID() netnsexec.ID { return netnsexec.ID{Dev: 1, Ino: n.Inode + 1} }
+func (n openNetNS) ID() netnsexec.ID { return netnsexec.ID{Dev: 1, Ino: n.Inode + 1} }
 
 // Kernel implements plugin.NetNS.
-func (n *NetNS) Kernel() (redirect.Kernel, error) {
+func (n openNetNS) Kernel() (redirect.Kernel, error) {
 	if n.KernelErr != nil || n.Families != (redirect.Kernel{}) {
 		return n.Families, n.KernelErr
 	}
@@ -181,10 +187,10 @@ func (n *NetNS) Kernel() (redirect.Kernel, error) {
 }
 
 // Addrs implements plugin.NetNS.
-func (n *NetNS) Addrs(string) ([]netip.Addr, error) { return n.Addresses, n.AddrsErr }
+func (n openNetNS) Addrs(string) ([]netip.Addr, error) { return n.Addresses, n.AddrsErr }
 
 // Close implements plugin.NetNS.
-func (n *NetNS) Close() error {
+func (n openNetNS) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.Closed++
@@ -192,10 +198,10 @@ func (n *NetNS) Close() error {
 }
 
 // Name implements plugin.Backend.
-func (n *NetNS) Name() ruleset.Backend { return "fake" }
+func (n openNetNS) Name() ruleset.Backend { return "fake" }
 
 // Apply implements plugin.Backend.
-func (n *NetNS) Apply(ctx context.Context, rs ruleset.Ruleset) (apply.Result, error) {
+func (n openNetNS) Apply(ctx context.Context, rs ruleset.Ruleset) (apply.Result, error) {
 	if n.Applying != nil {
 		n.Applying(ctx)
 	}
@@ -214,7 +220,7 @@ func (n *NetNS) Apply(ctx context.Context, rs ruleset.Ruleset) (apply.Result, er
 }
 
 // Check implements plugin.Backend, by the text of the rules.
-func (n *NetNS) Check(_ context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
+func (n openNetNS) Check(_ context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.Checked++
@@ -240,4 +246,4 @@ func (n *NetNS) Check(_ context.Context, rs ruleset.Ruleset) ([]ruleset.Differen
 }
 
 // SyscallConn makes n something that can be handed to an agent. It has no descriptor.
-func (n *NetNS) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
+func (n openNetNS) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }

@@ -8,11 +8,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/status"
 )
@@ -22,7 +22,7 @@ import (
 func TestRepairIsWhatCheckHoldsThePodTo(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, kubetest.Servers, podproctest.Cgroups)
-	binary, err := plugintest.Build(t.TempDir(), plugintest.Command)
+	binary, err := binarytest.Build(t.TempDir(), binarytest.Command)
 	require.NoError(t, err)
 	for _, backend := range backends[:2] {
 		t.Run(string(backend), func(t *testing.T) {
@@ -57,8 +57,8 @@ func TestRepairIsWhatCheckHoldsThePodTo(t *testing.T) {
 			assert.Equal(t, "ADD", old.By)
 			assert.False(t, old.Selected)
 
-			check := func() plugintest.Outcome {
-				return plugintest.Attachment{
+			check := func() binarytest.Outcome {
+				return binarytest.Attachment{
 					Binary: binary, ContainerID: "now", NetNS: broken.net.PodPath(), Namespace: w.ns, Pod: "broken", UID: string(broken.UID),
 					Config: map[string]any{"cniVersion": "1.0.0", "name": "k8s", "type": "meshcni", "run_dir": run},
 				}.Run(t, "CHECK")

@@ -23,6 +23,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -128,7 +129,7 @@ func newDemo(t *testing.T) *demo {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o700)) //nolint:gosec // one is a program
 	}
-	_, err = plugintest.Build(d.node.BinSourceDir, plugintest.Command)
+	_, err = binarytest.Build(d.node.BinSourceDir, binarytest.Command)
 	require.NoError(t, err)
 
 	d.world = netnstest.NewWorld(t, netnstest.Options{Patience: 2 * time.Second})

@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/internal/nfttest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/internal/visible/visibletest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -102,7 +102,7 @@ func TestForgedLines(t *testing.T) {
 		out, err := proctest.Command(at, "iptables-nft", append([]string{"-t", "nat"}, line...)...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
-	program, err := plugintest.Build(programs, "github.com/meshcni/meshcni/cmd/meshcni-redirect")
+	program, err := binarytest.Build(programs, "github.com/meshcni/meshcni/cmd/meshcni-redirect")
 	require.NoError(t, err)
 	show := func(more ...string) string {
 		t.Helper()

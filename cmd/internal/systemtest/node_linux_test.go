@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
@@ -32,7 +33,6 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -140,7 +140,7 @@ func newNode(t testing.TB, backend ruleset.Backend, flags ...string) *node {
 	for _, d := range []string{"src", "bin", "net.d", "sa", "cache"} {
 		require.NoError(t, os.Mkdir(n.in(d), 0o755))
 	}
-	plugin, err := plugintest.Build(programs, plugintest.Command)
+	plugin, err := binarytest.Build(programs, binarytest.Command)
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(plugin, n.in("src/meshcni")))
 	ca, err := os.ReadFile(s.CAFile())
@@ -181,7 +181,7 @@ func (n *node) args(command string, more ...string) []string {
 // program is the path of the agent.
 func (n *node) program() string {
 	n.t.Helper()
-	path, err := plugintest.Build(programs, agentPath)
+	path, err := binarytest.Build(programs, agentPath)
 	require.NoError(n.t, err)
 	return path
 }
@@ -350,7 +350,7 @@ func (n *node) labelNamespace(mode any) {
 }
 
 // attachment is what the runtime says to the plugin, with the configuration that the agent installed.
-func (p *pod) attachment() plugintest.Attachment {
+func (p *pod) attachment() binarytest.Attachment {
 	p.n.t.Helper()
 	text, err := os.ReadFile(p.n.in("net.d/10-net.conflist"))
 	require.NoError(p.n.t, err)
@@ -369,14 +369,14 @@ func (p *pod) attachment() plugintest.Attachment {
 		ips = append(ips, map[string]any{"address": netip.PrefixFrom(a, bits).String(), "interface": 0})
 	}
 	config["prevResult"] = map[string]any{"cniVersion": list.CNIVersion, "interfaces": []any{map[string]any{"name": "eth0", "sandbox": path}}, "ips": ips}
-	return plugintest.Attachment{
+	return binarytest.Attachment{
 		Binary: p.n.in("bin/meshcni"), ContainerID: "sandbox-of-" + p.Name, NetNS: path,
 		Namespace: p.n.ns, Pod: p.Name, UID: string(p.UID), Config: config,
 	}
 }
 
 // within is the attachment with another deadline for its ADD.
-func (p *pod) within(deadline string) plugintest.Attachment {
+func (p *pod) within(deadline string) binarytest.Attachment {
 	p.n.t.Helper()
 	a := p.attachment()
 	a.Config.(map[string]any)["add_deadline"] = deadline //nolint:forcetypeassert // as made above

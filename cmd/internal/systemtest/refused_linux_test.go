@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -82,7 +82,7 @@ func TestAddAwaits(t *testing.T) {
 			if away == "agent" {
 				proxy = n.startProxy()
 			}
-			added := make(chan plugintest.Outcome, 1)
+			added := make(chan binarytest.Outcome, 1)
 			a := p.within("10m")
 			go func() { added <- a.Run(t, "ADD") }()
 			if away == "proxy" {

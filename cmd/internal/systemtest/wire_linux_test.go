@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/binarytest"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -99,8 +99,8 @@ func listenIn(t *testing.T, ns *netnsexec.NetNS) {
 	}))
 }
 
-func (p *pod) adding() <-chan plugintest.Outcome {
-	done, a := make(chan plugintest.Outcome, 1), p.attachment()
+func (p *pod) adding() <-chan binarytest.Outcome {
+	done, a := make(chan binarytest.Outcome, 1), p.attachment()
 	go func() { done <- a.Run(p.n.t, "ADD") }()
 	return done
 }

@@ -1,4 +1,5 @@
-package plugintest
+// Package binarytest builds programs and runs a plugin's binary as a container runtime does.
+package binarytest
 
 import (
 	"bytes"
