@@ -22,7 +22,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/repairtest"
+	"github.com/meshcni/meshcni/repair/internal/repairtest"
 	"github.com/meshcni/meshcni/selection"
 )
 

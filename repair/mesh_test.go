@@ -3,10 +3,11 @@ package repair_test
 import (
 	"context"
 	"errors"
-	"github.com/meshcni/meshcni/plugin/netconf"
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/meshcni/meshcni/plugin/netconf"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -18,7 +19,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/repairtest"
+	"github.com/meshcni/meshcni/repair/internal/repairtest"
 	"github.com/meshcni/meshcni/status"
 )
 

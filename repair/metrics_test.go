@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/repairtest"
+	"github.com/meshcni/meshcni/repair/internal/repairtest"
 )
 
 // TestSeriesAreThereFromTheStart: what alerts count must be 0 before it is 1.

@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/repairtest"
+	"github.com/meshcni/meshcni/repair/internal/repairtest"
 	"github.com/meshcni/meshcni/selection"
 )
 

@@ -121,7 +121,7 @@ var DefaultNodeBudget = Budget{PerMinute: 30, Burst: 10}
 // by default, since that is how they start at a boot. Each pod has one such action at most, because its successor starts later.
 var bootBudget = Budget{PerMinute: 120, Burst: 110}
 
-// Cluster has the controller's requests to the API server; package repairtest has one in memory. A pod passed to Label,
+// Cluster has the controller's requests to the API server. A pod passed to Label,
 // Evict or Delete means the pod with that UID in the state of its resource version; an empty version means any state.
 // Errors are those of the Kubernetes API:
 //
@@ -142,7 +142,7 @@ type Cluster interface {
 	Delete(ctx context.Context, pod *corev1.Pod) error
 }
 
-// Redirector reads and writes the rules of a running pod. [InPlace] implements it; package repairtest has one in memory.
+// Redirector reads and writes the rules of a running pod. [InPlace] implements it.
 // Errors include [ErrNoProcess], [ErrVariant], [ErrNotSelected], [ErrNodeProxy] and [ErrRefused].
 type Redirector interface {
 	// Check returns how the pod's live rules differ from the wanted ones.

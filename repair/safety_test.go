@@ -21,7 +21,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/internal/kube"
-	"github.com/meshcni/meshcni/repair/repairtest"
+	"github.com/meshcni/meshcni/repair/internal/repairtest"
 )
 
 // TestBudget: with 5 at once and 6 a minute, 20 broken pods go one in ten seconds from the start on, and 5 at once after a
