@@ -2,14 +2,16 @@ package dialect_test
 
 import (
 	"fmt"
-	"github.com/meshcni/meshcni/dialect/builtin"
-	"github.com/meshcni/meshcni/plugin/netconf"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/dialect/istio"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/validate"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -70,4 +72,20 @@ func ExampleSet() {
 	// istio
 	// ambient: has-sidecar
 	// istio: selected
+}
+
+// A pod's own check tries what the mesh's rules send to the proxy. [validate.Run] takes the options, and the init container exits with
+// the mesh's code if rules are missing.
+func ExampleCheck() {
+	mesh := istio.New()
+	built, err := mesh.Redirect(&corev1.Pod{}, nil, nil)
+	if err != nil {
+		panic(err)
+	}
+	options := validate.Options{Redirect: built.Redirect, ProbePort: mesh.Check.ProbePort}
+	fmt.Println(options.ProbePort, options.Redirect.Proxy.OutboundPort)
+	fmt.Println(mesh.Check.Container, mesh.Check.ExitCode)
+	// Output:
+	// 15002 15001
+	// istio-validation 126
 }
