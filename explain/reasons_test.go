@@ -2,10 +2,12 @@ package explain_test
 
 import (
 	"fmt"
-	"github.com/meshcni/meshcni/plugin/netconf"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/plugin/netconf"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -251,7 +253,7 @@ func TestSeveralMeshes(t *testing.T) {
 	assert.Empty(t, v.Because, "the same is not said for each")
 
 	v = verdict(t, pod(none, `"containers": [{"name": "linkerd-proxy"}]`), shop(none), "istio", "ambient")
-	assert.Equal(t, status.CodeOtherDialect, v.Code)
+	assert.Equal(t, statuscode.OtherDialect, v.Code)
 	assert.Contains(t, v.Sentence, "it is of the mesh Linkerd, and the plugin is configured for Istio (sidecar) and Istio (ambient) only")
 	assert.Contains(t, v.Do[0], "Add linkerd to the plugin's dialect (dialect in the chart's values): [istio, ambient, linkerd]")
 

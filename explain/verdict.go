@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
@@ -14,7 +15,7 @@ import (
 // Codes lists the codes of verdicts: those that sum up, and the reasons of the decision. A dialect may add its own.
 func Codes() []status.Code {
 	all := []status.Code{
-		status.CodeCaptured, status.CodePartly, status.CodeRefused, status.CodeNoMesh, status.CodeOtherDialect,
+		statuscode.Captured, status.CodePartly, status.CodeRefused, status.CodeNoMesh, statuscode.OtherDialect,
 		// The pod's namespace decides too, and is not known. The state is then that of the pod on a node that does not know it either.
 		status.CodeNamespaceUnknown,
 	}
@@ -64,7 +65,7 @@ func (x Explanation) verdict() Verdict {
 		v.Code, v.State, v.Mesh = status.CodeRefused, status.StateRefused, x.Plan.Dialect
 		x.refused(&v)
 	case x.Plan.Decision.Selected:
-		v.Code, v.State, v.Mesh = status.CodeCaptured, status.StateCaptured, x.Plan.Dialect
+		v.Code, v.State, v.Mesh = statuscode.Captured, status.StateCaptured, x.Plan.Dialect
 		v.Sentence = "The plugin captures this pod: its connections go through " + x.facts.Title(v.Mesh)
 		v.Past, v.Excluded = x.past(), x.excluded()
 		sure := slices.ContainsFunc(x.Plan.Bypasses, func(b dialect.Bypass) bool { return !b.Unsure && !b.ByDefault() })
@@ -139,7 +140,7 @@ func (x Explanation) otherDialect(v *Verdict) bool {
 		if decision := d.Decide(x.Subject.Pod, x.Subject.Namespace); x.meshes.Lookup(d.Name) != nil || !decision.Selected || decision.Err != nil {
 			continue
 		}
-		v.Code = status.CodeOtherDialect
+		v.Code = statuscode.OtherDialect
 		v.Sentence = fmt.Sprintf("This pod is not captured, because it is of the mesh %s, and the plugin is configured for %s only.", x.facts.Title(d.Name), x.titles(x.meshes.Names()))
 		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(x.meshes.Names(), d.Name), ", ")), Then(inForce, x.Subject.Pod))
 		return true

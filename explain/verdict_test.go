@@ -1,9 +1,11 @@
 package explain_test
 
 import (
-	"github.com/meshcni/meshcni/plugin/netconf"
 	"strings"
 	"testing"
+
+	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/plugin/netconf"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -82,7 +84,7 @@ func TestVerdict(t *testing.T) {
 	const linkerds = `{"metadata": {"name": "a", "namespace": "shop", "annotations": {"linkerd.io/proxy-version": "v"}}, "spec": {"containers": [{"name": "linkerd-proxy"}]}}`
 	for _, labels := range []string{`{"istio-injection": "enabled"}`, `{"istio-injection": "disabled"}`} {
 		v = verdict(t, linkerds, `{"metadata": {"name": "shop", "labels": `+labels+`}}`, "istio")
-		assert.Equal(t, status.CodeOtherDialect, v.Code, labels)
+		assert.Equal(t, statuscode.OtherDialect, v.Code, labels)
 		assert.Contains(t, v.Sentence, "it is of the mesh Linkerd, and the plugin is configured for Istio (sidecar) only")
 	}
 	v = verdict(t, `{"metadata": {"name": "a"}, "spec": {"containers": [{"name": "istio-proxy"}, {"name": "app", "securityContext": {"runAsUser": 1337}}]}}`, playground.Namespace, "istio")

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/mesh"
-	"github.com/meshcni/meshcni/status"
 )
 
 // servedBy reports whether one of the plugins beside ours redirects the pods of a dialect.
@@ -43,7 +43,7 @@ func (r *repairer) otherDialects() (texts []string) {
 func (r *repairer) others() map[string]string {
 	names := map[string][]string{}
 	for _, p := range r.pods() {
-		if p.Reason == status.CodeOtherDialect {
+		if p.Reason == statuscode.OtherDialect {
 			names[p.Dialect] = append(names[p.Dialect], p.Namespace+"/"+p.Name)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -56,7 +57,7 @@ func withFailing(all []status.Pod, failing []installer.FailingPod, pods func() (
 			continue
 		}
 		all = append(all, status.Pod{
-			ID: f.Pod, State: status.StateWaiting, Reason: cmp.Or(status.Code(f.Reason), status.CodeAddFailed), Detail: strings.ReplaceAll(f.Error, "\n", "; "), Since: f.At,
+			ID: f.Pod, State: status.StateWaiting, Reason: cmp.Or(status.Code(f.Reason), statuscode.AddFailed), Detail: strings.ReplaceAll(f.Error, "\n", "; "), Since: f.At,
 		})
 	}
 	sortPods(all)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -22,7 +23,7 @@ func TestMerge(t *testing.T) {
 	}
 	all := merge([]status.Pod{
 		{ID: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, State: status.StateCaptured, Reason: "recorded"},
-		{ID: status.ID{Namespace: "shop", Name: "odd", UID: "u4"}, State: status.StateDrifted, Reason: status.CodeRules},
+		{ID: status.ID{Namespace: "shop", Name: "odd", UID: "u4"}, State: status.StateDrifted, Reason: statuscode.Rules},
 		{ID: status.ID{Namespace: "shop", Name: "web", UID: "u3"}, State: status.StateUnknown, Reason: "namespace"},
 	}, []status.Pod{
 		proxied("u3", "web", status.StateWaiting, "no-proxy"), proxied("u1", "cart", status.StateOutside, "not-enabled"),

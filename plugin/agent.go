@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -165,9 +166,9 @@ func (r *run) attachInTime(ctx context.Context, a agentsock.Attachment, file sys
 func awaited(err error) string {
 	var step *agentsock.StepError
 	switch {
-	case errors.As(err, &step) && step.Reason == status.CodeNodeProxyGone:
+	case errors.As(err, &step) && step.Reason == statuscode.NodeProxyGone:
 		return "proxy"
-	case errors.As(err, &step) && step.Step == agentsock.StepAgent && step.Reason != status.CodeReleasing,
+	case errors.As(err, &step) && step.Step == agentsock.StepAgent && step.Reason != statuscode.Releasing,
 		absent(err), errors.Is(err, agentsock.ErrBusy), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return "agent"

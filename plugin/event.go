@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -101,7 +102,7 @@ func (e Event) FailReason() status.Code {
 	case e.Err.Code == types.ErrInvalidNetworkConfig && e.Decision.Selected:
 		return status.CodePodRefused
 	}
-	return status.CodeAddFailed
+	return statuscode.AddFailed
 }
 
 // event returns what an ADD has to say.

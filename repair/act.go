@@ -90,7 +90,7 @@ func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) r
 		return redirectFailed(err)
 	}
 	if len(left) > 0 {
-		return result{outcome: statuscode.Unverified, reason: status.CodeRulesDiffer, detail: summary(left), retry: true}
+		return result{outcome: statuscode.Unverified, reason: statuscode.RulesDiffer, detail: summary(left), retry: true}
 	}
 	again := false
 	c.tracks.change(pod.UID, func(t *track) {
@@ -135,7 +135,7 @@ func redirectFailed(err error) result {
 	case errors.Is(err, ErrNoProcess):
 		r.outcome, r.reason = statuscode.NoProcess, statuscode.NoProcess
 	case errors.Is(err, ErrVariant):
-		r.reason = status.CodeVariant
+		r.reason = statuscode.Variant
 	case errors.Is(err, ErrRefused):
 		r.reason = status.CodePodRefused
 	case errors.Is(err, context.DeadlineExceeded):

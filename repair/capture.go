@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
 )
@@ -101,22 +102,22 @@ func (t traces) judge(pod *corev1.Pod, types []string) status.Pod {
 	slices.Sort(lists)
 	switch {
 	case recorded && record.Selected:
-		return status.Pod{State: status.StateCaptured, Reason: status.CodeRecorded, Detail: "the plugin's record says so", Since: record.Time, Backend: string(record.Backend)}
+		return status.Pod{State: status.StateCaptured, Reason: statuscode.Recorded, Detail: "the plugin's record says so", Since: record.Time, Backend: string(record.Backend)}
 	case recorded && record.Reason == status.CodeAgentPod:
-		return status.Pod{State: status.StateCaptured, Reason: status.CodeRecorded, Detail: "the plugin let it through as the agent's own", Since: record.Time}
+		return status.Pod{State: status.StateCaptured, Reason: statuscode.Recorded, Detail: "the plugin let it through as the agent's own", Since: record.Time}
 	case recorded:
-		return status.Pod{State: status.StateFailed, Reason: status.CodePassedOver,
+		return status.Pod{State: status.StateFailed, Reason: statuscode.PassedOver,
 			Detail: fmt.Sprintf("the plugin passed it over (%s) when it started, and would not do so now", record.Reason), Since: record.Time}
 	case ours:
-		return status.Pod{State: status.StateCaptured, Reason: status.CodeAttached, Detail: "its network was set up with the plugin", Since: since}
+		return status.Pod{State: status.StateCaptured, Reason: statuscode.Attached, Detail: "its network was set up with the plugin", Since: since}
 	case delegated && !multus:
-		return status.Pod{State: status.StateUnknown, Reason: status.CodeDelegated, Detail: "Multus set up its network, and its own cache has nothing of the pod", Since: since}
+		return status.Pod{State: status.StateUnknown, Reason: statuscode.Delegated, Detail: "Multus set up its network, and its own cache has nothing of the pod", Since: since}
 	case blank:
-		return status.Pod{State: status.StateUnknown, Reason: status.CodeUnreadable, Detail: "the runtime's cache does not say by which plugins its network was set up", Since: since}
+		return status.Pod{State: status.StateUnknown, Reason: statuscode.Unreadable, Detail: "the runtime's cache does not say by which plugins its network was set up", Since: since}
 	case len(sandbox) > 0:
 		return status.Pod{State: status.StateFailed, Reason: status.CodeNotCalled, Detail: "its network was set up without the plugin, by " + strings.Join(lists, ", "), Since: since}
 	case t.err != nil:
-		return status.Pod{State: status.StateUnknown, Reason: status.CodeUnreadable, Detail: t.err.Error(), Since: since}
+		return status.Pod{State: status.StateUnknown, Reason: statuscode.Unreadable, Detail: t.err.Error(), Since: since}
 	}
-	return status.Pod{State: status.StateUnknown, Reason: status.CodeNoTrace, Detail: "the node has neither an attachment nor a record of the pod", Since: since}
+	return status.Pod{State: status.StateUnknown, Reason: statuscode.NoTrace, Detail: "the node has neither an attachment nor a record of the pod", Since: since}
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
 )
@@ -52,35 +53,35 @@ func TestJudge(t *testing.T) {
 		pod  func(*corev1.Pod)
 		code status.Code
 	}{
-		"our ADD, and its record":                       {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), recs(rec("a", true, 1)), nil}, code: status.CodeRecorded},
-		"our ADD, before there were records":            {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), nil, nil}, code: status.CodeAttached},
+		"our ADD, and its record":                       {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), recs(rec("a", true, 1)), nil}, code: statuscode.Recorded},
+		"our ADD, before there were records":            {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), nil, nil}, code: statuscode.Attached},
 		"another's list":                                {traces: traces{nets(net("a", ip, 1, "ptp", "portmap")), nil, nil}, code: status.CodeNotCalled},
 		"another's list, in a cache that has more":      {traces: traces{nets(net("a", ip, 1, "ptp")), nil, wrong}, code: status.CodeNotCalled},
 		"a type like ours":                              {traces: traces{nets(net("a", ip, 1, "meshcni2")), nil, nil}, code: status.CodeNotCalled},
-		"passed over, and would not be now":             {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), recs(rec("a", false, 1)), nil}, code: status.CodePassedOver},
-		"the agent's own":                               {traces: traces{nil, recs(changeRec(rec("a", false, 1), func(r *attachment.Record) { r.Reason = "agent-pod" })), nil}, code: status.CodeRecorded},
-		"a record alone: the cache is not there":        {traces: traces{nil, recs(rec("a", true, 1)), wrong}, code: status.CodeRecorded},
-		"nothing at all":                                {code: status.CodeNoTrace},
-		"nothing, and not all can be read":              {traces: traces{nil, nil, wrong}, code: status.CodeUnreadable},
-		"another pod's":                                 {traces: traces{nets(change(net("a", ip, 1, "ptp"), func(n *network) { n.pod.UID = "other" })), recs(changeRec(rec("b", true, 1), func(r *attachment.Record) { r.Pod.UID = "other" })), nil}, code: status.CodeNoTrace},
+		"passed over, and would not be now":             {traces: traces{nets(net("a", ip, 1, "ptp", "meshcni")), recs(rec("a", false, 1)), nil}, code: statuscode.PassedOver},
+		"the agent's own":                               {traces: traces{nil, recs(changeRec(rec("a", false, 1), func(r *attachment.Record) { r.Reason = "agent-pod" })), nil}, code: statuscode.Recorded},
+		"a record alone: the cache is not there":        {traces: traces{nil, recs(rec("a", true, 1)), wrong}, code: statuscode.Recorded},
+		"nothing at all":                                {code: statuscode.NoTrace},
+		"nothing, and not all can be read":              {traces: traces{nil, nil, wrong}, code: statuscode.Unreadable},
+		"another pod's":                                 {traces: traces{nets(change(net("a", ip, 1, "ptp"), func(n *network) { n.pod.UID = "other" })), recs(changeRec(rec("b", true, 1), func(r *attachment.Record) { r.Pod.UID = "other" })), nil}, code: statuscode.NoTrace},
 		"no UID from the runtime, its address":          {traces: traces{nets(change(net("a", ip, 1, "ptp"), unnamed)), nil, nil}, code: status.CodeNotCalled},
-		"no UID, the address of one before it":          {traces: traces{nets(change(net("a", "10.0.0.4", 1, "ptp"), unnamed)), nil, nil}, code: status.CodeNoTrace},
-		"a record without UID, of its sandbox":          {traces: traces{nets(change(net("a", ip, 1, "ptp", "meshcni"), unnamed)), recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Pod.UID = "" })), nil}, code: status.CodeRecorded},
-		"a record without UID, of a namesake":           {traces: traces{nil, recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Pod.UID = "" })), nil}, code: status.CodeNoTrace},
+		"no UID, the address of one before it":          {traces: traces{nets(change(net("a", "10.0.0.4", 1, "ptp"), unnamed)), nil, nil}, code: statuscode.NoTrace},
+		"a record without UID, of its sandbox":          {traces: traces{nets(change(net("a", ip, 1, "ptp", "meshcni"), unnamed)), recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Pod.UID = "" })), nil}, code: statuscode.Recorded},
+		"a record without UID, of a namesake":           {traces: traces{nil, recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Pod.UID = "" })), nil}, code: statuscode.NoTrace},
 		"after a reboot: the old sandbox was captured":  {traces: traces{nets(net("old", "10.0.0.4", 1, "ptp", "meshcni"), net("new", ip, 2, "ptp")), nil, nil}, code: status.CodeNotCalled},
-		"after a reboot: the new one is":                {traces: traces{nets(net("new", ip, 2, "ptp", "meshcni"), net("old", "10.0.0.4", 1, "ptp")), nil, nil}, code: status.CodeAttached},
+		"after a reboot: the new one is":                {traces: traces{nets(net("new", ip, 2, "ptp", "meshcni"), net("old", "10.0.0.4", 1, "ptp")), nil, nil}, code: statuscode.Attached},
 		"the old sandbox's record says nothing":         {traces: traces{nets(net("new", ip, 2, "ptp")), recs(rec("old", true, 1)), nil}, code: status.CodeNotCalled},
-		"the status has the old address still":          {traces: traces{nets(net("old", ip, 1, "ptp", "meshcni"), net("new", "10.0.0.6", 2, "ptp")), nil, nil}, code: status.CodeAttached},
+		"the status has the old address still":          {traces: traces{nets(net("old", ip, 1, "ptp", "meshcni"), net("new", "10.0.0.6", 2, "ptp")), nil, nil}, code: statuscode.Attached},
 		"no address is known: the latest counts":        {traces: traces{nets(net("old", "10.0.0.7", 1, "ptp", "meshcni"), net("new", "10.0.0.6", 2, "ptp")), nil, nil}, code: status.CodeNotCalled},
-		"a list that libcni did not keep":               {traces: traces{nets(net("a", ip, 1)), nil, nil}, code: status.CodeUnreadable},
-		"Multus, and its cache is not there":            {traces: traces{nets(net("a", ip, 1, "multus-shim")), nil, nil}, code: status.CodeDelegated},
+		"a list that libcni did not keep":               {traces: traces{nets(net("a", ip, 1)), nil, nil}, code: statuscode.Unreadable},
+		"Multus, and its cache is not there":            {traces: traces{nets(net("a", ip, 1, "multus-shim")), nil, nil}, code: statuscode.Delegated},
 		"Multus, and it did not call us":                {traces: traces{nets(net("a", ip, 1, "multus"), change(net("a", ip, 1, "ptp"), multus)), nil, nil}, code: status.CodeNotCalled},
-		"Multus called us":                              {traces: traces{nets(net("a", ip, 1, "multus"), change(net("a", "10.1.0.1", 1, "meshcni"), multus)), nil, nil}, code: status.CodeAttached},
-		"Multus called us, which only our record says":  {traces: traces{nets(net("a", ip, 1, "multus")), recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Network, r.IfName = "meshcni", "net1" })), nil}, code: status.CodeRecorded},
-		"one attachment passed over, another captured":  {traces: traces{nil, recs(rec("a", true, 1), changeRec(rec("a", false, 2), func(r *attachment.Record) { r.IfName = "net1" })), nil}, code: status.CodeRecorded},
+		"Multus called us":                              {traces: traces{nets(net("a", ip, 1, "multus"), change(net("a", "10.1.0.1", 1, "meshcni"), multus)), nil, nil}, code: statuscode.Attached},
+		"Multus called us, which only our record says":  {traces: traces{nets(net("a", ip, 1, "multus")), recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Network, r.IfName = "meshcni", "net1" })), nil}, code: statuscode.Recorded},
+		"one attachment passed over, another captured":  {traces: traces{nil, recs(rec("a", true, 1), changeRec(rec("a", false, 2), func(r *attachment.Record) { r.IfName = "net1" })), nil}, code: statuscode.Recorded},
 		"a static pod, by the UID that the runtime has": {traces: traces{nets(ofStatic("cart", net("a", ip, 1, "ptp"))), nil, nil}, pod: static, code: status.CodeNotCalled},
-		"what it mirrors by its own word is another":    {traces: traces{nets(ofStatic("other", net("a", ip, 1, "ptp"))), nil, nil}, pod: static, code: status.CodeNoTrace},
-		"it says that it mirrors a pod of the API": {traces: traces{nets(net("a", ip, 1, "ptp")), nil, nil}, code: status.CodeNoTrace, pod: func(p *corev1.Pod) {
+		"what it mirrors by its own word is another":    {traces: traces{nets(ofStatic("other", net("a", ip, 1, "ptp"))), nil, nil}, pod: static, code: statuscode.NoTrace},
+		"it says that it mirrors a pod of the API": {traces: traces{nets(net("a", ip, 1, "ptp")), nil, nil}, code: statuscode.NoTrace, pod: func(p *corev1.Pod) {
 			p.UID, p.Annotations = "api", map[string]string{corev1.MirrorPodAnnotationKey: uid}
 		}},
 	} {

@@ -162,11 +162,11 @@ func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces,
 	mesh, err := c.mine(ctx, pod)
 	switch {
 	case errors.Is(err, dialect.ErrTooLarge):
-		return status.Pod{State: status.StateUnknown, Reason: status.CodeTooLarge, Detail: err.Error()}, c.mesh(pod)
+		return status.Pod{State: status.StateUnknown, Reason: statuscode.TooLarge, Detail: err.Error()}, c.mesh(pod)
 	case errors.As(err, new(*dialect.InvalidError)):
-		return status.Pod{State: status.StateUnknown, Reason: status.CodeDialect, Detail: err.Error()}, c.mesh(pod)
+		return status.Pod{State: status.StateUnknown, Reason: statuscode.Dialect, Detail: err.Error()}, c.mesh(pod)
 	case err != nil:
-		return status.Pod{State: status.StateUnknown, Reason: status.CodeNamespace, Detail: err.Error()}, c.mesh(pod)
+		return status.Pod{State: status.StateUnknown, Reason: statuscode.Namespace, Detail: err.Error()}, c.mesh(pod)
 	case mesh == nil:
 		return status.Pod{}, nil
 	}
@@ -185,12 +185,12 @@ func (c *Controller) known(pod *corev1.Pod, found traces, t track) status.Pod {
 	}
 	f := Diagnose(pod, c.criteria(pod))
 	switch {
-	case f.Reason == status.CodeCheckPassed, f.Reason == statuscode.Recovered:
-		now = status.Pod{State: status.StateCaptured, Reason: status.CodeCheckPassed, Detail: f.Detail, Since: now.Since}
+	case f.Reason == statuscode.CheckPassed, f.Reason == statuscode.Recovered:
+		now = status.Pod{State: status.StateCaptured, Reason: statuscode.CheckPassed, Detail: f.Detail, Since: now.Since}
 	case t.verified == statuscode.Intact, t.verified == statuscode.Restored:
-		now = status.Pod{State: status.StateCaptured, Reason: status.CodeVerified, Detail: "its live rules are the wanted ones", Since: now.Since}
+		now = status.Pod{State: status.StateCaptured, Reason: statuscode.Verified, Detail: "its live rules are the wanted ones", Since: now.Since}
 	case now.State == status.StateUnknown && t.verified == statuscode.Uncaptured:
-		now = status.Pod{State: status.StateFailed, Reason: status.CodeNoRules, Detail: "none of its rules is there, and nothing says that it had any", Since: now.Since}
+		now = status.Pod{State: status.StateFailed, Reason: statuscode.NoRules, Detail: "none of its rules is there, and nothing says that it had any", Since: now.Since}
 	}
 	return now
 }
@@ -307,7 +307,7 @@ const (
 	countCannotTell = "cannot-tell"
 	countDrifted    = "drifted"
 	countBroken     = "broken"
-	countOther      = string(status.CodeOtherDialect)
+	countOther      = string(statuscode.OtherDialect)
 	countOutside    = "outside"
 )
 
@@ -323,7 +323,7 @@ func (c *Controller) stateOf(pod *corev1.Pod) string {
 		return countUncaptured
 	case t.drifted:
 		return countDrifted
-	case t.capture.State == status.StateCaptured, t.capture.State == "" && t.other == "" && (f.Reason == status.CodeCheckPassed || f.Reason == statuscode.Recovered):
+	case t.capture.State == status.StateCaptured, t.capture.State == "" && t.other == "" && (f.Reason == statuscode.CheckPassed || f.Reason == statuscode.Recovered):
 		return countCaptured
 	case t.capture.State == "" && t.other != "":
 		return countOther
@@ -344,7 +344,7 @@ func (c *Controller) Pods() (all []status.Pod) {
 		s := t.capture
 		s.ID, s.Dialect = status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, t.dialect
 		if t.drifted && s.State == status.StateCaptured {
-			s.State, s.Reason, s.Detail = status.StateDrifted, status.CodeRules, "its live rules are not the wanted ones"
+			s.State, s.Reason, s.Detail = status.StateDrifted, statuscode.Rules, "its live rules are not the wanted ones"
 		}
 		all = append(all, s)
 	}

@@ -112,7 +112,7 @@ func judge(s *corev1.ContainerStatus, c Criteria) Finding {
 		if last != nil && c.means(last) {
 			return Finding{Reason: statuscode.Recovered, Detail: fmt.Sprintf("%s succeeded after exit code %d", s.Name, last.ExitCode)}
 		}
-		return Finding{Reason: status.CodeCheckPassed, Detail: s.Name + " succeeded"}
+		return Finding{Reason: statuscode.CheckPassed, Detail: s.Name + " succeeded"}
 	case now != nil:
 		return c.failure(s.Name, now)
 	case last == nil:

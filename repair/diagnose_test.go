@@ -56,7 +56,7 @@ func TestDiagnose(t *testing.T) {
 		{"runs again", "running-again", is, statuscode.Checking, true},
 		{"about to run in a new sandbox", "restarted-sandbox", is, statuscode.Checking, true},
 		{"recovered since", "recovered", is, statuscode.Recovered, true},
-		{"never broken", "passed", is, status.CodeCheckPassed, true},
+		{"never broken", "passed", is, statuscode.CheckPassed, true},
 		{"not run yet", "not-run", is, statuscode.NotChecked, true},
 		{"scheduled, no status", "no-status", is, statuscode.NotChecked, true},
 		{"another exit code", "other-exit-code", is, statuscode.OtherFailure, true},

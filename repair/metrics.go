@@ -63,10 +63,10 @@ func newMetrics(o Options) *metrics {
 
 // troubles are the outcomes that need attention, with their reasons.
 var troubles = map[status.Code][]status.Code{
-	statuscode.Failed:      {statuscode.Error, status.CodePodRefused, status.CodeRefused, statuscode.Timeout, status.CodeVariant},
+	statuscode.Failed:      {statuscode.Error, status.CodePodRefused, status.CodeRefused, statuscode.Timeout, statuscode.Variant},
 	statuscode.Forbidden:   {statuscode.Forbidden},
 	statuscode.Ineffective: {statuscode.FailsAgain, statuscode.GaveUp},
-	statuscode.Unverified:  {statuscode.NoLabel, statuscode.NotDeleting, status.CodeRulesDiffer},
+	statuscode.Unverified:  {statuscode.NoLabel, statuscode.NotDeleting, statuscode.RulesDiffer},
 	statuscode.NoProcess:   {statuscode.NoProcess},
 	statuscode.TooLate:     {statuscode.CheckFailed},
 	statuscode.Deferred:    {statuscode.NodeBudget, statuscode.ClusterBudget},
@@ -82,7 +82,7 @@ func (m *metrics) begin(o Options) {
 	for _, result := range status.Codes(status.KindVerification) {
 		m.verified.WithLabelValues(string(result))
 	}
-	for _, code := range []status.Code{status.CodeNotCalled, status.CodePassedOver, status.CodeNoRules} {
+	for _, code := range []status.Code{status.CodeNotCalled, statuscode.PassedOver, statuscode.NoRules} {
 		m.uncaptured.WithLabelValues(string(code))
 	}
 	if o.Detect != nil {

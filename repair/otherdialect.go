@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -32,7 +33,7 @@ func (c *Controller) findOthers(ctx context.Context) {
 		}
 		n[mesh]++
 		found = append(found, status.Pod{
-			ID: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Dialect: mesh, State: status.StateOutside, Reason: status.CodeOtherDialect,
+			ID: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Dialect: mesh, State: status.StateOutside, Reason: statuscode.OtherDialect,
 			Detail: "the pod is of mesh " + mesh + ", which the node's plugin is not configured for (" + c.opts.Meshes.String() + "): its traffic bypasses the mesh; " +
 				"add " + mesh + " to the plugin's dialect, then delete the pod",
 		})

@@ -72,7 +72,7 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 
 // staleLabel reports whether a healthy pod still has the label.
 func (c *Controller) staleLabel(pod *corev1.Pod, f Finding) bool {
-	healthy := f.Reason == status.CodeCheckPassed || f.Reason == statuscode.Recovered
+	healthy := f.Reason == statuscode.CheckPassed || f.Reason == statuscode.Recovered
 	return c.opts.Action == ActionLabel && healthy && c.criteria(pod).handled(pod)
 }
 
@@ -183,7 +183,7 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 	case f.Broken, c.staleLabel(fresh, f), c.comesAlive(fresh, f):
 		return fresh, result{}, true
 	case f.Reason == statuscode.Deleting:
-		return nil, of(status.CodeGone, f), false
+		return nil, of(statuscode.Gone, f), false
 	}
 	return nil, of(statuscode.Mended, f), false
 }
@@ -199,7 +199,7 @@ func (c *Controller) failed(err error) result {
 	case apierrors.IsConflict(err):
 		return result{outcome: statuscode.Conflict, reason: statuscode.Conflict, detail: words(err), retry: true}
 	case apierrors.IsNotFound(err):
-		return result{outcome: status.CodeGone, reason: statuscode.NotFound, detail: "the pod is gone"}
+		return result{outcome: statuscode.Gone, reason: statuscode.NotFound, detail: "the pod is gone"}
 	}
 	return result{outcome: statuscode.Failed, reason: codeOf(err), detail: words(err), retry: true}
 }

@@ -153,7 +153,7 @@ func verifyFailed(err error) status.Code {
 	case errors.Is(err, ErrNoProcess):
 		return statuscode.NoProcess
 	case errors.Is(err, ErrVariant):
-		return status.CodeVariant
+		return statuscode.Variant
 	case errors.Is(err, ErrRefused):
 		return status.CodeRefused
 	}
@@ -205,7 +205,7 @@ func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string
 		log.Info("rules of a running pod are restored", "detail", detail)
 		c.tell(pod, status.KindVerification, result, detail)
 	case same:
-	case result == statuscode.Failed, result == status.CodeVariant, result == status.CodeRefused:
+	case result == statuscode.Failed, result == statuscode.Variant, result == status.CodeRefused:
 		log.Warn("rules of a running pod cannot be verified", "detail", detail)
 	case result == statuscode.Intact && was:
 		log.Info("rules of a running pod are as wanted again")

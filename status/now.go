@@ -1,7 +1,7 @@
 package status
 
 var present = []Row{
-	{Code: CodeCaptured, Sentence: "it is captured"},
+	{Code: "captured", Sentence: "it is captured"},
 	{Code: "outside", Sentence: "it is not in a mesh, and is not to be"},
 	{Code: "ending", Sentence: "it is being deleted", Do: []Remedy{"Nothing; ask about the pod that replaces it"}},
 	{Code: "unscheduled", Sentence: "it is on no node yet", Do: []Remedy{"See what the scheduler says: kubectl describe pod"}},
@@ -17,6 +17,6 @@ var present = []Row{
 	{Code: "waiting", Attention: true, Sentence: "it is to be captured, and is not yet", Do: []Remedy{"See the reason: kubectl meshcni explain"}},
 	{Code: "unknown", Sentence: "nothing says whether it is captured", Do: []Remedy{BeSure}},
 	{Code: "excluded-injected", Attention: true, Sentence: "it has a proxy, and the plugin leaves its namespace alone", Do: []Remedy{"Stop injection there, or take it off the excluded namespaces", Restart}},
-	{Code: CodeOtherDialect, Attention: true, Sentence: "it is of a mesh that its node's plugin is not configured for", Do: []Remedy{"Add the mesh to dialect", Restart}},
+	{Code: "other-dialect", Attention: true, Sentence: "it is of a mesh that its node's plugin is not configured for", Do: []Remedy{"Add the mesh to dialect", Restart}},
 	{Code: "not-running", Attention: true, Sentence: "a container of it does not run", Do: []Remedy{"See the container's log and its last state"}},
 }

@@ -104,8 +104,8 @@ on node a
 	assert.NotContains(t, out, "on node")
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json", "--brief")
 	assert.Equal(t, exitOK, code)
-	assert.Equal(t, status.CodeCaptured, decode[briefly](t, out).Now.Code)
-	assert.Equal(t, status.CodeCaptured, decode[briefly](t, out).Verdict.Code)
+	assert.Equal(t, statuscode.Captured, decode[briefly](t, out).Now.Code)
+	assert.Equal(t, statuscode.Captured, decode[briefly](t, out).Verdict.Code)
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json")
 	assert.Equal(t, exitOK, code)
 	x := decode[struct {
@@ -114,7 +114,7 @@ on node a
 		Now      live.Now
 		OnNode   live.OnNode
 	}](t, out)
-	assert.Equal(t, status.CodeCaptured, x.Now.Code)
+	assert.Equal(t, statuscode.Captured, x.Now.Code)
 	assert.Equal(t, status.StateCaptured, x.Verdict.State)
 	assert.True(t, x.Decision.Selected)
 	assert.Equal(t, status.StateCaptured, x.OnNode.State.State)

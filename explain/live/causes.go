@@ -209,8 +209,8 @@ func (p Pod) disagreement() *Now {
 		return now(statuscode.Unknown, "It is not known what is to become of this pod: what decides on it cannot be read.", bounded(visible.Lines(p.Undecided)), p.Identity.Text("kubectl meshcni check says what is wrong with the installation"))
 	case v.Code == status.CodeNamespaceUnknown:
 		return now(statuscode.Unknown, v.Sentence, v.Because, v.Do...)
-	case v.Code == status.CodeOtherDialect:
-		return now(status.CodeOtherDialect, v.Sentence, v.Because, v.Do...)
+	case v.Code == statuscode.OtherDialect:
+		return now(statuscode.OtherDialect, v.Sentence, v.Because, v.Do...)
 	case v.Code != status.CodeExcludedNamespace && v.Code != status.CodeNamespaceExcludedByLabel:
 		return nil
 	}
@@ -253,7 +253,7 @@ func (p Pod) checks(container string) bool {
 
 // captured says that a pod is captured, and how much of that has been seen.
 func (p Pod) captured() Now {
-	by := status.Pod{State: status.StateCaptured, Reason: status.CodeRecorded}.Row().Sentence
+	by := status.Pod{State: status.StateCaptured, Reason: statuscode.Recorded}.Row().Sentence
 	switch st := p.OnNode.State; {
 	case p.OnNode.LiveError == "" && p.OnNode.ours() > 0:
 		by = "its rules are there"
@@ -264,7 +264,7 @@ func (p Pod) captured() Now {
 	if !cut {
 		rest = some
 	}
-	n := now(status.CodeCaptured, fmt.Sprintf("This pod is captured (%s): %s.", by, rest), nil)
+	n := now(statuscode.Captured, fmt.Sprintf("This pod is captured (%s): %s.", by, rest), nil)
 	if p.OnNode.LiveError != "" && (p.OnNode.State == nil || p.OnNode.State.State == status.StateCaptured && p.OnNode.State.Reason != "verified") {
 		n.Because = []string{"Whether its rules are still there was not looked at, since the agent may not enter pods"}
 		if p.OnNode.Hint != "" {

@@ -86,19 +86,19 @@ type Now struct {
 }
 
 // Trouble reports whether the state is to be told before what should become of the pod.
-func (n Now) Trouble() bool { return n.Code != status.CodeCaptured && n.Code != statuscode.Outside }
+func (n Now) Trouble() bool { return n.Code != statuscode.Captured && n.Code != statuscode.Outside }
 
 // WriteWith writes how the pod is, and what should become of it.
 func (n Now) WriteWith(w io.Writer, v explain.Verdict) error {
 	if !n.Trouble() {
-		if n.Code == status.CodeCaptured {
+		if n.Code == statuscode.Captured {
 			v.Sentence, v.Because = n.Sentence, n.Because
 		}
 		_, err := v.WriteTo(w)
 		return err
 	}
 	_, err := explain.Verdict{Sentence: n.Sentence, Because: n.Because, Do: n.Do}.WriteTo(w)
-	said := []status.Code{status.CodeRefused, statuscode.WouldRefuse, statuscode.ExcludedInjected, status.CodeOtherDialect}
+	said := []status.Code{status.CodeRefused, statuscode.WouldRefuse, statuscode.ExcludedInjected, statuscode.OtherDialect}
 	if err != nil || v.Sentence == "" || slices.Contains(said, n.Code) || n.Sentence == v.Sentence {
 		return err
 	}
@@ -133,7 +133,7 @@ func now(code status.Code, sentence string, because []string, do ...string) *Now
 	row, _ := status.Lookup(status.KindNow, code)
 	n := &Now{Code: code, Sentence: cmp.Or(sentence, "This pod"+strings.TrimPrefix(row.Sentence, "it")+"."), Because: because, Do: append([]string{}, do...)}
 	switch {
-	case slices.Contains([]status.Code{status.CodeCaptured, statuscode.Outside, statuscode.Ending, statuscode.NotRunning}, code): // a container is no matter of the mesh
+	case slices.Contains([]status.Code{statuscode.Captured, statuscode.Outside, statuscode.Ending, statuscode.NotRunning}, code): // a container is no matter of the mesh
 	case row.Attention:
 		n.Health = Wrong
 	default:

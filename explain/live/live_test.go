@@ -96,9 +96,9 @@ func TestTroubles(t *testing.T) {
 		because  string
 		do       []string // in order, a part of each
 	}{
-		{"captured", nil, captured, status.CodeCaptured, Well, "This pod is captured (the plugin wrote its rules when it started): its connections go through Istio (sidecar)", "", nil},
-		{"captured, by a mesh of its own", nil, state(status.StateCaptured, "acme"), status.CodeCaptured, Well, "(the agent of its node says so: acme)", "", nil},
-		{"captured by the record alone", nil, unread, status.CodeCaptured, Well, "(the plugin wrote its rules when it started)", "Whether its rules are still there was not looked at, since the agent may not enter pods; --enter reads them", nil},
+		{"captured", nil, captured, statuscode.Captured, Well, "This pod is captured (the plugin wrote its rules when it started): its connections go through Istio (sidecar)", "", nil},
+		{"captured, by a mesh of its own", nil, state(status.StateCaptured, "acme"), statuscode.Captured, Well, "(the agent of its node says so: acme)", "", nil},
+		{"captured by the record alone", nil, unread, statuscode.Captured, Well, "(the plugin wrote its rules when it started)", "Whether its rules are still there was not looked at, since the agent may not enter pods; --enter reads them", nil},
 		{"started before the plugin", nil, state(status.StateFailed, "not-called"), statuscode.Bypassing, Wrong, "it started before the plugin was on its node", "", []string{restart}},
 		{"the same, node not ready", []func(*Pod){notReady}, state(status.StateFailed, "not-called"), statuscode.Bypassing, Wrong, "bypasses the mesh", "no-kubeconfig: it is not there", []string{"First make the node's agent ready", restart}},
 		{"passed over", nil, state(status.StateFailed, "passed-over"), statuscode.Bypassing, Wrong, "would not do so now", "", []string{restart}},
@@ -109,8 +109,8 @@ func TestTroubles(t *testing.T) {
 		{"cannot tell", nil, state(status.StateUnknown, "no-trace"), statuscode.Unknown, Unsure, "It is not known whether this pod is captured", "", []string{"To be sure, restart it: " + restart, "--cni-cache-dir"}},
 		{"no rules at all", nil, OnNode{}, statuscode.Bypassing, Wrong, "none of its rules are there", "", []string{restart}},
 		{"nobody can look", nil, OnNode{Pod: agentapi.Pod{LiveError: "operation not permitted"}}, statuscode.Unknown, Unsure, "nothing says whether the pod has its rules", "", []string{restart}},
-		{"nobody can look, ADD did", nil, OnNode{Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, status.CodeCaptured, Well, "the plugin wrote its rules", "Whether its rules are still there was not looked at", nil},
-		{"its rules are there", nil, OnNode{Pod: agentapi.Pod{Live: []ruleset.LiveRule{{Ours: true}}}}, status.CodeCaptured, Well, "This pod is captured (its rules are there): its", "", nil},
+		{"nobody can look, ADD did", nil, OnNode{Pod: agentapi.Pod{LiveError: "operation not permitted", Records: []attachment.Record{{Selected: true}}}}, statuscode.Captured, Well, "the plugin wrote its rules", "Whether its rules are still there was not looked at", nil},
+		{"its rules are there", nil, OnNode{Pod: agentapi.Pod{Live: []ruleset.LiveRule{{Ours: true}}}}, statuscode.Captured, Well, "This pod is captured (its rules are there): its", "", nil},
 		{"refused", []func(*Pod){wrong, pending}, sandbox(`plugin type="meshcni" failed (add): x`), status.CodeRefused, Wrong, "This pod is refused, and does not start", `excludeOutboundPorts="80a"`, []string{"Give the annotation traffic.sidecar.istio.io/excludeOutboundPorts a value that is allowed", "Correct it where"}},
 		{"would be refused", []func(*Pod){wrong}, captured, statuscode.WouldRefuse, Wrong, "would not start again", `excludeOutboundPorts="80a"`, []string{"Give the annotation", "Correct it where"}},
 		{"the plugin fails", []func(*Pod){pending, notReady}, sandbox(`rpc error: plugin type="meshcni" failed (add): read kubeconfig: no such file`), statuscode.NetworkFailed, Wrong, "the plugin refuses to", "read kubeconfig: no such file", []string{"First make the node's agent ready", "Mend what the message names"}},
@@ -124,7 +124,7 @@ func TestTroubles(t *testing.T) {
 		{"silent", []func(*Pod){func(p *Pod) { p.Asking = errors.New("connection refused") }}, OnNode{Unknown: "connection refused"}, statuscode.AgentSilent, Unsure, "does not answer", "connection refused", []string{"describe pod meshcni-node-x", "can-i create pods/portforward"}},
 		{"not chained", []func(*Pod){notReady, func(p *Pod) { p.Node.Installed = agentapi.Installed{Error: "x"} }}, OnNode{}, statuscode.NotInstalled, Wrong, "has the plugin's entry", "no-kubeconfig", []string{"logs meshcni-node-x", restart}},
 		{"excluded, and injected", []func(*Pod){func(p *Pod) { p.Pod.Namespace = "quiet" }}, OnNode{}, statuscode.ExcludedInjected, Wrong, "bypasses the mesh", "excludes its namespace, quiet", []string{"Nothing, if", "take quiet out", "rollout restart", "Or keep the pod out"}},
-		{"another mesh's", []func(*Pod){func(p *Pod) { p.Pod.Spec.Containers[1].Name = "linkerd-proxy" }}, OnNode{}, status.CodeOtherDialect, Wrong, "it is of the mesh Linkerd", "", []string{"Add linkerd", "rollout restart"}},
+		{"another mesh's", []func(*Pod){func(p *Pod) { p.Pod.Spec.Containers[1].Name = "linkerd-proxy" }}, OnNode{}, statuscode.OtherDialect, Wrong, "it is of the mesh Linkerd", "", []string{"Add linkerd", "rollout restart"}},
 		{"outside", []func(*Pod){func(p *Pod) { p.Pod.Spec.Containers = p.Pod.Spec.Containers[:1] }}, OnNode{}, statuscode.Outside, Well, "This pod is not captured", "", nil},
 		{"labels unknown", []func(*Pod){func(p *Pod) {
 			p.Namespace, p.Pod.Annotations, p.Pod.Spec.Containers = nil, nil, p.Pod.Spec.Containers[:1]
@@ -192,7 +192,7 @@ func TestForgedLines(t *testing.T) {
 		V   explain.Verdict
 	}
 	for name, change := range map[string]func(*both){
-		"trouble": nil, "captured": func(b *both) { b.Now.Code = status.CodeCaptured }, "outside": func(b *both) { b.Now.Code = statuscode.Outside }, "refused": func(b *both) { b.V.State, b.V.Sentence = status.StateRefused, b.Now.Sentence+"!" },
+		"trouble": nil, "captured": func(b *both) { b.Now.Code = statuscode.Captured }, "outside": func(b *both) { b.Now.Code = statuscode.Outside }, "refused": func(b *both) { b.V.State, b.V.Sentence = status.StateRefused, b.Now.Sentence+"!" },
 	} {
 		visibletest.Check(t, "now: "+name, change, func(w *visible.Printer, b both) { assert.NoError(t, b.Now.WriteWith(printed{w}, b.V)) })
 	}

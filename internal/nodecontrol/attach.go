@@ -63,14 +63,14 @@ func (c *Controller) Attach(ctx context.Context, a agentsock.Attachment, ns *os.
 		}
 		var step *agentsock.StepError
 		done, err = c.attach(ctx, a, pod, ns)
-		if !errors.As(err, &step) || step.Reason != status.CodeNodeProxyGone || a.Patience <= 0 || patient.Err() != nil {
+		if !errors.As(err, &step) || step.Reason != statuscode.NodeProxyGone || a.Patience <= 0 || patient.Err() != nil {
 			return done, err
 		}
 	}
 }
 
 func releasing() error {
-	return &agentsock.StepError{Step: stepAgent, Reason: status.CodeReleasing, Err: ErrReleasing}
+	return &agentsock.StepError{Step: stepAgent, Reason: statuscode.Releasing, Err: ErrReleasing}
 }
 
 // proxyAgain is the interval at which a waiting Attach looks whether a proxy is connected.
@@ -90,7 +90,7 @@ func (c *Controller) awaitProxy(ctx, patient context.Context, uid types.UID) err
 		case c.pod(uid) == nil:
 			return &agentsock.StepError{Step: stepPod, Reason: statuscode.UnknownPod, Err: agentsock.ErrUnknown}
 		case !sleep(patient, proxyAgain) && ctx.Err() == nil:
-			return &agentsock.StepError{Step: machine.HandOver.String(), Reason: status.CodeNodeProxyGone, Err: err}
+			return &agentsock.StepError{Step: machine.HandOver.String(), Reason: statuscode.NodeProxyGone, Err: err}
 		}
 	}
 }
@@ -172,7 +172,7 @@ func (w *attaching) selects(a agentsock.Attachment) error {
 	case w.Choice != machine.In:
 		return &agentsock.StepError{Step: stepSelection, Reason: w.Why, Err: errSelection(w.want)}
 	case w.mesh.Name != a.Dialect:
-		return &agentsock.StepError{Step: stepSelection, Reason: status.CodeOtherMesh, Err: fmt.Errorf("the pod is in mesh %s, and not in %s", w.mesh.Name, a.Dialect)}
+		return &agentsock.StepError{Step: stepSelection, Reason: statuscode.OtherMesh, Err: fmt.Errorf("the pod is in mesh %s, and not in %s", w.mesh.Name, a.Dialect)}
 	}
 	return nil
 }
@@ -262,9 +262,9 @@ func (w *attaching) failed(ctx context.Context, was before, err error) error {
 // reasonOf returns the code of a failure: that no proxy is there explains all others.
 func (w *attaching) reasonOf(err error) status.Code {
 	if errors.Is(err, nodeproxy.ErrNoProxy) || w.c.opts.Proxy.Ready() != nil && !w.handedOver {
-		return status.CodeNodeProxyGone
+		return statuscode.NodeProxyGone
 	}
-	return reasonOf(err, status.CodeNotHandedOver)
+	return reasonOf(err, statuscode.NotHandedOver)
 }
 
 // Observe implements [machine.Effects].
@@ -323,7 +323,7 @@ func (c *Controller) Detach(ctx context.Context, id attachment.ID) error {
 	}
 	w := &work{c: c, e: e, want: c.want(ctx, e)}
 	w.Wanted = machine.Wanted{Choice: machine.Gone, Probes: w.Probes, Status: w.Status}
-	w.Why, w.detail = status.CodeDetached, "the runtime removed the pod's network"
+	w.Why, w.detail = statuscode.Detached, "the runtime removed the pod's network"
 	first, last, seen, err := machine.Run(ctx, w.Wanted, w)
 	c.finish(w, first, last, seen, err)
 	c.queue.Add(e.uid)

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
-	"github.com/meshcni/meshcni/status"
+	"github.com/meshcni/meshcni/internal/statuscode"
 )
 
 const (
@@ -95,7 +95,7 @@ func (c *Controller) flaps(w *work, wait time.Duration) (more bool) {
 	}
 	detail := fmt.Sprintf("the pod joins and leaves the mesh again and again; what it says is followed in %s", wait.Round(100*time.Millisecond))
 	if e.followed == machine.Out {
-		w.Choice, w.Why, w.detail = machine.Out, status.CodeFlapping, detail
+		w.Choice, w.Why, w.detail = machine.Out, statuscode.Flapping, detail
 		return true
 	}
 	c.mu.Lock()
@@ -114,7 +114,7 @@ func (w *work) mayTell(value string, now time.Time) error {
 		return nil
 	}
 	if wait := w.e.writes.wait(freeWrites, now); wait > 0 {
-		return &heldBack{status.CodeStatusHeld, fmt.Sprintf("the annotation does not stay as it was written; it is written again in %s",
+		return &heldBack{statuscode.StatusHeld, fmt.Sprintf("the annotation does not stay as it was written; it is written again in %s",
 			wait.Round(100*time.Millisecond)), wait}
 	}
 	return nil

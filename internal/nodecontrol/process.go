@@ -3,11 +3,13 @@ package nodecontrol
 import (
 	"context"
 	"errors"
-	"github.com/meshcni/meshcni/internal/podrules"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/meshcni/meshcni/internal/podrules"
+	"github.com/meshcni/meshcni/internal/statuscode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -128,7 +130,7 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 	e, s := w.e, w.stateOf()
 	state, reason := machine.Report(w.Wanted, last, e.captured)
 	if !seen { // it cannot be told, so it is not said to be captured
-		state, reason = status.StateUnknown, status.CodeSelectionUnknown
+		state, reason = status.StateUnknown, statuscode.SelectionUnknown
 	}
 	s.State, s.Reason = state, reason
 	if err == nil && w.unfound != nil {
@@ -182,7 +184,7 @@ func (w *work) foretell() {
 		return
 	}
 	s := w.stateOf()
-	s.State, s.Reason = status.StateCaptured, status.CodeCaptured
+	s.State, s.Reason = status.StateCaptured, statuscode.Captured
 	before := w.c.setState(w.e, s)
 	w.before = &before
 }
@@ -229,12 +231,12 @@ func reasonOf(err error, is status.Code) status.Code {
 	switch {
 	case errors.As(err, &back):
 		return back.reason
-	case is == status.CodeNodeProxyGone:
+	case is == statuscode.NodeProxyGone:
 		return is
 	case errors.Is(err, podrules.ErrVariant):
-		return status.CodeVariant
+		return statuscode.Variant
 	case errors.Is(err, errDeaf):
-		return status.CodeNoListeners
+		return statuscode.NoListeners
 	case errors.As(err, &step):
 		return step.Failed()
 	}
@@ -276,7 +278,7 @@ func (c *Controller) tell(w *work, before, now status.Pod, joined bool, mended [
 	for _, kind := range mended {
 		words = append(words, string(kind))
 	}
-	if slices.ContainsFunc(mended, func(kind status.Code) bool { return kind != status.CodeStatusStale }) {
+	if slices.ContainsFunc(mended, func(kind status.Code) bool { return kind != statuscode.StatusStale }) {
 		c.event(w.pod, corev1.EventTypeNormal, eventDriftMended, "mended: "+strings.Join(words, ", "))
 	}
 }

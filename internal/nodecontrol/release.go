@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/redirect"
@@ -181,7 +182,7 @@ func (c *Controller) give(ctx context.Context, w *work, m mode) (given bool, err
 		o.Backend = w.backend.Name()
 		var theirs ruleset.Ruleset
 		if theirs, err = m.rules(p.Redirect); err == nil {
-			err = w.forgetRecord(status.CodeGivenAway)
+			err = w.forgetRecord(statuscode.GivenAway)
 		}
 		if err == nil {
 			_, err = apply.HandOver(ctx, e.ns.NetNS(), theirs, m.to.Layout, o)
@@ -209,9 +210,9 @@ func (m *mode) rules(r redirect.Redirect) (theirs ruleset.Ruleset, err error) {
 
 // finishGiving reports how giving a pod away ended.
 func (c *Controller) finishGiving(w *work, m mode, err error) {
-	s := status.Pod{ID: w.podOf(), State: status.StateOutside, Reason: status.CodeGivenAway, Detail: "the pod is in the care of the agent " + m.name}
+	s := status.Pod{ID: w.podOf(), State: status.StateOutside, Reason: statuscode.GivenAway, Detail: "the pod is in the care of the agent " + m.name}
 	if err != nil {
-		s.State, s.Reason, s.Detail = status.StateDrifted, status.CodeNotReleased, truncate.Finding(err.Error())
+		s.State, s.Reason, s.Detail = status.StateDrifted, statuscode.NotReleased, truncate.Finding(err.Error())
 	}
 	c.lookedAt(w.e, true)
 	before := c.setState(w.e, s)

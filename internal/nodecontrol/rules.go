@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/meshcni/meshcni/internal/podrules"
 	"time"
+
+	"github.com/meshcni/meshcni/internal/podrules"
+	"github.com/meshcni/meshcni/internal/statuscode"
 
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -40,11 +42,11 @@ func (c *Controller) mayMend(e *entry) error {
 	c.mu.Unlock()
 	limits := c.limits.Of(namespace)
 	if wait := limits.Check(all, unsteady, time.Now()); wait > 0 {
-		return &heldBack{status.CodeTooManyDrifted, fmt.Sprintf("the rules of %d of the namespace's %d pods do not stay as they were written; the next is tried in %s",
+		return &heldBack{statuscode.TooManyDrifted, fmt.Sprintf("the rules of %d of the namespace's %d pods do not stay as they were written; the next is tried in %s",
 			unsteady, all, wait.Round(time.Second)), wait}
 	}
 	if wait := limits.Take(); wait > 0 {
-		return &heldBack{status.CodeBudget, fmt.Sprintf("the namespace's budget allows the next in %s", wait.Round(100*time.Millisecond)), wait}
+		return &heldBack{statuscode.Budget, fmt.Sprintf("the namespace's budget allows the next in %s", wait.Round(100*time.Millisecond)), wait}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
@@ -39,7 +40,7 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 	w.id.UID, w.mesh, w.releasing = e.uid, e.mesh, c.mode().on
 	w.pod = c.pod(e.uid)
 	if w.pod == nil {
-		w.Choice, w.Why, w.detail = machine.Gone, status.CodeGone, "the pod does not exist"
+		w.Choice, w.Why, w.detail = machine.Gone, statuscode.Gone, "the pod does not exist"
 		return w
 	}
 	w.id = nodeproxy.PodID{UID: e.uid, Namespace: w.pod.Namespace, Name: w.pod.Name}
@@ -58,7 +59,7 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 		w.Probes = c.opts.Probes != nil && len(w.addrs) > 0
 	}()
 	if ended(w.pod) {
-		w.Choice, w.Why, w.detail = machine.Gone, status.CodeEnded, "the pod's containers have ended"
+		w.Choice, w.Why, w.detail = machine.Gone, statuscode.Ended, "the pod's containers have ended"
 		return w
 	}
 	c.decide(ctx, &w)
@@ -68,11 +69,11 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 // decide asks the meshes, as the plugin does.
 func (c *Controller) decide(ctx context.Context, w *want) {
 	if w.releasing {
-		w.Choice, w.Why, w.detail = machine.Out, status.CodeReleasing, "the node's proxy gives back all pods"
+		w.Choice, w.Why, w.detail = machine.Out, statuscode.Releasing, "the node's proxy gives back all pods"
 		return
 	}
 	if err := dialect.Whole(w.pod); err != nil {
-		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeTooLarge, err.Error()
+		w.Choice, w.Why, w.detail = machine.Unsure, statuscode.TooLarge, err.Error()
 		return
 	}
 	p, namespace, err := c.planOf(ctx, w.pod, w.addrs)
@@ -82,11 +83,11 @@ func (c *Controller) decide(ctx context.Context, w *want) {
 	case errors.Is(err, dialect.ErrNamespaceUnknown):
 		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeNamespaceUnknown, err.Error()
 	case p.Decision.Undecided:
-		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeSelectionUnknown, err.Error()
+		w.Choice, w.Why, w.detail = machine.Unsure, statuscode.SelectionUnknown, err.Error()
 	case err == nil && !p.Decision.Selected:
 		w.Choice = machine.Out
 	case mesh != nil && mesh.NodeProxy == nil:
-		w.Choice, w.Why, w.detail = machine.Out, status.CodeOtherMesh, "the pod is in mesh "+mesh.Name
+		w.Choice, w.Why, w.detail = machine.Out, statuscode.OtherMesh, "the pod is in mesh "+mesh.Name
 	default:
 		w.mesh = mesh
 		w.selected(ctx, err)
@@ -100,9 +101,9 @@ func (w *want) selected(ctx context.Context, err error) {
 	case err != nil && ctx.Err() == nil:
 		w.Choice, w.Why, w.detail = machine.Unsure, status.CodePodRefused, err.Error()
 	case err != nil:
-		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeSelectionUnknown, err.Error()
+		w.Choice, w.Why, w.detail = machine.Unsure, statuscode.SelectionUnknown, err.Error()
 	case len(w.addrs) == 0:
-		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeNoAddress, "the pod has no address yet"
+		w.Choice, w.Why, w.detail = machine.Unsure, statuscode.NoAddress, "the pod has no address yet"
 	default:
 		w.Choice = machine.In
 	}
@@ -152,7 +153,7 @@ func contested(p dialect.Plan) string {
 // othersProxy reports whether the pod has the proxy of another mesh.
 func (w *want) othersProxy() bool {
 	is := func(r status.Code) bool { return r == status.CodeHasSidecar }
-	return w.Why == status.CodeOtherMesh || is(w.plan.Decision.Reason) ||
+	return w.Why == statuscode.OtherMesh || is(w.plan.Decision.Reason) ||
 		slices.ContainsFunc(w.plan.Answers, func(a dialect.Answer) bool { return is(a.Reason) })
 }
 

@@ -119,3 +119,66 @@ const (
 	AgentEnds       status.Code = "ends"
 	NamespaceFailed status.Code = "namespace-failed"
 )
+
+// The reasons of a captured pod.
+const (
+	Recorded    status.Code = "recorded"
+	Attached    status.Code = "attached"
+	CheckPassed status.Code = "check-passed"
+	Verified    status.Code = "verified"
+	Captured    status.Code = "captured"
+)
+
+// The reasons of a pod that lacks its rules, or some of them.
+const (
+	PassedOver status.Code = "passed-over"
+	NoRules    status.Code = "no-rules"
+	Rules      status.Code = "rules"
+)
+
+// The reasons of a pod that does not start.
+const (
+	AddFailed status.Code = "add-failed"
+)
+
+// The reasons for which nothing can be told of a pod.
+const (
+	NoTrace          status.Code = "no-trace"
+	Unreadable       status.Code = "unreadable"
+	Delegated        status.Code = "delegated"
+	Namespace        status.Code = "namespace"
+	TooLarge         status.Code = "too-large"
+	Dialect          status.Code = "dialect"
+	SelectionUnknown status.Code = "selection-unknown"
+)
+
+// The reasons of a pod that the node's proxy is to have.
+const (
+	NodeProxyGone  status.Code = "no-proxy"
+	NotHandedOver  status.Code = "not-handed-over"
+	NoListeners    status.Code = "no-listeners"
+	NoNetNS        status.Code = "no-namespace"
+	NoAddress      status.Code = "no-address"
+	RulesMissing   status.Code = "rules-missing"
+	RulesDiffer    status.Code = "rules-differ"
+	ProbesMissing  status.Code = "probes-missing"
+	StatusStale    status.Code = "status-stale"
+	Budget         status.Code = "budget"
+	TooManyDrifted status.Code = "too-many-drifted"
+	StatusHeld     status.Code = "status-held"
+	Variant        status.Code = "variant"
+	NotReleased    status.Code = "not-released"
+)
+
+// The reasons of a pod that is outside, beside those of the decision.
+const (
+	Released     status.Code = "released"
+	Releasing    status.Code = "releasing"
+	GivenAway    status.Code = "given-away"
+	OtherMesh    status.Code = "other-mesh"
+	OtherDialect status.Code = "other-dialect"
+	Flapping     status.Code = "flapping"
+	Ended        status.Code = "ended"
+	Gone         status.Code = "gone"
+	Detached     status.Code = "detached"
+)

@@ -3,6 +3,7 @@ package machine
 import (
 	"cmp"
 
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -16,40 +17,40 @@ func Report(w Wanted, a Actual, before bool) (status.State, status.Code) {
 	}
 	switch w.Choice {
 	case Gone:
-		return status.StateOutside, cmp.Or(w.Why, status.CodeReleased)
+		return status.StateOutside, cmp.Or(w.Why, statuscode.Released)
 	case Out:
 		if a.Ours && (!a.Namespace || a.ruled() && a.Rules != RulesDraining) || a.Held && !a.heldBack() {
-			return status.StateDrifted, status.CodeNotReleased
+			return status.StateDrifted, statuscode.NotReleased
 		}
-		return status.StateOutside, cmp.Or(w.Why, status.CodeReleased)
+		return status.StateOutside, cmp.Or(w.Why, statuscode.Released)
 	case Unsure:
 		switch w.Why {
 		case status.CodePodRefused:
 			return status.StateFailed, w.Why
-		case status.CodeNoAddress:
+		case statuscode.NoAddress:
 			return status.StateWaiting, w.Why
 		}
-		return status.StateUnknown, cmp.Or(w.Why, status.CodeSelectionUnknown)
+		return status.StateUnknown, cmp.Or(w.Why, statuscode.SelectionUnknown)
 	case In:
 	}
 	switch {
 	case a.Captured():
-		return status.StateCaptured, status.CodeCaptured
+		return status.StateCaptured, statuscode.Captured
 	case !a.Namespace:
-		return short(status.CodeNoNetNS)
+		return short(statuscode.NoNetNS)
 	case !a.Proxy && !(a.Listening && a.Handed):
 		if a.Rules == RulesSame || a.Rules == RulesDiffer {
 			before = true // its connections are refused: that is more than waiting
 		}
-		return short(status.CodeNodeProxyGone)
+		return short(statuscode.NodeProxyGone)
 	case !a.Listening:
-		return short(status.CodeNoListeners)
+		return short(statuscode.NoListeners)
 	case !a.Handed:
-		return short(status.CodeNotHandedOver)
+		return short(statuscode.NotHandedOver)
 	case a.Rules == RulesDiffer:
-		return short(status.CodeRulesDiffer)
+		return short(statuscode.RulesDiffer)
 	}
-	return short(status.CodeRulesMissing)
+	return short(statuscode.RulesMissing)
 }
 
 // Drift lists what is not as it was in a pod that was captured: codes as those of [Report].
@@ -61,11 +62,11 @@ func Drift(w Wanted, a Actual) (kinds []status.Code) {
 		is   bool
 		kind status.Code
 	}{
-		{a.Rules == RulesNone, status.CodeRulesMissing},
-		{a.Rules == RulesDiffer, status.CodeRulesDiffer},
-		{!a.Listening, status.CodeNoListeners},
-		{w.Probes && !a.Exempt, status.CodeProbesMissing},
-		{w.Status && a.Annotation != SaysEnrolled, status.CodeStatusStale},
+		{a.Rules == RulesNone, statuscode.RulesMissing},
+		{a.Rules == RulesDiffer, statuscode.RulesDiffer},
+		{!a.Listening, statuscode.NoListeners},
+		{w.Probes && !a.Exempt, statuscode.ProbesMissing},
+		{w.Status && a.Annotation != SaysEnrolled, statuscode.StatusStale},
 	} {
 		if k.is {
 			kinds = append(kinds, k.kind)
@@ -76,5 +77,5 @@ func Drift(w Wanted, a Actual) (kinds []status.Code) {
 
 // DriftKinds lists all that Drift returns.
 func DriftKinds() []status.Code {
-	return []status.Code{status.CodeRulesMissing, status.CodeRulesDiffer, status.CodeNoListeners, status.CodeProbesMissing, status.CodeStatusStale}
+	return []status.Code{statuscode.RulesMissing, statuscode.RulesDiffer, statuscode.NoListeners, statuscode.ProbesMissing, statuscode.StatusStale}
 }
