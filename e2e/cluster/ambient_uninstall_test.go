@@ -71,6 +71,9 @@ func TestAmbientUninstall(t *testing.T) {
 			for _, call := range c.Server.Audit(t)[since:] {
 				if strings.HasPrefix(call.User.Username, "system:serviceaccount:"+system+":") {
 					asked++
+					if call.String() == "get daemonsets.apps FORBIDDEN" {
+						continue // the role is deleted right after the DaemonSet, maybe before the agent is told of that
+					}
 					assert.NotContains(t, call.String(), "FORBIDDEN", "%s", call.User.Username)
 				}
 			}

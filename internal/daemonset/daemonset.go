@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 )
@@ -32,6 +33,8 @@ type Watch struct {
 	last  state
 	blind bool // the DaemonSet cannot be watched, and that is logged
 	live  bool // it is being watched now
+	// said is closed, and made anew, when the watch has said something, or has ended.
+	said chan struct{}
 }
 
 // state is the knowledge of the agent's own DaemonSet.
@@ -61,7 +64,7 @@ type Source struct {
 
 // New makes a watch, which begins with Run.
 func New(s Source, log *slog.Logger) *Watch {
-	return &Watch{api: api{source: s}, log: log, name: s.Namespace + "/" + s.Name}
+	return &Watch{api: api{source: s}, log: log, name: s.Namespace + "/" + s.Name, said: make(chan struct{})}
 }
 
 // The bounds of the pauses between attempts. They spare an API server that has just come back thousands of nodes at once;
@@ -124,6 +127,29 @@ func (w *Watch) setLive(on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.live = on
+	w.wake()
+}
+
+// wake needs the lock.
+func (w *Watch) wake() {
+	close(w.said)
+	w.said = make(chan struct{})
+}
+
+// await returns once a watch says that the DaemonSet leaves, no watch goes on, or the context ends.
+func (w *Watch) await(ctx context.Context) {
+	for ctx.Err() == nil {
+		w.mu.Lock()
+		over, said := w.last.leaving() || !w.live, w.said
+		w.mu.Unlock()
+		if over {
+			return
+		}
+		select {
+		case <-said:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // note records what the server has; nil means no DaemonSet.
@@ -135,6 +161,7 @@ func (w *Watch) note(d *object) {
 	if d != nil && w.first == "" {
 		w.first = d.UID
 	}
+	w.wake()
 	if w.last != was {
 		w.log.Info("the agent's DaemonSet", "name", w.name, "is", words[w.last])
 	}
@@ -177,7 +204,7 @@ func (w *Watch) trouble(err error) {
 const Bound = 3 * time.Second
 
 // Leaving reports whether the DaemonSet is being deleted or is gone, and how that is known. Unless a watch that still goes on has
-// said so, it asks the server once more; if that fails, what was watched counts. Another DaemonSet of the same name is no reason to leave: its agent takes over the
+// said so, it asks the server once more; if that fails, what was watched counts, and if it is forbidden, what the watch says then. Another DaemonSet of the same name is no reason to leave: its agent takes over the
 // node, and until then the plugin keeps capturing pods.
 func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
 	w.mu.Lock()
@@ -191,6 +218,8 @@ func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
 	d, err := w.api.get(ctx, daemonSets, w.api.source.Namespace, w.api.source.Name)
 	if err == nil {
 		w.note(d)
+	} else if apierrors.IsForbidden(err) { // the right may be gone with the DaemonSet, and the watch about to say so
+		w.await(ctx)
 	}
 	w.mu.Lock()
 	last = w.last

@@ -233,6 +233,22 @@ func TestTheLastQuestion(t *testing.T) {
 	}
 }
 
+// TestTheRightGoesFirst: an uninstall deletes the DaemonSet and the right to read it, and the agent may be ended before its watch tells.
+func TestTheRightGoesFirst(t *testing.T) {
+	for name, leaves := range map[string]bool{"with the DaemonSet": true, "without it": false} {
+		t.Run(name, func(t *testing.T) {
+			watching(t, func(t *testing.T, w *Watch, s *server, say func(...string), _ *proctest.Buffer) {
+				s.set(text(http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`))
+				if leaves {
+					time.AfterFunc(time.Second, func() { say(event("DELETED", meta("one", "11", ""))) })
+				}
+				leaving, why := w.Leaving(t.Context())
+				assert.Equal(t, leaves, leaving, why)
+			})
+		})
+	}
+}
+
 // TestNeverSeen: a DaemonSet that was never there is not gone: its name may be wrong.
 func TestNeverSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
