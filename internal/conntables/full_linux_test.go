@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/conntables"
+	"github.com/meshcni/meshcni/internal/nodecontrol/conntrack/conntracktest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -103,7 +103,7 @@ func TestFull(t *testing.T) { //nolint:paralleltest // it raises the machine's l
 	limit := number(t, limitFile)
 	require.Equal(t, limit, before.Limit)
 
-	nodeproxytest.FillConntrack(t, w.Pod, limit+limit/10)
+	conntracktest.Fill(t, w.Pod, limit+limit/10)
 	full := tables.Read()
 	require.Len(t, full.Nearly(), 1)
 	cart := full.Nearly()[0]

@@ -281,9 +281,8 @@ func TestHeldBack(t *testing.T) {
 		t.Parallel()
 		s, pairs := carrying(t, 100*limit)
 		s.leave()
-		next := nodeproxytest.Start(nodeproxytest.Options{Socket: s.socket})
-		t.Cleanup(next.Kill)
-		s.until("it has the pod", func() bool { _, has := next.State().Pod(s.uid); return has })
+		next := nodeproxytest.Start(t, nodeproxytest.Options{Socket: s.socket})
+		s.until("it has the pod", func() bool { _, has := next.State().Pods[s.uid]; return has })
 		s.goOn(pairs, "two proxies")
 		s.end(pairs)
 		s.clean()
@@ -329,7 +328,7 @@ func TestAcknowledgedOnce(t *testing.T) {
 	for range 3 {
 		s.proxy.Kill()
 		s.eventually(s.uid, status.StateDrifted, "no-proxy")
-		s.proxy = nodeproxytest.Start(nodeproxytest.Options{Socket: s.socket})
+		s.proxy = nodeproxytest.Start(t, nodeproxytest.Options{Socket: s.socket})
 		s.eventually(s.uid, status.StateCaptured, "captured")
 		s.until("the proxy is told all", func() bool { return s.proxy.State().Ready })
 		for range 2 { // what a change of the pod leads to is looked at after that of the proxy

@@ -76,7 +76,7 @@ func newShop(t *testing.T, n *node, patience time.Duration) *shop {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()
 	s.socket = path
-	s.proxy = nodeproxytest.Start(nodeproxytest.Options{Socket: path, OnRequest: s.request})
+	s.proxy = nodeproxytest.Start(t, nodeproxytest.Options{Socket: path, OnRequest: s.request})
 	t.Cleanup(func() {
 		s.proxy.Kill()
 		cancel()
@@ -103,7 +103,7 @@ func (s *shop) leave() {
 
 // has reports whether the proxy has the pod.
 func (s *shop) has() bool {
-	_, has := s.proxy.State().Pod(s.uid)
+	_, has := s.proxy.State().Pods[s.uid]
 	return has
 }
 
@@ -118,7 +118,7 @@ func (s *shop) clean() {
 
 // carried is how many connections the proxy has accepted so far.
 func (s *shop) carried() (n int) {
-	p, _ := s.proxy.State().Pod(s.uid)
+	p := s.proxy.State().Pods[s.uid]
 	return p.Accepted[15001] + p.Accepted[15006]
 }
 

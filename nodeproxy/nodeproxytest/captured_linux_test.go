@@ -150,7 +150,7 @@ func TestCaptured(t *testing.T) {
 				p := start(t, nodeproxytest.Options{Socket: a.path})
 				a.ready(t, 1)
 				require.NoError(t, a.Add(t.Context(), workload(t, "cart", w.Pod)))
-				pod, ok := p.State().Pod("cart")
+				pod, ok := p.State().Pods["cart"]
 				require.True(t, ok)
 				assert.Equal(t, w.Pod.ID(), pod.NetNS)
 				assert.Equal(t, []string{"shop", "cart", "cart"}, []string{pod.Namespace, pod.Name, pod.ServiceAccount})
@@ -165,7 +165,7 @@ func TestCaptured(t *testing.T) {
 					assert.Equal(t, []netip.Addr{netip.MustParseAddr("192.0.2.53")}, lookUp(t, w.Pod, network))
 				}
 
-				pod, _ = p.State().Pod("cart")
+				pod = p.State().Pods["cart"]
 				want := map[uint16]int{15001: 2, 15006: 2, 15008: 2, 15053: 2}
 				if bypass {
 					delete(want, 15006)
@@ -203,7 +203,7 @@ func TestSwap(t *testing.T) {
 				a.ready(t, 2)
 				proxy.Terminate()
 				a.ready(t, 1)
-				require.Equal(t, next.Pid(), a.Proxies()[0].PID)
+				require.Equal(t, next.State().PID, a.Proxies()[0].PID)
 				proxy = next
 			}
 			swapAgent := func() {
@@ -220,7 +220,7 @@ func TestSwap(t *testing.T) {
 			} {
 				long, old := dial(t, w.Pod, "10.96.5.5:9999"), proxy
 				eventually(t, "the proxy has the connection", func() bool {
-					pod, _ := proxy.State().Pod("cart")
+					pod := proxy.State().Pods["cart"]
 					return pod.Open > 0
 				})
 				swap()

@@ -36,8 +36,8 @@ func TestSnapshot(t *testing.T) {
 	held := dial(t, stays, "127.0.0.1:15053")
 	also := dial(t, keeps, "127.0.0.1:15053")
 	eventually(t, "the connections are there", func() bool {
-		a, _ := p.State().Pod("stays")
-		b, _ := p.State().Pod("keeps")
+		a := p.State().Pods["stays"]
+		b := p.State().Pods["keeps"]
 		return a.Open == 1 && b.Open == 1
 	})
 	first.stop()
@@ -47,7 +47,7 @@ func TestSnapshot(t *testing.T) {
 	again.ready(t, 1)
 	assert.Equal(t, []string{"came", "keeps", "stays"}, uids(p.State()))
 	for _, w := range pods[:2] {
-		pod, _ := p.State().Pod(w.UID)
+		pod := p.State().Pods[w.UID]
 		assert.Equal(t, 1, pod.Open, w.UID)
 	}
 	_, _ = held.Close(), also.Close()
@@ -89,7 +89,7 @@ func TestFaults(t *testing.T) {
 			eventually(t, "a pod can be added", func() bool { return a.Add(t.Context(), workload(t, "b", ns)) == nil })
 			eventually(t, "only that is there", func() bool {
 				s := p.State()
-				return len(s.Pods) == 1 && s.Pods[0].UID == "b" && s.Ready
+				return len(s.Pods) == 1 && s.Pods["b"].UID == "b" && s.Ready
 			})
 		})
 	}
@@ -135,7 +135,7 @@ func TestUnknown(t *testing.T) {
 	require.NoError(t, a.Add(t.Context(), workload(t, "cart", w.Pod)))
 	var known sync.WaitGroup
 	known.Go(func() {
-		assert.Eventually(t, func() bool { pod, _ := p.State().Pod("cart"); return pod.Open == 1 }, patience, time.Millisecond, "it hangs")
+		assert.Eventually(t, func() bool { pod := p.State().Pods["cart"]; return pod.Open == 1 }, patience, time.Millisecond, "it hangs")
 		p.SetFaults(nodeproxytest.Faults{})
 	})
 	assert.Equal(t, "hello from 10.244.1.1", tunnel(t, w.Out, "10.244.1.5:15008", "10.244.1.5:9999", "hello"))

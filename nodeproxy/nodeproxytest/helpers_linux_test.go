@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -93,9 +94,7 @@ func (a *agent) ready(t testing.TB, proxies int) {
 func start(t testing.TB, o nodeproxytest.Options) *nodeproxytest.Proxy {
 	t.Helper()
 	o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-	p := nodeproxytest.Start(o)
-	t.Cleanup(p.Kill)
-	return p
+	return nodeproxytest.Start(t, o)
 }
 
 // workload is a pod with a namespace.
@@ -124,9 +123,10 @@ func fate(t testing.TB, w *netnstest.World, probe string) string {
 }
 
 func uids(s nodeproxytest.State) (all []string) {
-	for _, p := range s.Pods {
-		all = append(all, string(p.UID))
+	for uid := range s.Pods {
+		all = append(all, string(uid))
 	}
+	slices.Sort(all)
 	return all
 }
 

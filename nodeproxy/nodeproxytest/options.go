@@ -79,9 +79,8 @@ type Faults struct {
 	Unknown []types.UID
 }
 
-// ErrExit: the proxy has ended, with code 1 if it is a program, because the agent broke the protocol or a fault says so.
-// Check with errors.Is(err, nodeproxytest.ErrExit).
-var ErrExit = errors.New("the proxy exits with code 1")
+// errExit: the proxy ends because the agent broke the protocol or a fault says so.
+var errExit = errors.New("the proxy exits with code 1")
 
 // State is what a proxy has and has seen.
 type State struct {
@@ -89,8 +88,10 @@ type State struct {
 	Connected, Ready bool
 	// Connections counts how often it has connected, Snapshots how often it was told one.
 	Connections, Snapshots int
-	// Pods are those that it has, ordered by UID.
-	Pods []Pod
+	// Pods are those that it has, by UID.
+	Pods map[types.UID]Pod
+	// PID is the id of the process that it runs in.
+	PID int
 	// Requests are all that it has received, such as "Add 6d4b…", oldest first.
 	Requests []string
 }
@@ -107,14 +108,4 @@ type Pod struct {
 	Accepted map[uint16]int
 	// Open is how many connections are open.
 	Open int
-}
-
-// Pod returns the pod with the UID, if the proxy has it.
-func (s State) Pod(uid types.UID) (Pod, bool) {
-	for _, p := range s.Pods {
-		if p.UID == uid {
-			return p, true
-		}
-	}
-	return Pod{}, false
 }

@@ -40,7 +40,7 @@ type pod struct {
 	serving  sync.WaitGroup     // listeners and connections
 }
 
-func newPod(by *Proxy, uid types.UID, info zds.Info, ns *netnsexec.NetNS) *pod {
+func newPod(by *proxy, uid types.UID, info zds.Info, ns *netnsexec.NetNS) *pod {
 	p := &pod{opts: by.opts, uid: uid, info: info, ns: ns, accepted: map[uint16]int{}, open: map[io.Closer]bool{}}
 	p.known = func() bool { return by.mesh.await(p.ctx, uid, by.opts.KnowTimeout) }
 	p.ctx, p.stop = context.WithCancel(context.Background())

@@ -55,7 +55,7 @@ func child(options string, stdin io.Reader, stdout, stderr io.Writer) int {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(term)
-	p := Start(o)
+	p := newProxy(o)
 	go func() {
 		answers := json.NewEncoder(stdout)
 		for lines := bufio.NewScanner(stdin); lines.Scan(); {
@@ -65,14 +65,14 @@ func child(options string, stdin io.Reader, stdout, stderr io.Writer) int {
 				continue
 			}
 			if c.Faults != nil {
-				p.SetFaults(*c.Faults)
+				p.setFaults(*c.Faults)
 			}
-			_ = answers.Encode(p.State())
+			_ = answers.Encode(p.currentState())
 		}
 	}()
 	select {
 	case <-p.done:
-		_, _ = fmt.Fprintln(stderr, p.Err())
+		_, _ = fmt.Fprintln(stderr, p.err)
 		return 1
 	case <-term:
 		p.stop()
@@ -80,8 +80,8 @@ func child(options string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 }
 
-// Process is a proxy in a process of its own. Its methods are safe for concurrent use.
-type Process struct {
+// process is a proxy in a process of its own.
+type process struct {
 	tb   netnstest.TB
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
@@ -91,23 +91,19 @@ type Process struct {
 	out *json.Decoder
 }
 
-// StartProcess starts a proxy in a process of its own, which is this test's program; see [RunIfChild]. It is killed when the
-// test ends. Its log goes to the test's stderr.
-func StartProcess(tb netnstest.TB, o Options) *Process {
-	tb.Helper()
-	p := &Process{tb: tb, done: make(chan struct{})}
+func newProcess(tb netnstest.TB, o Options) (*process, error) {
+	p := &process{tb: tb, done: make(chan struct{})}
 	if err := p.start(o); err != nil {
-		tb.Fatalf("start a proxy: %v", err)
+		return nil, err
 	}
 	go func() {
 		_ = p.cmd.Wait()
 		close(p.done)
 	}()
-	tb.Cleanup(p.Kill)
-	return p
+	return p, nil
 }
 
-func (p *Process) start(o Options) error {
+func (p *process) start(o Options) error {
 	options, err := json.Marshal(o)
 	if err != nil {
 		return err
@@ -133,22 +129,17 @@ func (p *Process) start(o Options) error {
 	return p.cmd.Start()
 }
 
-// Pid is the process's id.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
-
-// State asks for what the proxy has. It fails the test if the process has ended.
-func (p *Process) State() State {
+func (p *process) currentState() State {
 	p.tb.Helper()
 	return p.ask(command{})
 }
 
-// SetFaults replaces the faults.
-func (p *Process) SetFaults(f Faults) {
+func (p *process) setFaults(f Faults) {
 	p.tb.Helper()
 	p.ask(command{Faults: &f})
 }
 
-func (p *Process) ask(c command) (s State) {
+func (p *process) ask(c command) (s State) {
 	p.tb.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,18 +153,14 @@ func (p *Process) ask(c command) (s State) {
 	return s
 }
 
-// Terminate sends SIGTERM: it leaves the agent, closes all listeners, and ends when the last
-// connection has ended, or cuts those that are left after Options.Drain.
-func (p *Process) Terminate() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
+func (p *process) terminate() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
 
-// Kill sends SIGKILL, and waits for the end.
-func (p *Process) Kill() {
+func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
 
-// ExitCode waits for the process's end and returns its code; -1 means that a signal ended it.
-func (p *Process) ExitCode() int {
+func (p *process) exitCode() int {
 	<-p.done
 	return p.cmd.ProcessState.ExitCode()
 }

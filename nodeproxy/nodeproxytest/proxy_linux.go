@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,8 +15,8 @@ import (
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 )
 
-// Proxy is a running proxy. Its methods are safe for concurrent use. Make one with [Start].
-type Proxy struct {
+// proxy is one that runs in this process.
+type proxy struct {
 	opts   Options
 	cancel context.CancelFunc // the agent's connection
 	done   chan struct{}
@@ -31,11 +30,10 @@ type Proxy struct {
 	named  map[types.UID]bool // by the snapshot that is on its way; nil: it is complete, or none has begun
 }
 
-// Start starts a proxy in this process. It connects as soon as there is an agent. The caller ends it with [Proxy.Kill].
-func Start(o Options) *Proxy {
+func newProxy(o Options) *proxy {
 	o = o.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Proxy{
+	p := &proxy{
 		opts: o, cancel: cancel, done: make(chan struct{}), faults: o.Faults, pods: map[types.UID]*pod{},
 	}
 	p.mesh.set(o.Faults.Unknown)
@@ -43,42 +41,41 @@ func Start(o Options) *Proxy {
 	return p
 }
 
-// Done is closed when the proxy has ended.
-func (p *Proxy) Done() <-chan struct{} { return p.done }
-
-// Err returns, once Done is closed, [ErrExit] if the proxy has ended by itself, and why; nil if it was stopped.
-func (p *Proxy) Err() error {
+// exitCode waits for the proxy's end.
+func (p *proxy) exitCode() int {
 	<-p.done
-	return p.err
+	if p.err != nil {
+		return 1
+	}
+	return 0
 }
 
-// SetFaults replaces the faults.
-func (p *Proxy) SetFaults(f Faults) {
+func (p *proxy) setFaults(f Faults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults = f
 	p.mesh.set(f.Unknown)
 }
 
-// State returns what the proxy has now.
-func (p *Proxy) State() State {
+func (p *proxy) currentState() State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.state
+	s.PID = os.Getpid()
+	s.Pods = make(map[types.UID]Pod, len(p.pods))
 	s.Requests = slices.Clone(s.Requests)
 	s.Ready = s.Connected && p.named == nil && s.Snapshots > 0
-	for _, pod := range p.pods {
+	for uid, pod := range p.pods {
 		seen := pod.seen()
 		s.Ready = s.Ready && seen.Pending == ""
-		s.Pods = append(s.Pods, seen)
+		s.Pods[uid] = seen
 	}
-	slices.SortFunc(s.Pods, func(a, b Pod) int { return strings.Compare(string(a.UID), string(b.UID)) })
 	return s
 }
 
 // stop ends the proxy as SIGTERM does: it leaves the agent, closes all listeners, and returns when the last connection has
 // ended, or cuts those that are left after Options.Drain.
-func (p *Proxy) stop() {
+func (p *proxy) stop() {
 	p.leave()
 	end := time.NewTimer(p.opts.Drain)
 	defer end.Stop()
@@ -96,21 +93,23 @@ func (p *Proxy) stop() {
 	}
 }
 
-// Kill ends the proxy as SIGKILL does: listeners and connections are cut.
-func (p *Proxy) Kill() {
+// kill ends the proxy as SIGKILL does: listeners and connections are cut.
+func (p *proxy) kill() {
 	p.leave()
 	for _, pod := range p.take() {
 		pod.cut()
 	}
 }
 
-func (p *Proxy) leave() {
+func (p *proxy) terminate() { go p.stop() }
+
+func (p *proxy) leave() {
 	p.cancel()
 	<-p.done
 }
 
 // take leaves the proxy without pods.
-func (p *Proxy) take() (pods []*pod) {
+func (p *proxy) take() (pods []*pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for uid, pod := range p.pods {
@@ -123,13 +122,13 @@ func (p *Proxy) take() (pods []*pod) {
 // firstBackoff is ztunnel's pause before it connects again.
 const firstBackoff = 20 * time.Millisecond
 
-func (p *Proxy) run(ctx context.Context) {
+func (p *proxy) run(ctx context.Context) {
 	defer close(p.done)
 	defer p.cancel()
 	go p.retry(ctx)
 	for backoff := firstBackoff; ; backoff = min(2*backoff, p.opts.MaxBackoff) {
 		greeted, err := p.connect(ctx)
-		if errors.Is(err, ErrExit) {
+		if errors.Is(err, errExit) {
 			p.opts.Log.Error("exit", "err", err)
 			p.err = err
 			for _, pod := range p.take() {
@@ -151,7 +150,7 @@ func (p *Proxy) run(ctx context.Context) {
 }
 
 // connect serves one connection until it ends.
-func (p *Proxy) connect(ctx context.Context) (greeted bool, err error) {
+func (p *proxy) connect(ctx context.Context) (greeted bool, err error) {
 	client, err := zds.Dial(ctx, p.opts.Socket)
 	if err != nil {
 		return false, err
@@ -200,12 +199,12 @@ func (p *Proxy) connect(ctx context.Context) (greeted bool, err error) {
 }
 
 // fault tells how the answer is spoilt.
-func (p *Proxy) fault(answer, exit *error) (silent bool, delay time.Duration) {
+func (p *proxy) fault(answer, exit *error) (silent bool, delay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.faults.ExitAfter > 0 {
 		if p.faults.ExitAfter--; p.faults.ExitAfter == 0 {
-			*exit = fmt.Errorf("%w: a fault", ErrExit)
+			*exit = fmt.Errorf("%w: a fault", errExit)
 			return true, 0
 		}
 	}
@@ -222,7 +221,7 @@ func count(left *int) bool {
 }
 
 // handle acts upon a request, and returns the answer, and whether the proxy is to exit after it. It owns the file.
-func (p *Proxy) handle(r zds.Request, netns *os.File) (refusal, exit error) {
+func (p *proxy) handle(r zds.Request, netns *os.File) (refusal, exit error) {
 	if netns != nil {
 		defer func() { _ = netns.Close() }()
 	}
@@ -232,7 +231,7 @@ func (p *Proxy) handle(r zds.Request, netns *os.File) (refusal, exit error) {
 	uid := types.UID(r.UID)
 	complete := p.named == nil
 	fatal := func(why string) (error, error) {
-		return errors.New(why), fmt.Errorf("%w: %s", ErrExit, why)
+		return errors.New(why), fmt.Errorf("%w: %s", errExit, why)
 	}
 	switch r.Kind {
 	case zds.Add:
@@ -270,7 +269,7 @@ func (p *Proxy) handle(r zds.Request, netns *os.File) (refusal, exit error) {
 }
 
 // drop lets a pod go: all of its listeners and connections are closed at once. mu is held.
-func (p *Proxy) drop(uid types.UID) {
+func (p *proxy) drop(uid types.UID) {
 	if pod := p.pods[uid]; pod != nil {
 		pod.drain()
 		delete(p.pods, uid)
@@ -278,7 +277,7 @@ func (p *Proxy) drop(uid types.UID) {
 }
 
 // add listens in a pod. mu is held.
-func (p *Proxy) add(uid types.UID, info zds.Info, netns *os.File) error {
+func (p *proxy) add(uid types.UID, info zds.Info, netns *os.File) error {
 	if count(&p.faults.Nack) {
 		return errors.New("a fault")
 	}
@@ -298,7 +297,7 @@ func (p *Proxy) add(uid types.UID, info zds.Info, netns *os.File) error {
 }
 
 // retry tries to listen in the pods in which that has failed, again and again.
-func (p *Proxy) retry(ctx context.Context) {
+func (p *proxy) retry(ctx context.Context) {
 	again := time.NewTicker(p.opts.Retry)
 	defer again.Stop()
 	for {

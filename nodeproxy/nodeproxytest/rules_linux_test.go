@@ -102,7 +102,7 @@ func TestExits(t *testing.T) {
 			} else {
 				require.NotEmpty(t, agent.ask(last))
 			}
-			require.ErrorIs(t, p.Err(), nodeproxytest.ErrExit)
+			require.Equal(t, 1, p.ExitCode())
 			assert.Empty(t, p.State().Pods)
 		})
 	}
@@ -137,12 +137,12 @@ func TestInode(t *testing.T) {
 	require.Empty(t, agent.ask(sent))
 	require.Empty(t, agent.ask(add(t, "a"), workload(t, "a", one).NetNS))
 	held := dial(t, one, "127.0.0.1:15053")
-	eventually(t, "the connection is there", func() bool { pod, _ := p.State().Pod("a"); return pod.Open == 1 })
+	eventually(t, "the connection is there", func() bool { pod := p.State().Pods["a"]; return pod.Open == 1 })
 	require.Empty(t, agent.ask(add(t, "a"), workload(t, "a", one).NetNS))
-	pod, _ := p.State().Pod("a")
+	pod := p.State().Pods["a"]
 	assert.Equal(t, 1, pod.Open)
 	require.Empty(t, agent.ask(add(t, "a"), workload(t, "a", other).NetNS))
-	pod, _ = p.State().Pod("a")
+	pod = p.State().Pods["a"]
 	assert.Equal(t, other.ID(), pod.NetNS)
 	_, err := held.Read(make([]byte, 1))
 	require.ErrorIs(t, err, syscall.ECONNRESET, "the old one is cut at once")
@@ -158,7 +158,7 @@ func TestDel(t *testing.T) {
 	require.Empty(t, agent.ask(add(t, "a"), workload(t, "a", ns).NetNS))
 	require.Empty(t, agent.ask(packet(t, zds.Request{Kind: zds.Del, UID: "a"})))
 	held := dial(t, ns, "127.0.0.1:15053") // until the snapshot is complete
-	eventually(t, "the connection is there", func() bool { pod, _ := p.State().Pod("a"); return pod.Open == 1 })
+	eventually(t, "the connection is there", func() bool { pod := p.State().Pods["a"]; return pod.Open == 1 })
 	assert.False(t, p.State().Ready)
 	require.Empty(t, agent.ask(sent))
 	assert.True(t, p.State().Ready)
@@ -171,7 +171,7 @@ func TestDel(t *testing.T) {
 
 	require.Empty(t, agent.ask(add(t, "a"), workload(t, "a", ns).NetNS))
 	held = dial(t, ns, "127.0.0.1:15053")
-	eventually(t, "the connection is there", func() bool { pod, _ := p.State().Pod("a"); return pod.Open == 1 })
+	eventually(t, "the connection is there", func() bool { pod := p.State().Pods["a"]; return pod.Open == 1 })
 	require.Empty(t, agent.ask(packet(t, zds.Request{Kind: zds.Del, UID: "a"})))
 	_, err = held.Read(make([]byte, 1))
 	require.Error(t, err)
@@ -194,7 +194,7 @@ func TestPending(t *testing.T) {
 	require.EqualValues(t, "a", <-a.refused)
 	s := p.State()
 	assert.False(t, s.Ready)
-	assert.Contains(t, s.Pods[0].Pending, "address already in use")
+	assert.Contains(t, s.Pods["a"].Pending, "address already in use")
 	require.Error(t, ns.Do(func() error { _, err := net.Dial("tcp", "127.0.0.1:15001"); return err }), "all or nothing")
 	require.NoError(t, taken.Close())
 	eventually(t, "the pod is served", func() bool { return p.State().Ready })

@@ -64,7 +64,7 @@ func (d *demo) joins() {
 	n := d.newAgent(dir, socket, cart.pod, ledger.pod)
 	proxy := nodeproxytest.StartProcess(d, nodeproxytest.Options{Socket: socket})
 	require.Eventually(d, func() bool { return proxy.State().Ready }, patience, time.Millisecond)
-	d.say("The agent runs, and a proxy, in process %d, which has connected to it. Lines with a time are its log.", proxy.Pid())
+	d.say("The agent runs, and a proxy, in process %d, which has connected to it. Lines with a time are its log.", proxy.State().PID)
 
 	rows := [][]string{{"CONNECTION", "BEFORE", "IN THE MESH", "AFTER"},
 		{"new, cart to a service"}, {"new, a client to cart"}, {"open since before, cart to a service"}, {"open since before, a client to cart"},
@@ -158,13 +158,13 @@ func (r *running) dial(ns *netnsexec.NetNS, addr string) (c net.Conn, seen strin
 }
 
 // fresh makes a connection, and says which way it went.
-func (r *running) fresh(proxy *nodeproxytest.Process, from *netnsexec.NetNS, to string) string {
+func (r *running) fresh(proxy *nodeproxytest.Proxy, from *netnsexec.NetNS, to string) string {
 	r.Helper()
-	before, _ := proxy.State().Pod(r.pod.UID)
+	before := proxy.State().Pods[r.pod.UID]
 	c, seen := r.dial(from, to)
 	client := netip.MustParseAddrPort(c.LocalAddr().String()).Addr().String()
 	assert.Equal(r, client, seen)
-	after, _ := proxy.State().Pod(r.pod.UID)
+	after := proxy.State().Pods[r.pod.UID]
 	for port, count := range after.Accepted {
 		if count > before.Accepted[port] {
 			return fmt.Sprintf("through the proxy (%d)", port)

@@ -245,7 +245,7 @@ func (n *node) run(command string, more ...string) (code int, stdout string) {
 }
 
 // proxy starts a proxy, and waits until the agent has it.
-func (n *node) proxy(f nodeproxytest.Faults) *nodeproxytest.Process {
+func (n *node) proxy(f nodeproxytest.Faults) *nodeproxytest.Proxy {
 	n.t.Helper()
 	p := nodeproxytest.StartProcess(n.t, n.proxyOptions(f))
 	n.until("the proxy is ready", func() bool { return p.State().Connected })
@@ -253,7 +253,7 @@ func (n *node) proxy(f nodeproxytest.Faults) *nodeproxytest.Process {
 }
 
 // startProxy runs the same, and does not wait for the agent.
-func (n *node) startProxy() *nodeproxytest.Process {
+func (n *node) startProxy() *nodeproxytest.Proxy {
 	n.t.Helper()
 	return nodeproxytest.StartProcess(n.t, n.proxyOptions(nodeproxytest.Faults{}))
 }

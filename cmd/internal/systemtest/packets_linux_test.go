@@ -47,7 +47,7 @@ func TestPackets(t *testing.T) {
 				}
 				before := n.rules(w.Pod)
 				p.create().add()
-				has, ok := proxy.State().Pod(p.UID)
+				has, ok := proxy.State().Pods[p.UID]
 				require.True(t, ok)
 				assert.Equal(t, w.Pod.ID(), has.NetNS)
 				assert.Equal(t, []string{n.ns, "cart", "cart"}, []string{has.Namespace, has.Name, has.ServiceAccount})
@@ -57,10 +57,10 @@ func TestPackets(t *testing.T) {
 				assert.Equal(t, "app:8080 orig=[fd00:10:244::5]:8080", fate(t, w, "out tcp 0/0 -> [fd00:10:244::5]:8080"))
 				connect(t, w.Out, "10.244.1.5:15008")
 				n.until("the tunnel is open", func() bool {
-					has, _ := proxy.State().Pod(p.UID)
+					has := proxy.State().Pods[p.UID]
 					return has.Accepted[15008] > 0
 				})
-				has, _ = proxy.State().Pod(p.UID)
+				has = proxy.State().Pods[p.UID]
 				want := map[uint16]int{15001: 2, 15006: 2, 15008: 1}
 				if bypass {
 					delete(want, 15006)

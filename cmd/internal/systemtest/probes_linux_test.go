@@ -111,11 +111,11 @@ func TestProbes(t *testing.T) {
 			n.becomes(p, status.StateCaptured)
 			assert.Equal(t, "169.254.7.127", ask(nil, v4+"2:8081"))
 			assert.Equal(t, "fd16:9254:7127:1337:ffff:ffff:ffff:ffff", ask(nil, "["+v6+"2]:8081"))
-			has, _ := proxy.State().Pod(p.UID)
+			has := proxy.State().Pods[p.UID]
 			assert.Zero(t, has.Accepted[15006], "probes do not pass by the proxy")
 			assert.Equal(t, fmt.Sprintf("10.55.%d.2", from), ask(client, v4+"2:8081"))
 			assert.Equal(t, fmt.Sprintf("fd00:55:%d::2", from), ask(client, "["+v6+"2]:8081"))
-			has, _ = proxy.State().Pod(p.UID)
+			has = proxy.State().Pods[p.UID]
 			assert.Equal(t, 2, has.Accepted[15006], "what is forwarded does")
 
 			n.Remove(t, n.ns, p.Name)

@@ -50,7 +50,7 @@ func TestFailsClosed(t *testing.T) {
 					proxy.SetFaults(f)
 					refused(map[bool]string{true: "5s", false: "20s"}[f.ExitAfter > 0])
 					if f.ExitAfter == 0 {
-						_, has := proxy.State().Pod(p.UID)
+						_, has := proxy.State().Pods[p.UID]
 						assert.False(t, has && f.DropAcks == 0, "the proxy has it")
 					}
 					proxy.Kill()
@@ -78,7 +78,7 @@ func TestAddAwaits(t *testing.T) {
 			if away != "proxy" {
 				n.agent.Kill()
 			}
-			var proxy *nodeproxytest.Process
+			var proxy *nodeproxytest.Proxy
 			if away == "agent" {
 				proxy = n.startProxy()
 			}

@@ -110,8 +110,7 @@ func TestKilled(t *testing.T) {
 				default:
 				}
 			}
-			proxy := nodeproxytest.Start(o)
-			t.Cleanup(proxy.Kill)
+			nodeproxytest.Start(t, o)
 			n.becomes(p, status.StateOutside)
 			out := n.rules(w.Pod)
 			n.labelNamespace("ambient")
@@ -185,7 +184,7 @@ func TestReboot(t *testing.T) {
 	n.until("honest", func() bool { return n.Pod(t, n.ns, p.Name).Annotations[redirection] != "enabled" })
 	proxy = n.proxy(nodeproxytest.Faults{})
 	n.becomes(p, status.StateCaptured)
-	has, _ := proxy.State().Pod(p.UID)
+	has := proxy.State().Pods[p.UID]
 	assert.Equal(t, p.net.ID(), has.NetNS)
 }
 
@@ -214,8 +213,8 @@ func TestSnapshot(t *testing.T) {
 	assert.Contains(t, requests, "Keep "+string(lost.UID))
 	assert.NotContains(t, requests, "Add "+string(gone.UID))
 	assert.NotContains(t, requests, "Keep "+string(gone.UID))
-	n.until("what is gone is drained", func() bool { _, has := proxy.State().Pod(gone.UID); return !has })
-	_, has := proxy.State().Pod(lost.UID)
+	n.until("what is gone is drained", func() bool { _, has := proxy.State().Pods[gone.UID]; return !has })
+	_, has := proxy.State().Pods[lost.UID]
 	assert.True(t, has)
 	lost.runs()
 	n.becomes(lost, status.StateCaptured)
@@ -238,7 +237,7 @@ func TestSwap(t *testing.T) {
 			swapProxy := func() {
 				next := n.proxy(nodeproxytest.Faults{})
 				n.until("the next has the pod", func() bool {
-					has, ok := next.State().Pod(p.UID)
+					has, ok := next.State().Pods[p.UID]
 					return ok && has.Pending == "" && next.State().Ready
 				})
 				proxy.Terminate()

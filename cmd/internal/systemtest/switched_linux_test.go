@@ -18,7 +18,7 @@ import (
 // so that nobody ends it. What cannot be released is said.
 func TestSwitchedOff(t *testing.T) {
 	n := newNode(t, ruleset.BackendNftables)
-	var proxy *nodeproxytest.Process
+	var proxy *nodeproxytest.Proxy
 	p := n.pod("cart", small(t, "10.244.1.5"), "ambient", "10.244.1.5").create()
 	before := n.rules(p.net)
 	p.runs()
@@ -36,7 +36,7 @@ func TestSwitchedOff(t *testing.T) {
 		t.Helper()
 		assert.Equal(t, before, n.rules(p.net))
 		assert.Empty(t, n.Pod(t, n.ns, p.Name).Annotations[redirection])
-		_, has := proxy.State().Pod(p.UID)
+		_, has := proxy.State().Pods[p.UID]
 		assert.False(t, has)
 		assert.NotContains(t, n.hostSet(), "10.244.1.5")
 	}

@@ -2,6 +2,7 @@ package systemtest
 
 import (
 	"fmt"
+	"github.com/meshcni/meshcni/internal/nodecontrol/conntrack/conntracktest"
 	"os"
 	"strconv"
 	"strings"
@@ -59,7 +60,7 @@ func TestNearlyFull(t *testing.T) {
 		return strings.Contains(n.get("/metrics"), fmt.Sprintf("meshcni_conntrack_limit %s\n", strconv.FormatFloat(float64(limit), 'g', -1, 64)))
 	})
 	said(false)
-	nodeproxytest.FillConntrack(t, w.Pod, limit*92/100+100)
+	conntracktest.Fill(t, w.Pod, limit*92/100+100)
 	said(true)
 	code, _ := n.run("pods")
 	assert.Zero(t, code, "it is captured all the same")

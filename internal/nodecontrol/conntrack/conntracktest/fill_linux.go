@@ -1,4 +1,5 @@
-package nodeproxytest
+// Package conntracktest fills connection tracking tables for tests.
+package conntracktest
 
 import (
 	"errors"
@@ -12,9 +13,9 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
-// FillConntrack adds entries to the namespace's connection tracking table, as of long-lived connections, which the kernel evicts for
+// Fill adds entries to the namespace's connection tracking table, as of long-lived connections, which the kernel evicts for
 // no new one: n of them, or as many as the table takes. It can be called once for a namespace.
-func FillConntrack(tb netnstest.TB, ns *netnsexec.NetNS, n int) {
+func Fill(tb netnstest.TB, ns *netnsexec.NetNS, n int) {
 	tb.Helper()
 	table, err := conntrack.Open(ns)
 	if err != nil {
