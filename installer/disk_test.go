@@ -105,15 +105,15 @@ func setImmutable(t *testing.T, path string, on bool) {
 	if on {
 		flags = 0x10 // FS_IMMUTABLE_FL of linux/fs.h
 	}
-	netnstest.Require(t, netnstest.Needing("a file system with the immutable flag", func() error {
+	netnstest.Require(t, netnstest.Need{Name: "a file system with the immutable flag", Check: func() error {
 		return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
-	}))
+	}})
 }
 
 func mount(t *testing.T, dir, options string) {
 	t.Helper()
-	netnstest.Require(t, netnstest.Needing("the right to mount a tmpfs", func() error {
+	netnstest.Require(t, netnstest.Need{Name: "the right to mount a tmpfs", Check: func() error {
 		return unix.Mount("tmpfs", dir, "tmpfs", 0, options)
-	}))
+	}})
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 }

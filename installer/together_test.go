@@ -85,13 +85,13 @@ func (c *cluster) runtime() *libcni.NetworkConfigList {
 
 func sandbox(w *netnstest.World, namespace, pod string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
-		ContainerID: "sandbox-" + pod, NetNS: w.PodPath(), IfName: "eth0",
+		ContainerID: "sandbox-" + pod, NetNS: w.Pod.Path(), IfName: "eth0",
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", namespace}, {"K8S_POD_NAME", pod}, {"K8S_POD_UID", "u1"}},
 	}
 }
 
 func fate(w *netnstest.World) string {
-	probe := netnstest.Probe{From: netnstest.FromPod, Proto: "tcp", UID: 1000, GID: 1000, Dst: netip.MustParseAddrPort("10.96.5.5:80")}
+	probe := netnstest.Probe{From: "pod", Proto: "tcp", UID: 1000, GID: 1000, Dst: netip.MustParseAddrPort("10.96.5.5:80")}
 	return w.Run([]netnstest.Probe{probe})[probe.String()]
 }
 

@@ -110,7 +110,7 @@ func TestSandboxHidesNameServices(t *testing.T) {
 	_, rs := runners(t)
 	data, err := os.ReadFile("/etc/nsswitch.conf")
 	if errors.Is(err, fs.ErrNotExist) {
-		netnstest.Require(t, netnstest.Needing("file /etc/nsswitch.conf", func() error { return err }))
+		netnstest.Require(t, netnstest.Need{Name: "file /etc/nsswitch.conf", Check: func() error { return err }})
 	}
 	require.NoError(t, err)
 	require.NotEmpty(t, data)

@@ -180,7 +180,7 @@ func TestStatusNotWritten(t *testing.T) {
 func TestStatusOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	netnstest.Require(t, netnstest.Needing("the right to mount a tmpfs", func() error { return unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k") }))
+	netnstest.Require(t, netnstest.Need{Name: "the right to mount a tmpfs", Check: func() error { return unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k") }})
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	require.ErrorIs(t, os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 1<<20), 0o600), unix.ENOSPC)
 	var log output

@@ -104,13 +104,13 @@ func TestUncapturedFamilyIsDropped(t *testing.T) {
 				return netnstest.Probe{From: side, Proto: "tcp", UID: id, GID: id, Dst: netip.AddrPortFrom(to, port)}
 			}
 			want := map[netnstest.Probe]string{
-				from(netnstest.FromOut, 0, onLink(inside, pod0), 8080):              "timeout",
-				from(netnstest.FromOut, 0, later.Addr(), 8080):                      "timeout",
-				from(netnstest.FromPod, app, onLink(outside, eth0), 80):             "timeout",
-				from(netnstest.FromPod, app, onLink(inside, eth0), 8080):            "app:8080 orig=[" + inside.String() + "]:8080", // within the pod
-				from(netnstest.FromPod, proxy, onLink(outside, eth0), 80):           "out:80 orig=[" + outside.String() + "]:80",    // so neighbours are found
-				from(netnstest.FromOut, 0, onLink(inside, pod0), 15021):             "proxy:15021 orig=[" + inside.String() + "]:15021",
-				from(netnstest.FromOut, 0, netip.MustParseAddr("10.244.1.5"), 8080): "proxy:15006 orig=10.244.1.5:8080",
+				from("out", 0, onLink(inside, pod0), 8080):              "timeout",
+				from("out", 0, later.Addr(), 8080):                      "timeout",
+				from("pod", app, onLink(outside, eth0), 80):             "timeout",
+				from("pod", app, onLink(inside, eth0), 8080):            "app:8080 orig=[" + inside.String() + "]:8080", // within the pod
+				from("pod", proxy, onLink(outside, eth0), 80):           "out:80 orig=[" + outside.String() + "]:80",    // so neighbours are found
+				from("out", 0, onLink(inside, pod0), 15021):             "proxy:15021 orig=[" + inside.String() + "]:15021",
+				from("out", 0, netip.MustParseAddr("10.244.1.5"), 8080): "proxy:15006 orig=10.244.1.5:8080",
 			}
 			var probes []netnstest.Probe
 			for p := range want {
@@ -138,7 +138,7 @@ func TestUncapturedFamilyIsNamed(t *testing.T) {
 
 	inside, _ := linkLocal(t, w.Pod, "eth0")
 	_, pod0 := linkLocal(t, w.Out, "pod0")
-	p := netnstest.Probe{From: netnstest.FromOut, Proto: "tcp", Dst: netip.AddrPortFrom(onLink(inside, pod0), 8080)}
+	p := netnstest.Probe{From: "out", Proto: "tcp", Dst: netip.AddrPortFrom(onLink(inside, pod0), 8080)}
 	assert.Equal(t, "app:8080 orig=["+inside.String()+"]:8080", w.Run([]netnstest.Probe{p})[p.String()])
 }
 
@@ -159,8 +159,8 @@ func TestUncapturedFamilyThatIsOff(t *testing.T) {
 			disableIPv6(t, w.Pod, "0")
 			inside, _ := linkLocal(t, w.Pod, "eth0")
 			_, pod0 := linkLocal(t, w.Out, "pod0")
-			app := netnstest.Probe{From: netnstest.FromOut, Proto: "tcp", Dst: netip.AddrPortFrom(onLink(inside, pod0), 8080)}
-			proxy := netnstest.Probe{From: netnstest.FromOut, Proto: "tcp", Dst: netip.AddrPortFrom(onLink(inside, pod0), 15021)}
+			app := netnstest.Probe{From: "out", Proto: "tcp", Dst: netip.AddrPortFrom(onLink(inside, pod0), 8080)}
+			proxy := netnstest.Probe{From: "out", Proto: "tcp", Dst: netip.AddrPortFrom(onLink(inside, pod0), 15021)}
 			got := w.Run([]netnstest.Probe{app, proxy})
 			assert.Equal(t, "timeout", got[app.String()])
 			assert.Equal(t, "proxy:15021 orig=["+inside.String()+"]:15021", got[proxy.String()], "it is on")

@@ -85,7 +85,7 @@ func TestAddressesOfTheNamespace(t *testing.T) {
 	w := netnstest.NewWorld(t, netnstest.Options{})
 	c := newCall()
 	c.plugin.OpenNetNS = nil // the kernel's
-	c.env["CNI_NETNS"], c.env["CNI_IFNAME"] = w.PodPath(), "net1"
+	c.env["CNI_NETNS"], c.env["CNI_IFNAME"] = w.Pod.Path(), "net1"
 	c.config["backend"] = "iptables-nft"
 	delete(c.config, "prevResult")
 	out := c.run(t)

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/meshcni/meshcni/internal/failurelog"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +42,7 @@ func newNode(t testing.TB, backend string) *node {
 	t.Helper()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, netnstest.Binary("iptables-nft-restore"), netnstest.Binary("iptables-legacy-restore"))
 	n := &node{server: plugintest.NewAPIServer(t), runDir: t.TempDir(), backend: backend, binary: binary(t)}
-	netnstest.LogOnFailure(t, filepath.Join(n.runDir, "plugin.log"))
+	failurelog.Tail(t, filepath.Join(n.runDir, "plugin.log"))
 	var err error
 	n.kubeconfig, err = n.server.WriteKubeconfig(t.TempDir())
 	require.NoError(t, err)
@@ -114,7 +116,7 @@ func TestFates(t *testing.T) {
 			require.Equal(t, 7, code, message)
 			add(t, n.attach(caseOf(t, "fam-dual"), w.Pod))
 			assert.Len(t, n.server.Requests(), 2, "one GET each")
-			assert.Equal(t, expected["fam-dual"].Fates, w.Run(netnstest.Probes()))
+			assert.Equal(t, expected["fam-dual"].Fates, w.Run(netnstest.Probes(netnstest.Plan{})))
 		})
 	}
 }

@@ -64,7 +64,7 @@ func TestChainedUnderTheRuntimeLibrary(t *testing.T) {
 			n.server.SetPod(pod)
 			before := len(n.server.Requests())
 			rt := &libcni.RuntimeConf{
-				ContainerID: "sandbox-" + pod.Name, NetNS: w.PodPath(), IfName: "eth0",
+				ContainerID: "sandbox-" + pod.Name, NetNS: w.Pod.Path(), IfName: "eth0",
 				Args: [][2]string{
 					{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", pod.Namespace}, {"K8S_POD_NAME", pod.Name},
 					{"K8S_POD_INFRA_CONTAINER_ID", "sandbox-" + pod.Name}, {"K8S_POD_UID", string(pod.UID)},
@@ -82,7 +82,7 @@ func TestChainedUnderTheRuntimeLibrary(t *testing.T) {
 			assert.Equal(t, "10.244.1.5/24", r.IPs[0].Address.String())
 			assert.Len(t, n.server.Requests(), before+tc.gets)
 
-			probe := netnstest.Probe{From: netnstest.FromPod, Proto: "tcp", UID: 1000, GID: 1000, Dst: netip.MustParseAddrPort("10.96.5.5:80")}
+			probe := netnstest.Probe{From: "pod", Proto: "tcp", UID: 1000, GID: 1000, Dst: netip.MustParseAddrPort("10.96.5.5:80")}
 			assert.Equal(t, tc.fate, w.Run([]netnstest.Probe{probe})[probe.String()])
 			require.NoError(t, cni.CheckNetworkList(t.Context(), conf, rt))
 			require.NoError(t, cni.GCNetworkList(t.Context(), conf, nil))

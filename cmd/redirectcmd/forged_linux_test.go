@@ -27,7 +27,7 @@ func TestForgedByTheKernel(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			w := netnstest.NewWorld(t, netnstest.Options{})
-			at := []string{"--netns", w.PodPath()}
+			at := []string{"--netns", w.Pod.Path()}
 			got := call{}.run(t, append([]string{"apply", "-f", pod, "--backend", backend}, at...)...)
 			require.Zero(t, got.code, got.errOut)
 			if backend == "nftables" {

@@ -80,7 +80,7 @@ func TestFlagsDoAsPods(t *testing.T) {
 			}
 			for form, args := range map[string][]string{"pod": {"-f", pod}, "flags": tt.flags} {
 				w := netnstest.NewWorld(t, tt.options)
-				all := append([]string{"--netns", w.PodPath(), "--backend", tt.backend, "--ip", "10.244.1.5", "--ip", "fd00:10:244::5"}, args...)
+				all := append([]string{"--netns", w.Pod.Path(), "--backend", tt.backend, "--ip", "10.244.1.5", "--ip", "fd00:10:244::5"}, args...)
 				before := state(t, w.Pod)
 
 				got := call{}.run(t, append([]string{"apply"}, all...)...)
@@ -156,7 +156,7 @@ func TestIstioOnTheKernel(t *testing.T) {
 			w := netnstest.NewWorld(t, tt.options)
 			before := state(t, w.Pod)
 			run := func(more ...string) said {
-				args := append([]string{redirectcmd.IstioCommand, "--network-namespace", w.PodPath()}, tt.args...)
+				args := append([]string{redirectcmd.IstioCommand, "--network-namespace", w.Pod.Path()}, tt.args...)
 				return call{env: tt.env, files: accounts}.run(t, append(args, more...)...)
 			}
 			got := run()
@@ -328,7 +328,7 @@ func TestAddressesOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	requireKernel(t)
 	w := netnstest.NewWorld(t, netnstest.Options{})
-	got := call{}.run(t, "apply", "--dry-run", "--netns", w.PodPath())
+	got := call{}.run(t, "apply", "--dry-run", "--netns", w.Pod.Path())
 	assert.Zero(t, got.code)
 	assert.NotContains(t, got.out, "# ipv6")
 	assert.Contains(t, got.errOut, "WARNING: ipv6 bypasses the mesh: the pod has fd00:")
@@ -336,7 +336,7 @@ func TestAddressesOfTheNamespace(t *testing.T) {
 	in(t, w.Pod, "ip", "-4", "addr", "flush", "dev", "eth0")
 	in(t, w.Pod, "ip", "-4", "addr", "flush", "dev", "net1")
 	in(t, w.Pod, "ip", "-4", "addr", "flush", "dev", "virt0")
-	got = call{}.run(t, "apply", "--dry-run", "--netns", w.PodPath())
+	got = call{}.run(t, "apply", "--dry-run", "--netns", w.Pod.Path())
 	assert.Zero(t, got.code)
 	assert.Contains(t, got.out, "# ipv6")
 

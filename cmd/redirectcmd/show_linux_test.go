@@ -56,7 +56,7 @@ func TestShow(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			w := netnstest.NewWorld(t, netnstest.Options{})
-			at := []string{"--netns", w.PodPath()}
+			at := []string{"--netns", w.Pod.Path()}
 			pod := filepath.Join("..", "..", "..", "testdata", "fates", "cases", "out-exclude-ports.json")
 			show := func(args ...string) []shown {
 				t.Helper()
@@ -130,7 +130,7 @@ func TestShowWatch(t *testing.T) {
 	t.Parallel()
 	requireKernel(t)
 	w := netnstest.NewWorld(t, netnstest.Options{})
-	require.Zero(t, call{}.run(t, "apply", "--netns", w.PodPath(), "--backend", "iptables-nft", "--ip", "10.244.1.5").code)
+	require.Zero(t, call{}.run(t, "apply", "--netns", w.Pod.Path(), "--backend", "iptables-nft", "--ip", "10.244.1.5").code)
 	process := exec.Command("cat") // which waits for its input
 	input, err := process.StdinPipe()
 	require.NoError(t, err)
@@ -194,7 +194,7 @@ func TestShowInterrupted(t *testing.T) {
 	for code, args := range map[int][]string{1: nil, 0: {"--watch"}} {
 		var out, errs bytes.Buffer
 		p := redirectcmd.Program{CNIConfDirs: []string{}, Stdout: &out, Stderr: &errs}
-		assert.Equal(t, code, p.Main(ctx, append([]string{"show", "--netns", w.PodPath()}, args...)), errs.String())
+		assert.Equal(t, code, p.Main(ctx, append([]string{"show", "--netns", w.Pod.Path()}, args...)), errs.String())
 		assert.Equal(t, code == 1, strings.Contains(errs.String(), "meshcni-redirect: interrupted\n"), errs.String())
 		assert.Empty(t, out.String())
 	}

@@ -41,7 +41,7 @@ func TestFates(t *testing.T) {
 				programs[f] = agentText(f, tt.settings)
 			}
 			pod := labelled("ambient", tt.annotations)
-			dialecttest.Equivalent(t, ambient.New(ambient.Options{}), netnstest.Options{}, dialecttest.Case{Pod: pod}, programs, netnstest.Probes())
+			dialecttest.Equivalent(t, ambient.New(ambient.Options{}), netnstest.Options{}, dialecttest.Case{Pod: pod}, programs, netnstest.Probes(netnstest.Plan{}))
 		})
 	}
 }

@@ -38,9 +38,9 @@ func TestFatesOfLookups(t *testing.T) {
 COMMIT
 `
 	head := "*nat\n:CONSUL_PROXY_OUTPUT - [0:0]\n:CONSUL_PROXY_INBOUND - [0:0]\n"
-	plan := netnstest.Plan{Proxy: netnstest.Owner{UID: 5995, GID: 5995}, Inbound: []uint16{20000, 15001, 15020}}
-	probes := plan.Probes()
-	local := plan.Probes()
+	plan := netnstest.Plan{ProxyUID: 5995, ProxyGID: 5995, Inbound: []uint16{20000, 15001, 15020}}
+	probes := netnstest.Probes(plan)
+	local := netnstest.Probes(plan)
 	for _, name := range []string{
 		"pod udp 1000/1000 -> 127.0.0.1:53", "pod tcp 1000/1000 -> 127.0.0.1:53", "pod udp 5995/5995 -> 127.0.0.1:53",
 	} {
@@ -67,8 +67,8 @@ COMMIT
 // TestFatesOfOtherPods compares with Consul's rules, written by hand, for
 // settings that no recording has, with dual stack.
 func TestFatesOfOtherPods(t *testing.T) {
-	plan := netnstest.Plan{Proxy: netnstest.Owner{UID: 5995, GID: 5995}, Inbound: []uint16{20000, 15001, 15020}}
-	probes := plan.Probes()
+	plan := netnstest.Plan{ProxyUID: 5995, ProxyGID: 5995, Inbound: []uint16{20000, 15001, 15020}}
+	probes := netnstest.Probes(plan)
 	for _, name := range []string{"pod udp 1000/1000 -> [::1]:53", "pod tcp 5995/5995 -> [::1]:53", "pod udp 1000/1000 -> 127.0.0.1:53"} {
 		p, err := netnstest.ParseProbe(name)
 		require.NoError(t, err)

@@ -91,13 +91,13 @@ func lookups(t *testing.T) []netnstest.Probe {
 
 // A trial run leaves every packet alone.
 func TestFatesOfADryRun(t *testing.T) {
-	probes := netnstest.Plan{Proxy: netnstest.Owner{UID: 5678, GID: 5678}}.Probes()
+	probes := netnstest.Probes(netnstest.Plan{ProxyUID: 5678, ProxyGID: 5678})
 	pod := meshed(func(p *corev1.Pod) { p.Annotations[kuma.Config] = "dryRun: true\nredirect: {dns: {enabled: true}}\n" })
 	dialecttest.Equivalent(t, kuma.New(), proxy, dialecttest.Case{Pod: pod}, nil, probes)
 }
 
 func TestFates(t *testing.T) {
-	probes := append(netnstest.Plan{Proxy: netnstest.Owner{UID: 5678, GID: 5678}}.Probes(), lookups(t)...)
+	probes := append(netnstest.Probes(netnstest.Plan{ProxyUID: 5678, ProxyGID: 5678}), lookups(t)...)
 	all := own{inbound: redirectAllIn}
 	zones := "*raw\n-A OUTPUT -p udp --dport 53 -m owner --uid-owner 5678 -j CT --zone 1\n" +
 		"-A OUTPUT -p udp --sport 15053 -m owner --uid-owner 5678 -j CT --zone 2\n" +

@@ -59,7 +59,7 @@ func TestFatesOfOtherPods(t *testing.T) {
 			"-A PROXY_INIT_OUTPUT -p tcp -m multiport --dports 443,6443 -j RETURN\n", "",
 		},
 	}
-	plan := netnstest.Plan{Proxy: netnstest.Owner{UID: 2102, GID: 2102}, Inbound: []uint16{4143, 4140, 4190, 4191, 15020}}
+	plan := netnstest.Plan{ProxyUID: 2102, ProxyGID: 2102, Inbound: []uint16{4143, 4140, 4190, 4191, 15020}}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			uid := "2102"
@@ -81,7 +81,7 @@ COMMIT
 			programs := map[ruleset.Family]string{
 				ruleset.IPv4: own, ruleset.IPv6: strings.ReplaceAll(own, "10.244.1.1/32", "fd00:10:244::1/128"),
 			}
-			dialecttest.Equivalent(t, linkerd.New(), proxy, dialecttest.Case{Pod: meshed(tt.change)}, programs, plan.Probes())
+			dialecttest.Equivalent(t, linkerd.New(), proxy, dialecttest.Case{Pod: meshed(tt.change)}, programs, netnstest.Probes(plan))
 		})
 	}
 }

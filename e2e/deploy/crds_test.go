@@ -51,7 +51,7 @@ func define(t testing.TB, admin *kubetest.Admin) {
 	t.Helper()
 	elsewhere := t.TempDir() // not this module, whose files the go command would look at
 	dirs := map[string]string{}
-	netnstest.Require(t, netnstest.Needing("the modules of other projects' definitions", func() error {
+	netnstest.Require(t, netnstest.Need{Name: "the modules of other projects' definitions", Check: func() error {
 		for _, d := range definitions {
 			if dirs[d.module] == "" {
 				dir, err := download(elsewhere, d.module)
@@ -62,7 +62,7 @@ func define(t testing.TB, admin *kubetest.Admin) {
 			}
 		}
 		return nil
-	}))
+	}})
 	for _, d := range definitions {
 		text, err := os.ReadFile(filepath.Join(dirs[d.module], filepath.FromSlash(d.file)))
 		require.NoError(t, err)

@@ -58,10 +58,10 @@ func set(key string, value any) values {
 	return values{first: value}
 }
 
-var needsHelm = netnstest.Needing("helm (run .ci/tool helm)", func() error {
+var needsHelm = netnstest.Need{Name: "helm (run .ci/tool helm)", Check: func() error {
 	_, err := proctest.Tool("helm")
 	return err
-})
+}}
 
 // helm runs it with a home of the test's own. The chart's files are opened, which
 // makes them inputs of the cached test result.

@@ -54,7 +54,7 @@ func TestEntries(t *testing.T) {
 		t.Run(string(c.backend)+", "+c.mode+", untracked "+c.untracked, func(t *testing.T) {
 			p := newPod(t, c.backend, istioPod(c.mode), istioShape(c.mode))
 			if rules := untracked[c.untracked]; rules != "" {
-				said, err := proctest.Command(p.world.PodPath(), "nft", "add table inet experiment {"+rules+"\n}").CombinedOutput()
+				said, err := proctest.Command(p.world.Pod.Path(), "nft", "add table inet experiment {"+rules+"\n}").CombinedOutput()
 				require.NoError(t, err, "%s", said)
 			}
 			assert.Equal(t, c.outbound, p.entries(t, p.fromApp, out), "outbound")

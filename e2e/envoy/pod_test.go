@@ -125,7 +125,7 @@ func (p *pod) redirect(t testing.TB, backend ruleset.Backend, object *corev1.Pod
 	if dialect == "linkerd" {
 		server.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: object.Namespace}})
 	}
-	path := p.world.PodPath()
+	path := p.world.Pod.Path()
 	p.add = binarytest.Attachment{
 		Binary: binary, NetNS: path, Namespace: object.Namespace, Pod: object.Name, UID: string(object.UID),
 		Config: map[string]any{

@@ -48,11 +48,11 @@ var modules = []string{".", "cmd"}
 
 func TestMain(m *testing.M) {
 	o := onenode.Machine(onenode.Containerd)
-	o.Needs = append(o.Needs, netnstest.Needing("krew and validate-krew-manifest (run .ci/tool)", func() error {
+	o.Needs = append(o.Needs, netnstest.Need{Name: "krew and validate-krew-manifest (run .ci/tool)", Check: func() error {
 		_, err := onenode.Program("krew")
 		_, errCheck := onenode.Program("validate-krew-manifest")
 		return errors.Join(err, errCheck)
-	}))
+	}})
 	o.Build = func() error {
 		start := time.Now()
 		err := errors.Join(os.RemoveAll(top), image.BuildTool(), tagged(), run(sources, nil, "make", "-s", "release", "REGISTRY="+registry), published())

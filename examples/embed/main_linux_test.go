@@ -28,7 +28,7 @@ func TestAdd(t *testing.T) {
 	inherits := filepath.Join(t.TempDir(), "namespace.json")
 	require.NoError(t, os.WriteFile(inherits, []byte(`{"metadata": {"name": "shop", "annotations": {"config.linkerd.io/skip-inbound-ports": "9090"}}}`), 0o600))
 	args := &skel.CmdArgs{
-		ContainerID: "c1", Netns: w.PodPath(), IfName: "eth0",
+		ContainerID: "c1", Netns: w.Pod.Path(), IfName: "eth0",
 		Args: "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart;POD_FILE=" + file,
 		StdinData: []byte(`{"cniVersion": "1.0.0", "name": "pods", "type": "embed",
 			"prevResult": {"cniVersion": "1.0.0", "ips": [{"address": "10.244.1.5/24"}, {"address": "fd00:10:244::5/64"}]}}`),

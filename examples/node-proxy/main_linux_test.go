@@ -48,7 +48,7 @@ func TestProxy(t *testing.T) {
 	require.Equal(t, "refused", probe(out))
 
 	socket := socktest.Path(t)
-	netns, err := os.Open(w.PodPath())
+	netns, err := os.Open(w.Pod.Path())
 	require.NoError(t, err)
 	defer func() { _ = netns.Close() }()
 	cart := nodeproxy.Workload{PodID: nodeproxy.PodID{UID: "uid-1", Namespace: "shop", Name: "cart"}, NetNS: netns}

@@ -111,11 +111,11 @@ func TestAgent(t *testing.T) {
 	agent := agentsock.Client{Path: filepath.Join(dir, "run", agentsock.Name)}
 	cart := status.ID{Namespace: "shop", Name: "cart", UID: uid}
 	require.Eventually(t, func() bool { _, err := agent.Pod(ctx, cart); return err == nil }, netnstest.Patience, 5*time.Millisecond, "%s", log)
-	ns, err := netnsexec.Open(w.PodPath())
+	ns, err := netnsexec.Open(w.Pod.Path())
 	require.NoError(t, err)
 	defer func() { _ = ns.Close() }()
 	attached, err := agent.Attach(ctx, agentsock.Attachment{ // as the plugin does
-		ID: attachment.ID{Network: "pods", ContainerID: "c1", IfName: "eth0"}, Pod: cart, Dialect: "gateway", NetNS: w.PodPath(),
+		ID: attachment.ID{Network: "pods", ContainerID: "c1", IfName: "eth0"}, Pod: cart, Dialect: "gateway", NetNS: w.Pod.Path(),
 		Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")},
 	}, ns)
 	require.NoError(t, err, "%s", log)

@@ -16,9 +16,9 @@ import (
 const script = "../../.ci/apidiff"
 
 // tool is installed by the script itself; without network that may fail.
-var tool = netnstest.Needing("apidiff (.ci/tool apidiff)", func() error {
+var tool = netnstest.Need{Name: "apidiff (.ci/tool apidiff)", Check: func() error {
 	return exec.Command("../../.ci/tool", "apidiff").Run()
-})
+}}
 
 // repository is a module of four public packages and three that are not, with
 // one release.

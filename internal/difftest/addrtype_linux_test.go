@@ -51,8 +51,8 @@ func TestAddrType(t *testing.T) {
 			require.NoError(t, err)
 			assert.Empty(t, diffs)
 			redirected := map[string]bool{}
-			fates := w.Run(netnstest.Probes())
-			for _, p := range netnstest.Probes() {
+			fates := w.Run(netnstest.Probes(netnstest.Plan{}))
+			for _, p := range netnstest.Probes(netnstest.Plan{}) {
 				want, _, err := model(options).Fate(rs, p)
 				require.NoError(t, err)
 				assert.Equal(t, want, fates[p.String()], p)

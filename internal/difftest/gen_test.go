@@ -259,26 +259,26 @@ func genProbes(t *rapid.T, r redirect.Redirect, n int) []netnstest.Probe {
 		}
 		switch rapid.IntRange(0, 11).Draw(t, "kind") {
 		case 0, 1, 2, 3:
-			p.From = netnstest.FromPod
+			p.From = "pod"
 			to(outside, outTCP, outUDP)
 		case 4, 5:
-			p.From = netnstest.FromPod
+			p.From = "pod"
 			to(slices.Concat(inside, selfOnly), podTCP, podUDP)
 		case 6, 7, 8:
-			p.From = netnstest.FromOut
+			p.From = "out"
 			to(inside, podTCP, podUDP)
 		case 9:
-			p.From = netnstest.FromVM
+			p.From = "vm"
 			to([]string{"10.96.5.5", "198.51.100.10", "10.99.0.1", "10.244.1.5"}, slices.Concat(outTCP, podTCP), slices.Concat(outUDP, podUDP))
 		}
 		if p.From == "" {
 			// A proxy that speaks to the application from its client's address, as TPROXY and node proxies do.
-			p.From, p.Mark = netnstest.FromPod, one(t, "mark", marks)
+			p.From, p.Mark = "pod", one(t, "mark", marks)
 			// Where somebody listens: a refusal is the kernel's own packet, which goes to the client itself.
 			to(inside, slices.Concat(appTCP, proxyTCP), slices.Concat(appUDP, proxyUDP))
 			p.Src = clientOf(p.Dst.Addr())
 		}
-		if p.From == netnstest.FromPod {
+		if p.From == "pod" {
 			p.UID, p.GID = one(t, "uid", uids), one(t, "gid", gids)
 			if !r.Proxy.Mark.IsZero() && slices.Contains(outside, p.Dst.Addr().String()) && odds(t, "from a proxy with a mark", 3) {
 				p.Src, p.Mark = source(podAddrs, route(p.Dst.Addr()), p.Dst.Addr()), r.Proxy.Mark.Value

@@ -153,13 +153,16 @@ func inWorld(c Case, patience time.Duration, fn func(*netnstest.World) error) er
 	return tb.err
 }
 
-// scope is a netnstest.TB that lasts as long as one world.
+// scope is a testing.TB that lasts as long as one world.
 type scope struct {
+	testing.TB // nil
+
 	cleanups []func()
 	err      error
 }
 
 func (s *scope) Helper()          {}
+func (s *scope) Failed() bool     { return false }
 func (s *scope) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
 func (s *scope) Fatalf(format string, args ...any) {
 	s.err = fmt.Errorf(format, args...)

@@ -55,13 +55,13 @@ func (m model) Packet(p netnstest.Probe) (trace.Packet, error) {
 		Src: netip.AddrPortFrom(p.Src, p.Port), Dst: p.Dst, OutInterface: route(p.Dst.Addr()), Mark: p.Mark,
 	}
 	switch p.From {
-	case netnstest.FromPod:
+	case "pod":
 		packet.Direction, packet.UID, packet.GID = trace.Out, p.UID, p.GID
 		if local := p.Dst.Addr().IsLoopback() || slices.Contains(podAddrs, p.Dst.Addr()); !p.Src.IsValid() && !local {
 			packet.Src = netip.AddrPortFrom(source(podAddrs, packet.OutInterface, p.Dst.Addr()), p.Port)
 		}
 		packet.InInterface = route(packet.Src.Addr())
-	case netnstest.FromOut:
+	case "out":
 		packet.InInterface = route(p.Dst.Addr())
 		if packet.InInterface == "virt0" { // out reaches what is behind the pod through its eth0
 			packet.InInterface = "eth0"
@@ -69,7 +69,7 @@ func (m model) Packet(p netnstest.Probe) (trace.Packet, error) {
 		if !p.Src.IsValid() {
 			packet.Src = netip.AddrPortFrom(source(outAddrs, packet.InInterface, p.Dst.Addr()), p.Port)
 		}
-	case netnstest.FromVM:
+	case "vm":
 		packet.InInterface = "virt0"
 		if !p.Src.IsValid() {
 			packet.Src = netip.AddrPortFrom(netip.MustParseAddr("10.99.0.2"), p.Port)
@@ -77,7 +77,7 @@ func (m model) Packet(p netnstest.Probe) (trace.Packet, error) {
 	default:
 		return packet, fmt.Errorf("no namespace %q", p.From)
 	}
-	if p.From != netnstest.FromPod && p.Dst.Addr().IsLoopback() || p.From == netnstest.FromOut && slices.Contains(outAddrs, p.Dst.Addr()) {
+	if p.From != "pod" && p.Dst.Addr().IsLoopback() || p.From == "out" && slices.Contains(outAddrs, p.Dst.Addr()) {
 		return packet, fmt.Errorf("probe %s does not leave its namespace", p)
 	}
 	return packet, nil
@@ -122,7 +122,7 @@ func (m model) next(pod *trace.Tracker, rs ruleset.Ruleset, p netnstest.Probe) (
 		return "", c, err
 	}
 	fate := m.fate(c, p)
-	if fate == "refused" && p.Proto == "udp" && p.From == netnstest.FromPod {
+	if fate == "refused" && p.Proto == "udp" && p.From == "pod" {
 		lost, err := refusalLost(rs, packet)
 		if lost || err != nil {
 			return "timeout", c, err
@@ -187,7 +187,7 @@ func (m model) fate(c trace.Conversation, p netnstest.Probe) string {
 	switch {
 	case asked && !slices.Contains(outAddrs, server.Local.Addr()):
 		return "unreachable"
-	case asked && !listensOutside(p.Proto, server.Local.Port()) && (c.Verdict == trace.Established || p.Proto == "udp" && p.From == netnstest.FromPod):
+	case asked && !listensOutside(p.Proto, server.Local.Port()) && (c.Verdict == trace.Established || p.Proto == "udp" && p.From == "pod"):
 		return "refused"
 	}
 	switch c.Verdict {

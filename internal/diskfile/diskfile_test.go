@@ -203,9 +203,9 @@ func TestDirectoryInTheWay(t *testing.T) {
 func mount(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
-	netnstest.Require(t, netnstest.Needing("the right to mount a tmpfs", func() error {
+	netnstest.Require(t, netnstest.Need{Name: "the right to mount a tmpfs", Check: func() error {
 		return unix.Mount("tmpfs", dir, "tmpfs", 0, options)
-	}))
+	}})
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	return dir
 }

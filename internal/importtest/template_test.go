@@ -18,10 +18,10 @@ import (
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
-var needsHelm = netnstest.Needing("helm (run .ci/tool helm)", func() error {
+var needsHelm = netnstest.Need{Name: "helm (run .ci/tool helm)", Check: func() error {
 	_, err := proctest.Tool("helm")
 	return err
-})
+}}
 
 // copied is a copy of examples/mesh, outside of this repository and with a name of its own.
 type copied struct{ dir, helm string }

@@ -49,22 +49,22 @@ func Component(name string) (string, error) {
 
 // Components is the need for Kubernetes programs, such as kubelet.
 func Components(names ...string) netnstest.Need {
-	return netnstest.Needing(strings.Join(names, ", ")+" (run .ci/kube "+strings.Join(names, " ")+")", func() error {
+	return netnstest.Need{Name: strings.Join(names, ", ") + " (run .ci/kube " + strings.Join(names, " ") + ")", Check: func() error {
 		var errs []error
 		for _, name := range names {
 			_, err := Component(name)
 			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
-	})
+	}}
 }
 
 // Servers is the need for etcd and the API server.
-var Servers = netnstest.Needing("etcd and kube-apiserver (run repair/integration/setup.sh)", func() error {
+var Servers = netnstest.Need{Name: "etcd and kube-apiserver (run repair/integration/setup.sh)", Check: func() error {
 	_, errEtcd := exec.LookPath("etcd")
 	_, errServer := Component("kube-apiserver")
 	return errors.Join(errEtcd, errServer)
-})
+}}
 
 // Options configures a server.
 type Options struct {

@@ -3,6 +3,7 @@ package ownsock
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -90,4 +91,21 @@ func OriginalDst(fd int, ipv6 bool) (netip.AddrPort, error) {
 		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(raw[8:24])), port), nil
 	}
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(raw[4:8])), port), nil
+}
+
+// DstBeforeNAT is where a connection was to go before NAT changed its destination. If connection tracking does not know
+// the connection, nothing can have changed it: then it is the local address.
+func DstBeforeNAT(conn *net.TCPConn) netip.AddrPort {
+	local := conn.LocalAddr().(*net.TCPAddr).AddrPort() //nolint:forcetypeassert // of a TCP connection
+	dst := netip.AddrPortFrom(local.Addr().Unmap().WithZone(""), local.Port())
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return dst
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if original, err := OriginalDst(int(fd), dst.Addr().Is6()); err == nil {
+			dst = original
+		}
+	})
+	return dst
 }

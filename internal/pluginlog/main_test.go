@@ -107,7 +107,7 @@ func mode(t testing.TB, path string) fs.FileMode {
 // need requires what is there when err is nil.
 func need(t testing.TB, what string, err error) {
 	t.Helper()
-	netnstest.Require(t, netnstest.Needing(what, func() error { return err }))
+	netnstest.Require(t, netnstest.Need{Name: what, Check: func() error { return err }})
 }
 
 var errNotRoot = errors.New("not root")

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/testwait"
+
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
@@ -68,8 +70,8 @@ func newWorld(t *testing.T) *world {
 	} {
 		do(t, w.other, "ip", strings.Fields(line)...)
 	}
-	netnstest.AwaitAddrs(t, w.host)
-	netnstest.AwaitAddrs(t, w.other)
+	testwait.Addrs(t, w.host)
+	testwait.Addrs(t, w.other)
 	w.listen(t, w.Pod)
 	return w
 }

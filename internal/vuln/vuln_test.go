@@ -18,9 +18,9 @@ import (
 
 const script = "../../.ci/vuln"
 
-var tool = netnstest.Needing("govulncheck (.ci/tool govulncheck)", func() error {
+var tool = netnstest.Need{Name: "govulncheck (.ci/tool govulncheck)", Check: func() error {
 	return exec.Command("../../.ci/tool", "govulncheck").Run()
-})
+}}
 
 func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()

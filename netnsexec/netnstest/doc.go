@@ -2,8 +2,8 @@
 // application and a proxy, the outside, and a virtual machine behind the pod.
 //
 //	w := netnstest.NewWorld(t, netnstest.Options{})
-//	// … put rules into w.Pod, or give w.PodPath() to a CNI plugin …
-//	fates := w.Run(netnstest.Probes())
+//	// … put rules into w.Pod, or give w.Pod.Path() to a CNI plugin …
+//	fates := w.Run(netnstest.Probes(netnstest.Plan{}))
 //	// fates["pod tcp 1000/1000 -> 10.96.5.5:80"] == "proxy:15001 orig=10.96.5.5:80"
 //
 // A [Probe] is a connection or a datagram with an owner (UID and GID), a source and a destination. Its fate is who
@@ -31,8 +31,8 @@
 // No packet leaves the world, nothing outside it changes, and no program is run. Making one takes some tens of
 // milliseconds, running the standard probes less.
 //
-// A test that fails with a testing.TB logs what its namespaces have by then: addresses, routes, rules and tracked connections, as far as
-// ip, nft and iptables-legacy are there to tell. [LogOnFailure] adds the log of the plugin.
+// A test that fails logs what its namespaces have by then: addresses, routes, rules and tracked connections, as far as
+// ip, nft and iptables-legacy are there to tell.
 //
 // # Limits
 //

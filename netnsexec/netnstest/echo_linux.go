@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 )
 
@@ -33,7 +34,7 @@ type echo struct {
 	done  sync.WaitGroup
 }
 
-func newEcho(tb TB) *echo {
+func newEcho(tb testing.TB) *echo {
 	e := &echo{conns: map[*net.TCPConn]bool{}}
 	tb.Cleanup(func() {
 		e.mu.Lock()

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/meshcni/meshcni/internal/failurelog"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -26,8 +28,8 @@ func TestChild(t *testing.T) {
 	}
 	netnstest.Require(t, netnstest.Root, netnstest.Binary("nft"), netnstest.Binary("ip"))
 	log := filepath.Join(t.TempDir(), "plugin.log")
-	netnstest.LogOnFailure(t, log)
-	netnstest.LogOnFailure(t, filepath.Join(t.TempDir(), "none.log"))
+	failurelog.Tail(t, log)
+	failurelog.Tail(t, filepath.Join(t.TempDir(), "none.log"))
 	ns := netnstest.New(t)
 	for _, command := range [][]string{
 		{"ip", "address", "add", "192.0.2.7/32", "dev", "lo"},

@@ -69,7 +69,7 @@ func TestWorldGivesTheRecordedFates(t *testing.T) {
 				require.NoError(t, w.Pod.Run(cmd), route)
 			}
 			restore(t, w, "iptables-nft-restore", rules)
-			want, got := recording(t)[name].Fates, w.Run(netnstest.Probes())
+			want, got := recording(t)[name].Fates, w.Run(netnstest.Probes(netnstest.Plan{}))
 			require.Len(t, want, len(got))
 			for probe, fate := range want {
 				assert.Equal(t, fate, got[probe], probe)

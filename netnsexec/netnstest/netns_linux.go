@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -41,9 +42,8 @@ func inNewNetNS(fn func() error) error {
 }
 
 // New makes a network namespace with lo up, and a path below tb.TempDir. It is removed when the test ends. Of a test that
-// has failed it logs the namespace's addresses, routes, rules and tracked connections then, if tb is a testing.TB or has its
-// Failed and Logf. It requires [Root].
-func New(tb TB) *netnsexec.NetNS {
+// has failed it logs the namespace's addresses, routes, rules and tracked connections then. It requires [Root].
+func New(tb testing.TB) *netnsexec.NetNS {
 	tb.Helper()
 	Require(tb, Root)
 	ns, err := newNetNS(tb, "netns")
@@ -53,7 +53,7 @@ func New(tb TB) *netnsexec.NetNS {
 	return ns
 }
 
-func newNetNS(tb TB, name string) (ns *netnsexec.NetNS, err error) {
+func newNetNS(tb testing.TB, name string) (ns *netnsexec.NetNS, err error) {
 	path := filepath.Join(tb.TempDir(), name)
 	if err := os.WriteFile(path, nil, 0o444); err != nil {
 		return nil, err

@@ -10,14 +10,14 @@ import (
 
 // Names of the world's three namespaces, as Probe.From has them.
 const (
-	FromPod = "pod"
-	FromOut = "out"
-	FromVM  = "vm"
+	fromPod = "pod"
+	fromOut = "out"
+	fromVM  = "vm"
 )
 
 // Probe is a connection or datagram whose fate is to be found out.
 type Probe struct {
-	From     string         // FromPod, FromOut or FromVM: where it is opened
+	From     string         // "pod", "out" or "vm": where it is opened
 	Proto    string         // "tcp" or "udp"
 	UID, GID uint32         // owner of its socket, which `-m owner` and `meta skuid` see
 	Dst      netip.AddrPort // where it is sent; the zone of a link-local address is its link's index where it is opened
@@ -59,8 +59,8 @@ func parseProbe(f []string) (p Probe, err error) {
 		return p, fmt.Errorf(`want "FROM PROTO UID/GID -> ADDR:PORT" and perhaps "from ADDR", "port N" and "mark N"`)
 	}
 	p.From, p.Proto = f[0], f[1]
-	if !slices.Contains([]string{FromPod, FromOut, FromVM}, p.From) {
-		return p, fmt.Errorf("no namespace %q: want %s, %s or %s", p.From, FromPod, FromOut, FromVM)
+	if !slices.Contains([]string{fromPod, fromOut, fromVM}, p.From) {
+		return p, fmt.Errorf("no namespace %q: want %s, %s or %s", p.From, fromPod, fromOut, fromVM)
 	}
 	if p.Proto != "tcp" && p.Proto != "udp" {
 		return p, fmt.Errorf("no protocol %q: want tcp or udp", p.Proto)
@@ -100,21 +100,16 @@ const (
 	appID     = 1000 // the application's
 )
 
-// Owner is the user and group that a socket belongs to.
-type Owner struct {
+// owner is the user and group that a socket belongs to.
+type owner struct {
 	UID, GID uint32
 }
 
-// Plan generates a set of probes. The zero value generates [Probes], for Istio's proxy.
+// Plan says for which proxy [Probes] makes probes. The zero value is Istio's.
 type Plan struct {
-	Proxy   Owner    // the proxy's own identity; the zero Owner means 1337/1337
-	Inbound []uint16 // the proxy's TCP ports to try from outside; nil means 15001 15006 15008 15020 15021 15090
-	Others  []Owner  // identities to send as, besides root, the application, the proxy (or its UID or GID only) and 2000/3000
+	ProxyUID, ProxyGID uint32   // the proxy's own identity; both zero means 1337/1337
+	Inbound            []uint16 // the proxy's TCP ports to try from outside; nil means 15001 15006 15008 15020 15021 15090
 }
-
-// Probes is the standard set of 191, ordered by name: every identity of interest to every kind of destination, from the
-// pod, from outside, and from a virtual machine behind the pod.
-func Probes() []Probe { return Plan{}.Probes() }
 
 // The destinations, by who asks for them.
 var (
@@ -133,19 +128,21 @@ var (
 	meshInbound = []uint16{15001, 15006, 15008, 15020, 15021, 15090}
 )
 
-// Probes generates the set, in the order of the probes' names.
-func (pl Plan) Probes() []Probe {
-	proxy := pl.Proxy
-	if proxy == (Owner{}) {
-		proxy = Owner{defaultID, defaultID}
+// Probes makes the standard set, of 191 for Istio's proxy, ordered by name: every identity of interest (root, the application, the
+// proxy, its UID or GID only, and 2000/3000) to every kind of destination, from the pod, from outside, and from a virtual machine behind
+// the pod.
+func Probes(pl Plan) []Probe {
+	proxy := owner{pl.ProxyUID, pl.ProxyGID}
+	if proxy == (owner{}) {
+		proxy = owner{defaultID, defaultID}
 	}
 	inbound := pl.Inbound
 	if inbound == nil {
 		inbound = meshInbound
 	}
-	app := Owner{appID, appID}
+	app := owner{appID, appID}
 	byName := map[string]Probe{}
-	add := func(from, proto string, o Owner, src string, dst ...string) {
+	add := func(from, proto string, o owner, src string, dst ...string) {
 		for _, d := range dst {
 			p := Probe{From: from, Proto: proto, UID: o.UID, GID: o.GID, Dst: netip.MustParseAddrPort(d)}
 			if src != "" {
@@ -154,19 +151,19 @@ func (pl Plan) Probes() []Probe {
 			byName[p.String()] = p
 		}
 	}
-	owners := []Owner{{}, app, {app.UID, proxy.GID}, {proxy.UID, app.GID}, proxy, {2000, 3000}}
-	for _, o := range append(owners, pl.Others...) {
-		add(FromPod, "tcp", o, "", tcpOutbound...)
-		add(FromPod, "udp", o, "", udpOutbound...)
+	owners := []owner{{}, app, {app.UID, proxy.GID}, {proxy.UID, app.GID}, proxy, {2000, 3000}}
+	for _, o := range owners {
+		add(fromPod, "tcp", o, "", tcpOutbound...)
+		add(fromPod, "udp", o, "", udpOutbound...)
 	}
-	add(FromPod, "tcp", app, "", tcpByNet1...)
-	add(FromPod, "tcp", proxy, "127.0.0.6", "10.244.1.5:8080") // the proxy delivers to the application
+	add(fromPod, "tcp", app, "", tcpByNet1...)
+	add(fromPod, "tcp", proxy, "127.0.0.6", "10.244.1.5:8080") // the proxy delivers to the application
 	for _, port := range slices.Concat(appInbound, inbound) {
-		add(FromOut, "tcp", Owner{}, "", fmt.Sprintf("10.244.1.5:%d", port), fmt.Sprintf("[fd00:10:244::5]:%d", port))
+		add(fromOut, "tcp", owner{}, "", fmt.Sprintf("10.244.1.5:%d", port), fmt.Sprintf("[fd00:10:244::5]:%d", port))
 	}
-	add(FromOut, "tcp", Owner{}, "192.168.77.1", "192.168.77.2:8080", "192.168.77.2:9090")
-	add(FromOut, "udp", Owner{}, "", "10.244.1.5:5000", "[fd00:10:244::5]:5000")
-	add(FromVM, "tcp", Owner{}, "", tcpFromVM...)
+	add(fromOut, "tcp", owner{}, "192.168.77.1", "192.168.77.2:8080", "192.168.77.2:9090")
+	add(fromOut, "udp", owner{}, "", "10.244.1.5:5000", "[fd00:10:244::5]:5000")
+	add(fromVM, "tcp", owner{}, "", tcpFromVM...)
 
 	names := make([]string, 0, len(byName))
 	for name := range byName {

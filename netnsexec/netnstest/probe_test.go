@@ -43,7 +43,7 @@ func TestStandardProbesAreTheRecordedOnes(t *testing.T) {
 		}
 		var m map[string]string
 		require.NoError(t, json.Unmarshal(c.Fates, &m))
-		got := netnstest.Probes()
+		got := netnstest.Probes(netnstest.Plan{})
 		require.Len(t, got, 191)
 		require.Len(t, m, 191)
 		text := "{"
@@ -76,28 +76,20 @@ func compactJSON(t *testing.T, raw json.RawMessage) string {
 	return string(out)
 }
 
-func TestPlanOtherMeshes(t *testing.T) {
+func TestProbesOfOtherMeshes(t *testing.T) {
 	t.Parallel()
-	linkerd := netnstest.Plan{
-		Proxy:   netnstest.Owner{UID: 2102, GID: 2102},
+	linkerd := netnstest.Probes(netnstest.Plan{
+		ProxyUID: 2102, ProxyGID: 2102,
 		Inbound: []uint16{4140, 4143, 4190, 4191, 15020},
-	}.Probes()
+	})
 	assert.Len(t, linkerd, 189)
 	assert.Contains(t, names(linkerd), "pod tcp 2102/2102 -> 10.244.1.5:8080 from 127.0.0.6")
 	assert.Contains(t, names(linkerd), "out tcp 0/0 -> [fd00:10:244::5]:4191")
-
-	consul := netnstest.Plan{
-		Proxy:   netnstest.Owner{UID: 5995, GID: 5995},
-		Inbound: []uint16{15001, 15020, 20000},
-		Others:  []netnstest.Owner{{UID: 5996, GID: 5996}},
-	}.Probes()
-	assert.Len(t, consul, 211)
-	assert.Contains(t, names(consul), "pod udp 5996/5996 -> [::1]:5000")
 }
 
 func TestParseProbe(t *testing.T) {
 	t.Parallel()
-	for _, p := range netnstest.Probes() {
+	for _, p := range netnstest.Probes(netnstest.Plan{}) {
 		back, err := netnstest.ParseProbe(p.String())
 		require.NoError(t, err)
 		assert.Equal(t, p, back)
@@ -134,11 +126,11 @@ func ExampleParseProbe() {
 	// Output: a tcp connection of user 1000 to port 80 from 127.0.0.6
 }
 
-func ExamplePlan() {
-	probes := netnstest.Plan{
-		Proxy:   netnstest.Owner{UID: 2102, GID: 2102},
+func ExampleProbes() {
+	probes := netnstest.Probes(netnstest.Plan{
+		ProxyUID: 2102, ProxyGID: 2102,
 		Inbound: []uint16{4143, 4191},
-	}.Probes()
+	})
 	fmt.Println(len(probes), "probes, first:", probes[0])
 	// Output: 183 probes, first: out tcp 0/0 -> 10.244.1.5:22
 }

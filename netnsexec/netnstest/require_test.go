@@ -41,8 +41,8 @@ func tryRequire(needs ...netnstest.Need) (f *fakeTB, passed bool) {
 }
 
 func TestRequire(t *testing.T) {
-	there := netnstest.Needing("something there", func() error { return nil })
-	absent := netnstest.Needing("kernel feature xt_WARP", func() error { return errors.New("not in this kernel") })
+	there := netnstest.Need{Name: "something there", Check: func() error { return nil }}
+	absent := netnstest.Need{Name: "kernel feature xt_WARP", Check: func() error { return errors.New("not in this kernel") }}
 	program := netnstest.Binary("no-such-program")
 
 	for _, ci := range []string{"", "false", "true"} {

@@ -47,50 +47,10 @@ func (w *World) Run(probes []Probe) map[string]string {
 	return fates
 }
 
-// streamWidth is how many probes a stream makes at once.
-const streamWidth = 4
-
-// Stream makes one probe over and over, a few at a time, and counts the fates, to show that none escapes while rules are
-// replaced. The first few have ended when it returns. stop makes a few more and returns how often each fate was met; it
-// may be called again and returns the same counts.
-//
-// Begin with rules in place that track connections, as any NAT rule does. The first such rule in a namespace also affects
-// half-open connections, whose later packets then take another way than their first: "reset" or "timeout".
-func (w *World) Stream(p Probe) (stop func() map[string]int) {
-	batch := slices.Repeat([]Probe{p}, streamWidth)
-	counts := map[string]int{}
-	round := func() {
-		for _, fate := range w.exchange(p.From, batch) {
-			counts[fate]++
-		}
-	}
-	round()
-	stopping, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			round()
-			select {
-			case <-stopping:
-				round()
-				return
-			default:
-			}
-		}
-	}()
-	stop = sync.OnceValue(func() map[string]int {
-		close(stopping)
-		<-done
-		return counts
-	})
-	w.tb.Cleanup(func() { stop() })
-	return stop
-}
-
 // exchange makes probes from one namespace and returns their fates in the same order.
 func (w *World) exchange(from string, probes []Probe) []string {
 	fates := make([]string, len(probes))
-	ns := map[string]*netnsexec.NetNS{FromPod: w.Pod, FromOut: w.Out, FromVM: w.VM}[from]
+	ns := map[string]*netnsexec.NetNS{fromPod: w.Pod, fromOut: w.Out, fromVM: w.VM}[from]
 	if ns == nil {
 		return slices.Repeat([]string{fmt.Sprintf("error: no namespace %q", from)}, len(probes))
 	}

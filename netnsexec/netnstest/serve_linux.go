@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"runtime"
 	"syscall"
 
@@ -20,9 +19,9 @@ import (
 func (w *World) serve() error {
 	o := w.opts
 	for _, s := range []server{
-		{w.Pod, "proxy", Owner{o.ProxyUID, o.ProxyGID}, o.ProxyTCP, o.ProxyUDP, o.TransparentPort, o.ProxyMark, nil},
-		{w.Pod, "app", Owner{appID, appID}, appInbound, []uint16{5000}, 0, 0, nil},
-		{w.Out, "out", Owner{}, []uint16{80, 443, 53, 8080, 9090, 3306, 6379, 15008, 7070}, []uint16{53, 5353, 8125}, 0, 0, nil},
+		{w.Pod, "proxy", owner{o.ProxyUID, o.ProxyGID}, o.ProxyTCP, o.ProxyUDP, o.TransparentPort, o.ProxyMark, nil},
+		{w.Pod, "app", owner{appID, appID}, appInbound, []uint16{5000}, 0, 0, nil},
+		{w.Out, "out", owner{}, []uint16{80, 443, 53, 8080, 9090, 3306, 6379, 15008, 7070}, []uint16{53, 5353, 8125}, 0, 0, nil},
 	} {
 		if o.Echo {
 			s.echo = newEcho(w.tb)
@@ -38,7 +37,7 @@ func (w *World) serve() error {
 type server struct {
 	ns          *netnsexec.NetNS
 	who         string
-	owner       Owner
+	owner       owner
 	tcp, udp    []uint16
 	transparent uint16 // one of tcp, or 0
 	mark        uint32
@@ -116,7 +115,7 @@ func (w *World) background(c io.Closer, f func()) {
 // answerTCP sends on each connection who accepted it and where it wanted to go. The thread has the server's UID and GID: a
 // connection belongs to whoever accepts it, and so do its answers for rules that look at the owner.
 func (s server) answerTCP(l *net.TCPListener, port uint16) {
-	if s.owner != (Owner{}) { // all threads are root's
+	if s.owner != (owner{}) { // all threads are root's
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if restore, err := ownsock.Become(s.owner.UID, s.owner.GID); err == nil { // as when the socket was opened
@@ -128,7 +127,7 @@ func (s server) answerTCP(l *net.TCPListener, port uint16) {
 		if err != nil {
 			return
 		}
-		line := fmt.Sprintf("%s:%d orig=%s", s.who, port, OriginalDst(conn))
+		line := fmt.Sprintf("%s:%d orig=%s", s.who, port, ownsock.DstBeforeNAT(conn))
 		if s.echo != nil {
 			s.echo.serve(conn, line)
 			continue
@@ -136,23 +135,6 @@ func (s server) answerTCP(l *net.TCPListener, port uint16) {
 		_, _ = conn.Write([]byte(line + "\n")) // the client notices errors
 		_ = conn.Close()
 	}
-}
-
-// OriginalDst is where a connection was to go before NAT changed its destination. If connection tracking does not know
-// the connection, nothing can have changed it: then it is the local address.
-func OriginalDst(conn *net.TCPConn) netip.AddrPort {
-	local := conn.LocalAddr().(*net.TCPAddr).AddrPort()
-	dst := netip.AddrPortFrom(local.Addr().Unmap().WithZone(""), local.Port())
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return dst
-	}
-	_ = raw.Control(func(fd uintptr) {
-		if original, err := ownsock.OriginalDst(int(fd), dst.Addr().Is6()); err == nil {
-			dst = original
-		}
-	})
-	return dst
 }
 
 // answerUDP answers datagrams from the address that they were sent to, which a wildcard socket does not do by itself.

@@ -6,11 +6,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/netready"
 	"github.com/meshcni/meshcni/netnsexec"
 )
 
@@ -39,18 +41,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// World is the three network namespaces of the package documentation. Make one with [NewWorld].
+// World is the three network namespaces of the package documentation. Make one with [NewWorld]. A runtime passes Pod.Path in CNI_NETNS.
 type World struct {
 	Pod, Out, VM *netnsexec.NetNS
 	opts         Options
-	tb           TB
+	tb           testing.TB
 }
 
-// PodPath is the path of the pod's network namespace, as a runtime passes it in CNI_NETNS.
-func (w *World) PodPath() string { return w.Pod.Path() }
-
 // NewWorld makes a world, which is removed when the test ends. It requires [Root] and [IPv6].
-func NewWorld(tb TB, o Options) *World {
+func NewWorld(tb testing.TB, o Options) *World {
 	tb.Helper()
 	Require(tb, Root, IPv6)
 	w := &World{opts: o.withDefaults(), tb: tb}
@@ -71,7 +70,7 @@ func (w *World) build() (err error) {
 		name    string
 		ns      **netnsexec.NetNS
 		forward string
-	}{{FromPod, &w.Pod, "1"}, {FromOut, &w.Out, "0"}, {FromVM, &w.VM, "0"}} {
+	}{{fromPod, &w.Pod, "1"}, {fromOut, &w.Out, "0"}, {fromVM, &w.VM, "0"}} {
 		if *side.ns, err = newNetNS(w.tb, side.name); err != nil {
 			return err
 		}
@@ -93,8 +92,8 @@ func (w *World) build() (err error) {
 			return fmt.Errorf("namespace %s: %w", name, err)
 		}
 	}
-	for name, ns := range map[string]*netnsexec.NetNS{FromPod: w.Pod, FromOut: w.Out, FromVM: w.VM} {
-		if err := poll(func() error { return ns.Do(usable) }); err != nil {
+	for name, ns := range map[string]*netnsexec.NetNS{fromPod: w.Pod, fromOut: w.Out, fromVM: w.VM} {
+		if err := poll(func() error { return ns.Do(netready.Addrs) }); err != nil {
 			return fmt.Errorf("namespace %s: %w", name, err)
 		}
 	}
@@ -131,9 +130,9 @@ func setSysctls(forward string) error {
 var cables = []struct {
 	pod      string
 	podIndex int
-	far      string // FromOut or FromVM
+	far      string // fromOut or fromVM
 	farName  string
-}{{"eth0", 101, FromOut, "pod0"}, {"net1", 102, FromOut, "pod1"}, {"virt0", 103, FromVM, "eth0"}}
+}{{"eth0", 101, fromOut, "pod0"}, {"net1", 102, fromOut, "pod1"}, {"virt0", 103, fromVM, "eth0"}}
 
 // site is the addresses and routes of one namespace.
 type site struct {
@@ -142,7 +141,7 @@ type site struct {
 }
 
 var topology = map[string]site{
-	FromPod: {
+	fromPod: {
 		addrs: [][2]string{
 			{"eth0", "10.244.1.5/24"}, {"eth0", "fd00:10:244::5/64"},
 			{"net1", "192.168.77.2/24"}, {"net1", "fd00:77::2/64"},
@@ -150,7 +149,7 @@ var topology = map[string]site{
 		},
 		routes: [][3]string{{"eth0", "0.0.0.0/0", "10.244.1.1"}, {"eth0", "::/0", "fd00:10:244::1"}},
 	},
-	FromOut: {
+	fromOut: {
 		addrs: [][2]string{
 			{"pod0", "10.244.1.1/24"}, {"pod0", "fd00:10:244::1/64"},
 			{"pod1", "192.168.77.1/24"}, {"pod1", "fd00:77::1/64"},
@@ -159,7 +158,7 @@ var topology = map[string]site{
 		},
 		routes: [][3]string{{"pod0", "10.99.0.0/24", "10.244.1.5"}},
 	},
-	FromVM: {
+	fromVM: {
 		addrs:  [][2]string{{"eth0", "10.99.0.2/24"}},
 		routes: [][3]string{{"eth0", "0.0.0.0/0", "10.99.0.1"}},
 	},
@@ -167,14 +166,14 @@ var topology = map[string]site{
 
 // wire makes the cables.
 func (w *World) wire(handles map[string]*netlink.Handle) error {
-	farNS := map[string]*netnsexec.NetNS{FromOut: w.Out, FromVM: w.VM}
+	farNS := map[string]*netnsexec.NetNS{fromOut: w.Out, fromVM: w.VM}
 	for _, c := range cables {
 		veth := &netlink.Veth{
 			LinkAttrs:     netlink.LinkAttrs{Name: c.pod, Index: c.podIndex},
 			PeerName:      c.farName,
 			PeerNamespace: netlink.NsFd(farNS[c.far].Fd()),
 		}
-		if err := handles[FromPod].LinkAdd(veth); err != nil {
+		if err := handles[fromPod].LinkAdd(veth); err != nil {
 			return fmt.Errorf("make link %s: %w", c.pod, err)
 		}
 		far, err := handles[c.far].LinkByName(c.farName)
@@ -184,7 +183,7 @@ func (w *World) wire(handles map[string]*netlink.Handle) error {
 		if err := handles[c.far].LinkSetUp(far); err != nil {
 			return fmt.Errorf("set up link %s: %w", c.farName, err)
 		}
-		if err := handles[FromPod].LinkSetUp(veth); err != nil {
+		if err := handles[fromPod].LinkSetUp(veth); err != nil {
 			return fmt.Errorf("set up link %s: %w", c.pod, err)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/probestream"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -72,7 +74,7 @@ func TestWorldWithoutRules(t *testing.T) {
 	want := recording(t)["sel-no-status"].Fates
 	require.Len(t, want, 191)
 	for range 3 { // the world does not wear out
-		assert.Equal(t, want, w.Run(netnstest.Probes()))
+		assert.Equal(t, want, w.Run(netnstest.Probes(netnstest.Plan{})))
 	}
 }
 
@@ -82,7 +84,7 @@ func TestWorldsSideBySide(t *testing.T) {
 	for i := range 8 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			assert.Equal(t, want, netnstest.NewWorld(t, netnstest.Options{}).Run(netnstest.Probes()))
+			assert.Equal(t, want, netnstest.NewWorld(t, netnstest.Options{}).Run(netnstest.Probes(netnstest.Plan{})))
 		})
 	}
 }
@@ -108,7 +110,7 @@ func TestWorldRedirect(t *testing.T) {
 			w := netnstest.NewWorld(t, netnstest.Options{})
 			restore(t, w, v4, redirect)
 			restore(t, w, v6, redirect)
-			fates := w.Run(netnstest.Probes())
+			fates := w.Run(netnstest.Probes(netnstest.Plan{}))
 			for name, want := range map[string]string{
 				"pod tcp 1000/1000 -> 10.96.5.5:80":                   "proxy:15001 orig=10.96.5.5:80",
 				"pod tcp 1000/1000 -> 192.168.77.1:6379":              "proxy:15001 orig=192.168.77.1:6379",
@@ -149,7 +151,7 @@ func TestWorldTPROXY(t *testing.T) {
 -A OUTPUT -p tcp --sport 15021 -m owner ! --gid-owner 3000 -j DROP
 COMMIT
 `)
-	fates := w.Run(netnstest.Probes())
+	fates := w.Run(netnstest.Probes(netnstest.Plan{}))
 	assert.Equal(t, "proxy:15006 orig=10.244.1.5:8080", fates["out tcp 0/0 -> 10.244.1.5:8080"])
 	assert.Equal(t, "app:7070 orig=10.244.1.5:7070", fates["out tcp 0/0 -> 10.244.1.5:7070"])
 	assert.Equal(t, "timeout", fates["out tcp 0/0 -> 10.244.1.5:9090"], "the application's answer has its owner")
@@ -207,7 +209,7 @@ func TestStream(t *testing.T) {
 	restore(t, w, "iptables-nft-restore", redirect)
 
 	// In one transaction each, so none gets past the proxy.
-	stop := w.Stream(p)
+	stop := probestream.Start(t, w, p)
 	for range 5 {
 		restore(t, w, "iptables-nft-restore", replace)
 	}
@@ -215,13 +217,13 @@ func TestStream(t *testing.T) {
 	assert.Equal(t, []string{"proxy:15001 orig=10.96.5.5:80"}, slices.Collect(maps.Keys(counts)))
 	assert.Equal(t, counts, stop(), "a second stop says the same")
 
-	stop = w.Stream(p)
+	stop = probestream.Start(t, w, p)
 	restore(t, w, "iptables-nft-restore", strings.Replace(replace, "15001", "15008", 1))
 	assert.Equal(t, []string{"proxy:15001 orig=10.96.5.5:80", "proxy:15008 orig=10.96.5.5:80"},
 		slices.Sorted(maps.Keys(stop())), "before and after, and nothing else")
 
 	// The way out is open for a moment, and the stream sees it.
-	stop = w.Stream(p)
+	stop = probestream.Start(t, w, p)
 	restore(t, w, "iptables-nft-restore", "*nat\n-F OUTPUT\nCOMMIT\n")
 	assert.Contains(t, stop(), "out:80 orig=10.96.5.5:80")
 }
@@ -234,7 +236,7 @@ func BenchmarkNewWorld(b *testing.B) {
 
 func BenchmarkRun191(b *testing.B) {
 	w := netnstest.NewWorld(b, netnstest.Options{})
-	probes := netnstest.Probes()
+	probes := netnstest.Probes(netnstest.Plan{})
 	for b.Loop() {
 		w.Run(probes)
 	}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/probestream"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -212,7 +214,7 @@ func TestSwap(t *testing.T) {
 			}
 			probe, err := netnstest.ParseProbe("pod tcp 1000/1000 -> 10.96.5.5:80")
 			require.NoError(t, err)
-			stop := w.Stream(probe)
+			stop := probestream.Start(t, w, probe)
 			for name, swap := range map[string]func(){
 				"proxy":            swapProxy,
 				"agent":            func() { swapAgent(); a.ready(t, 1) },

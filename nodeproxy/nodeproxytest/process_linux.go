@@ -11,8 +11,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
-
-	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"testing"
 )
 
 // environment is the variable with a child's Options.
@@ -82,7 +81,7 @@ func child(options string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // process is a proxy in a process of its own.
 type process struct {
-	tb   netnstest.TB
+	tb   testing.TB
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 
@@ -91,7 +90,7 @@ type process struct {
 	out *json.Decoder
 }
 
-func newProcess(tb netnstest.TB, o Options) (*process, error) {
+func newProcess(tb testing.TB, o Options) (*process, error) {
 	p := &process{tb: tb, done: make(chan struct{})}
 	if err := p.start(o); err != nil {
 		return nil, err

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
+	"github.com/meshcni/meshcni/internal/ownsock"
 
-	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 // dialTimeout is how long a connection may take to be made.
@@ -48,7 +48,7 @@ func peerOf(conn *net.TCPConn) netip.Addr {
 // originalDst is invalid if the connection was not redirected.
 func originalDst(conn *net.TCPConn) netip.AddrPort {
 	local := conn.LocalAddr().(*net.TCPAddr).AddrPort() //nolint:forcetypeassert // of a TCP connection
-	to := netnstest.OriginalDst(conn)
+	to := ownsock.DstBeforeNAT(conn)
 	if to == netip.AddrPortFrom(local.Addr().Unmap(), local.Port()) {
 		return netip.AddrPort{}
 	}

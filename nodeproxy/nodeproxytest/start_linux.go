@@ -1,10 +1,10 @@
 package nodeproxytest
 
-import "github.com/meshcni/meshcni/netnsexec/netnstest"
+import "testing"
 
 // Proxy is a running proxy. Its methods are safe for concurrent use. Make one with [Start] or [StartProcess].
 type Proxy struct {
-	tb netnstest.TB
+	tb testing.TB
 	running
 }
 
@@ -18,14 +18,14 @@ type running interface {
 }
 
 // Start starts a proxy in the test's process. It connects as soon as there is an agent, and is killed when the test ends.
-func Start(tb netnstest.TB, o Options) *Proxy {
+func Start(tb testing.TB, o Options) *Proxy {
 	tb.Helper()
 	return started(tb, newProxy(o))
 }
 
 // StartProcess does the same in a process of its own, which is this test's program; see [RunIfChild]. Its log goes to the
 // test's stderr.
-func StartProcess(tb netnstest.TB, o Options) *Proxy {
+func StartProcess(tb testing.TB, o Options) *Proxy {
 	tb.Helper()
 	p, err := newProcess(tb, o)
 	if err != nil {
@@ -34,7 +34,7 @@ func StartProcess(tb netnstest.TB, o Options) *Proxy {
 	return started(tb, p)
 }
 
-func started(tb netnstest.TB, r running) *Proxy {
+func started(tb testing.TB, r running) *Proxy {
 	tb.Helper()
 	p := &Proxy{tb, r}
 	tb.Cleanup(p.Kill)

@@ -74,7 +74,7 @@ func TestFates(t *testing.T) {
 				b := choose(t, w.Pod, backend)
 				_, err = b.Apply(t.Context(), rs)
 				require.NoError(t, err)
-				got := w.Run(netnstest.Probes())
+				got := w.Run(netnstest.Probes(netnstest.Plan{}))
 				require.Len(t, want.Fates, len(got))
 				for probe, fate := range want.Fates {
 					if isTunnelQuirk(name, probe, fate, got[probe]) {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/testwait"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
@@ -49,8 +51,8 @@ func pod(t *testing.T, addrs ...string) *netnsexec.NetNS {
 		return configure("pod0", false, addrs)
 	}))
 	require.NoError(t, ns.Do(func() error { return configure("eth0", true, addrs) }))
-	netnstest.AwaitAddrs(t, ns)
-	netnstest.AwaitAddrs(t, node)
+	testwait.Addrs(t, ns)
+	testwait.Addrs(t, node)
 	return ns
 }
 

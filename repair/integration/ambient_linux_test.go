@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/testwait"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -104,7 +106,7 @@ func inAmbient(t testing.TB, w *world) (*netnsexec.NetNS, agentsock.Attachment) 
 		cmd := exec.Command("ip", strings.Fields(line)...) //nolint:gosec // the lines above
 		require.NoError(t, ns.Run(cmd), line)
 	}
-	netnstest.AwaitAddrs(t, ns)
+	testwait.Addrs(t, ns)
 	return ns, agentsock.Attachment{
 		ID:  attachment.ID{Network: "net", ContainerID: "c0ffee", IfName: "eth0"},
 		Pod: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Dialect: "ambient", NetNS: ns.Path(),

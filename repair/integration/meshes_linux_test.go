@@ -31,7 +31,7 @@ func TestRepairOfSeveralMeshes(t *testing.T) {
 		ns := pod.net.Pod.ID()
 		require.NoError(t, store.Write(attachment.Record{
 			ID:    attachment.ID{Network: "k8s", ContainerID: name, IfName: "eth0"},
-			NetNS: attachment.NetNS{Path: pod.net.PodPath(), Dev: ns.Dev, Ino: ns.Ino},
+			NetNS: attachment.NetNS{Path: pod.net.Pod.Path(), Dev: ns.Dev, Ino: ns.Ino},
 			Pod:   status.ID{Namespace: w.ns, Name: pod.Name, UID: string(pod.UID)}, By: "ADD", Reason: "not-injected",
 		}))
 	}

@@ -33,7 +33,7 @@ func TestRepairIsWhatCheckHoldsThePodTo(t *testing.T) {
 			store, netns := attachment.Open(run), broken.net.Pod.ID()
 			passed := attachment.Record{
 				ID:    attachment.ID{Network: "k8s", ContainerID: "now", IfName: "eth0"},
-				NetNS: attachment.NetNS{Path: broken.net.PodPath(), Dev: netns.Dev, Ino: netns.Ino},
+				NetNS: attachment.NetNS{Path: broken.net.Pod.Path(), Dev: netns.Dev, Ino: netns.Ino},
 				Pod:   status.ID{Namespace: w.ns, Name: "broken", UID: string(broken.UID)},
 				By:    "ADD", Reason: "not-injected", Time: time.Now(),
 			}
@@ -59,7 +59,7 @@ func TestRepairIsWhatCheckHoldsThePodTo(t *testing.T) {
 
 			check := func() binarytest.Outcome {
 				return binarytest.Attachment{
-					Binary: binary, ContainerID: "now", NetNS: broken.net.PodPath(), Namespace: w.ns, Pod: "broken", UID: string(broken.UID),
+					Binary: binary, ContainerID: "now", NetNS: broken.net.Pod.Path(), Namespace: w.ns, Pod: "broken", UID: string(broken.UID),
 					Config: map[string]any{"cniVersion": "1.0.0", "name": "k8s", "type": "meshcni", "run_dir": run},
 				}.Run(t, "CHECK")
 			}

@@ -135,7 +135,7 @@ func newDemo(t *testing.T) *demo {
 	d.world = netnstest.NewWorld(t, netnstest.Options{Patience: 2 * time.Second})
 	d.inPod("ip", "addr", "flush", "dev", "eth0") // the network's plugin gives the address
 	d.cni = libcni.NewCNIConfigWithCacheDir(d.node.CNIBinDirs, d.node.CNICacheDir, nil)
-	d.rt = &libcni.RuntimeConf{ContainerID: "demo", NetNS: d.world.PodPath(), IfName: "eth0", Args: [][2]string{
+	d.rt = &libcni.RuntimeConf{ContainerID: "demo", NetNS: d.world.Pod.Path(), IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", d.pod.Namespace}, {"K8S_POD_NAME", d.pod.Name}, {"K8S_POD_UID", string(d.pod.UID)},
 	}}
 	return d
@@ -238,7 +238,7 @@ func packet(p netnstest.Probe, pod netip.Addr) trace.Packet {
 	if p.Proto == "udp" {
 		packet.Proto = ruleset.UDP
 	}
-	if p.From != netnstest.FromPod {
+	if p.From != "pod" {
 		packet.Direction, packet.Src = trace.In, netip.MustParseAddrPort("10.244.1.1:0")
 	}
 	return packet

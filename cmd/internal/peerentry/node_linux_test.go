@@ -236,9 +236,9 @@ func TestRefusals(t *testing.T) {
 // TestDisks: a directory that is read-only or full keeps its list, and nothing half done is left.
 func TestDisks(t *testing.T) {
 	dir := t.TempDir()
-	netnstest.Require(t, netnstest.Needing("the right to mount a tmpfs", func() error {
+	netnstest.Require(t, netnstest.Need{Name: "the right to mount a tmpfs", Check: func() error {
 		return unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k")
-	}))
+	}})
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	n := nodeIn(t, dir, chained)
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/meshcni/meshcni/internal/probestream"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -233,7 +235,7 @@ func TestSwap(t *testing.T) {
 			n.becomes(p, status.StateCaptured)
 			probe, err := netnstest.ParseProbe("pod tcp 1000/1000 -> 10.96.5.5:80")
 			require.NoError(t, err)
-			stop := w.Stream(probe)
+			stop := probestream.Start(t, w, probe)
 			swapProxy := func() {
 				next := n.proxy(nodeproxytest.Faults{})
 				n.until("the next has the pod", func() bool {

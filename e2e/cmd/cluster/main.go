@@ -27,7 +27,6 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/onenode"
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 var (
@@ -55,7 +54,7 @@ func run() (code int, err error) {
 	}
 	o := onenode.Machine(*runtime)
 	o.Build = func() error {
-		if err := netnstest.Missing(append([]netnstest.Need{netnstest.Root}, o.Needs...)...); err != nil {
+		if err := o.Missing(); err != nil {
 			return err
 		}
 		if err := lock(); err != nil {

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/meshcni/meshcni/internal/testwait"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/tools/clientcmd"
@@ -65,7 +67,7 @@ func makeCluster(t *testing.T, until string, variables ...string) *kept {
 			t.Logf("make cluster:\n%s", k.out.String())
 		}
 	})
-	netnstest.Eventually(t, "make cluster prints "+strconv.Quote(until), func() error {
+	testwait.Eventually(t, "make cluster prints "+strconv.Quote(until), func() error {
 		select {
 		case err := <-k.ended:
 			require.NoError(t, errors.Join(errors.New("it has ended"), err), k.out.String())
@@ -127,7 +129,7 @@ func groupsOf(t *testing.T, outer int) (groups []string) {
 // assertNothingLeft waits until nothing is left: no process in the machine's namespaces, no control group, no file, no port, no mount.
 func (s traces) assertNothingLeft(t *testing.T) {
 	t.Helper()
-	netnstest.Eventually(t, "nothing is left of the cluster", func() error {
+	testwait.Eventually(t, "nothing is left of the cluster", func() error {
 		var errs []error
 		links, err := filepath.Glob("/proc/[0-9]*/ns/*")
 		require.NoError(t, err)

@@ -13,9 +13,9 @@ import (
 	"strconv"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"github.com/meshcni/meshcni/internal/ownsock"
 
-	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"golang.org/x/sys/unix"
 )
 
 // The ports that a proxy of Istio's kind has for what is redirected to it.
@@ -125,7 +125,7 @@ func serve(name string, port uint16, transparent bool) error {
 	}
 	go accept(l, func(conn net.Conn) {
 		peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
-		_, _ = fmt.Fprintf(conn, "%s:%d orig=%s peer=%s\n", name, port, netnstest.OriginalDst(conn.(*net.TCPConn)), peer.Addr().Unmap())
+		_, _ = fmt.Fprintf(conn, "%s:%d orig=%s peer=%s\n", name, port, ownsock.DstBeforeNAT(conn.(*net.TCPConn)), peer.Addr().Unmap())
 	})
 	return nil
 }

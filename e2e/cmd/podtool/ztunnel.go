@@ -14,9 +14,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/ownsock"
+
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 )
 
@@ -230,7 +231,7 @@ func markOwn(_, _ string, raw syscall.RawConn) (err error) {
 
 // relay passes a connection on to where it was to go, from within the pod.
 func (p *inpod) relay(conn *net.TCPConn) error {
-	to := netnstest.OriginalDst(conn)
+	to := ownsock.DstBeforeNAT(conn)
 	var onward net.Conn
 	if err := inside(p.ns, func() (err error) {
 		d := net.Dialer{Control: markOwn, Timeout: 5 * time.Second}
@@ -277,7 +278,7 @@ func (p *inpod) listen() error {
 				return
 			}
 			peer, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
-			_, _ = fmt.Fprintf(conn, "app:%d orig=%s peer=%s\n", port, netnstest.OriginalDst(conn.(*net.TCPConn)), peer.Addr().Unmap())
+			_, _ = fmt.Fprintf(conn, "app:%d orig=%s peer=%s\n", port, ownsock.DstBeforeNAT(conn.(*net.TCPConn)), peer.Addr().Unmap())
 		}
 		go accept(l, func(conn net.Conn) { p.serve(conn, answer) })
 	}

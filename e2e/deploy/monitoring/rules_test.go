@@ -50,12 +50,12 @@ func rules(t *testing.T) []rule {
 	return all
 }
 
-var hasPromtool = netnstest.Needing("promtool (.ci/promtool)", func() error {
+var hasPromtool = netnstest.Need{Name: "promtool (.ci/promtool)", Check: func() error {
 	if _, err := proctest.Tool("promtool"); err == nil {
 		return nil
 	}
 	return exec.Command("../../.ci/promtool").Run()
-})
+}}
 
 func runPromtool(t *testing.T, args ...string) {
 	t.Helper()

@@ -47,7 +47,7 @@ var (
 )
 
 // Need are the programs.
-var Need = netnstest.Needing("containerd, runc and the reference CNI plugins (run e2e/setup.sh)", func() error {
+var Need = netnstest.Need{Name: "containerd, runc and the reference CNI plugins (run e2e/setup.sh)", Check: func() error {
 	_, errRunc := exec.LookPath("runc")
 	_, errPlugins := os.Stat(filepath.Join(Plugins, "ptp"))
 	errs := []error{errRunc, errPlugins}
@@ -56,7 +56,7 @@ var Need = netnstest.Needing("containerd, runc and the reference CNI plugins (ru
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-})
+}}
 
 // Dirs are the directories for [machine.Options.Empty] and Memory.
 func Dirs() (empty, memory []string) {

@@ -43,14 +43,14 @@ var (
 )
 
 // Need are the programs.
-var Need = netnstest.Needing("CRI-O with its conmon, runc, skopeo and the reference CNI plugins (run .ci/crio)", func() error {
+var Need = netnstest.Need{Name: "CRI-O with its conmon, runc, skopeo and the reference CNI plugins (run .ci/crio)", Check: func() error {
 	var errs []error
 	for _, name := range []string{program, pinns, runc, filepath.Join(Plugins, "ptp"), "conmon", "skopeo"} {
 		_, err := exec.LookPath(name)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-})
+}}
 
 // Memory are the directories for [machine.Options.Memory].
 func Memory() []string { return []string{filepath.Dir(root)} }

@@ -24,7 +24,7 @@ import (
 const program = "envoy-1.40.0"
 
 // Binary says whether .ci/envoy has fetched Envoy, with which programs it is started.
-var Binary = netnstest.Needing("Envoy, which .ci/envoy fetches", func() error {
+var Binary = netnstest.Need{Name: "Envoy, which .ci/envoy fetches", Check: func() error {
 	for _, name := range []string{"setpriv", "nsenter"} {
 		if _, err := exec.LookPath(name); err != nil {
 			return err
@@ -32,7 +32,7 @@ var Binary = netnstest.Needing("Envoy, which .ci/envoy fetches", func() error {
 	}
 	_, err := os.Stat(binary())
 	return err
-})
+}}
 
 func binary() string { return proctest.Cache("bin", program) }
 

@@ -73,6 +73,20 @@ type Options struct {
 var ErrInterrupted = errors.New("ended by signal")
 
 // all are the needs, with those of a machine.
+// Missing returns the needs that are not met, or nil.
+func (o Options) Missing() error {
+	var missing []error
+	for _, n := range o.all() {
+		if n.Check == nil {
+			continue
+		}
+		if err := n.Check(); err != nil {
+			missing = append(missing, fmt.Errorf("%s: %w", n.Name, err))
+		}
+	}
+	return errors.Join(missing...)
+}
+
 func (o Options) all() []netnstest.Need { return append([]netnstest.Need{netnstest.Root}, o.Needs...) }
 
 // options are Main's, for Require.
@@ -83,7 +97,7 @@ func Main(m *testing.M, o Options) {
 	options = o
 	var code int
 	var err error
-	if os.Getenv(roleEnv) == "" && (listing() || netnstest.Missing(o.all()...) != nil) {
+	if os.Getenv(roleEnv) == "" && (listing() || o.Missing() != nil) {
 		code = m.Run()
 	} else {
 		code, err = Run(m.Run, o)
@@ -129,7 +143,7 @@ func Handed() (files []*os.File) {
 }
 
 // Require skips the test, or fails it where CI=true, if something is missing that [Main] was told about.
-func Require(tb netnstest.TB) {
+func Require(tb testing.TB) {
 	tb.Helper()
 	netnstest.Require(tb, options.all()...)
 }

@@ -56,11 +56,11 @@ func Machine(runtime string) machine.Options {
 			kubetest.Servers,
 			kubetest.Components("kube-controller-manager", "kube-scheduler", "kubelet"),
 			need,
-			netnstest.Needing("helm (run .ci/tool helm) and kubectl (run .ci/kube kubectl)", func() error {
+			netnstest.Need{Name: "helm (run .ci/tool helm) and kubectl (run .ci/kube kubectl)", Check: func() error {
 				_, errHelm := Program("helm")
 				_, errKubectl := Program("kubectl")
 				return errors.Join(errHelm, errKubectl)
-			}),
+			}},
 		},
 		Addresses: []netip.Addr{netip.MustParseAddr(NodeIP), netip.MustParseAddr(ServiceIP)},
 		Empty:     empty,

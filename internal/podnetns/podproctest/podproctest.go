@@ -27,10 +27,10 @@ import (
 var roots = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/pids"}
 
 // Cgroups is the need for a hierarchy of control groups to create groups in.
-var Cgroups = netnstest.Needing("a writable control group hierarchy", func() error {
+var Cgroups = netnstest.Need{Name: "a writable control group hierarchy", Check: func() error {
 	_, err := root()
 	return err
-})
+}}
 
 func root() (string, error) {
 	var errs []error

@@ -4,18 +4,18 @@ package conntracktest
 import (
 	"errors"
 	"net/netip"
+	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/nodecontrol/conntrack"
 	"github.com/meshcni/meshcni/internal/nodecontrol/listeners"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // Fill adds entries to the namespace's connection tracking table, as of long-lived connections, which the kernel evicts for
 // no new one: n of them, or as many as the table takes. It can be called once for a namespace.
-func Fill(tb netnstest.TB, ns *netnsexec.NetNS, n int) {
+func Fill(tb testing.TB, ns *netnsexec.NetNS, n int) {
 	tb.Helper()
 	table, err := conntrack.Open(ns)
 	if err != nil {

@@ -1,4 +1,4 @@
-package netnstest
+package testwait
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ func TestEventually(t *testing.T) {
 }
 
 type failing struct {
-	TB
+	testing.TB
 	said string
 }
 

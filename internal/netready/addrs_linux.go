@@ -1,24 +1,18 @@
-package netnstest
+// Package netready tells when a network namespace's addresses can be used.
+package netready
 
 import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/meshcni/meshcni/netnsexec"
 )
 
-// AwaitAddrs returns once the network namespace's veths that are up carry packets, and the addresses of links that are up can be sent
-// from and to, but for those of IPv6 that are link-local. The kernel answers the request for a link or an address first and does the rest in a worker of its own
-// (linkwatch, addrconf_dad_work), for IPv6 even with IFA_F_NODAD. What is sent before that is lost, or refused with EHOSTUNREACH.
-func AwaitAddrs(tb TB, ns *netnsexec.NetNS) {
-	tb.Helper()
-	Eventually(tb, "the addresses of "+ns.Path()+" are usable", func() error { return ns.Do(usable) })
-}
-
-// usable acts in the calling thread's namespace.
-func usable() error {
+// Addrs returns nil once the veths of the calling thread's network namespace that are up carry packets, and the addresses of links that
+// are up can be sent from and to, but for those of IPv6 that are link-local. The kernel answers the request for a link or an address
+// first and does the rest in a worker of its own (linkwatch, addrconf_dad_work), for IPv6 even with IFA_F_NODAD. What is sent before
+// that is lost, or refused with EHOSTUNREACH.
+func Addrs() error {
 	links, err := netlink.LinkList()
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
