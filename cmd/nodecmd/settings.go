@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/cmd/internal/repairflags"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/repair"
@@ -119,7 +119,7 @@ func (p Program) resolve(typed *pflag.FlagSet) (settings, error) {
 // and that over the default. The error lists every value that cannot be read with its origin.
 func (p Program) read(typed *pflag.FlagSet) (settings, error) {
 	s := p.defaults()
-	finer, errFiner := repaircmd.FromEnv(p.Identity, p.Env)
+	finer, errFiner := repairflags.FromEnv(p.Identity, p.Env)
 	action := s.Repair.Action
 	s.Repair, s.HostRoot, s.ProcRoot = finer.Options, finer.HostRoot, finer.ProcRoot
 	s.Repair.Action, s.Repair.Node, s.Repair.HostRoot, s.Repair.ProcRoot = action, "", "", ""

@@ -1,6 +1,5 @@
 // Package repaircmd implements the command line of meshcni-repair, which finds the pods of one node that started
 // without redirection, and labels, deletes or repairs them. A [Program] with other dialects serves your own mesh.
-// Agents that run the same controller use [Settings].
 package repaircmd
 
 import (
@@ -24,6 +23,7 @@ import (
 	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/versionmetric"
+	"github.com/meshcni/meshcni/repair"
 )
 
 // Program is the repair program. The zero value is meshcni-repair with no environment, whose output is discarded.
@@ -82,7 +82,7 @@ func (p Program) name() string { return p.Identity.Program("repair") }
 // options are the settings and the flags that only this program has.
 type options struct {
 	Program
-	Settings
+	settings
 	logLevel, metricsAddress, healthAddress string
 }
 
@@ -94,7 +94,8 @@ func (o *options) run(c *cobra.Command) error {
 	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
 		return cli.Usagef("--log-level: %w", err)
 	}
-	if err := o.Validate(o.Dialects); err != nil {
+	of, err := o.options(o.Dialects)
+	if err != nil {
 		return cli.Usage(err)
 	}
 	log := cli.Logger(o.Stderr, level)
@@ -102,11 +103,15 @@ func (o *options) run(c *cobra.Command) error {
 		o.SetLog(log)
 	}
 	log.Info("starting", "program", o.name(), "version", cmp.Or(o.Program.Identity.Version, version.Long()))
-	if !o.Acts() {
+	if !o.acts() {
 		log.Warn("repair only reports broken pods; see --repair")
 	}
 	registry := versionmetric.Registry(o.Program.Identity, o.name())
-	controller, err := o.New(Host{Dialects: o.Dialects, UserAgent: version.Agent(o.name(), o.Program.Identity.Version), Metrics: registry, Log: log})
+	of.Metrics, of.Log = registry, log
+	if of.Config, err = o.restConfig(version.Agent(o.name(), o.Program.Identity.Version)); err != nil {
+		return err
+	}
+	controller, err := repair.New(of)
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,9 @@
-package repaircmd_test
+package repaircmd
 
 import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,13 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/apiserver"
-	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/cmd/internal/repairflags"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/proctest"
@@ -85,7 +83,7 @@ func TestUsage(t *testing.T) {
 				args = append(args, a)
 			}
 			var stdout, stderr proctest.Buffer
-			code := repaircmd.Program{Env: env(c.env), Stdout: &stdout, Stderr: &stderr, Identity: meshcni.Identity{Version: "v1"}}.Main(t.Context(), args)
+			code := Program{Env: env(c.env), Stdout: &stdout, Stderr: &stderr, Identity: meshcni.Identity{Version: "v1"}}.Main(t.Context(), args)
 			assert.Equal(t, c.code, code, stderr.String())
 			assert.Contains(t, stderr.String(), c.says)
 			if c.code == 0 {
@@ -109,7 +107,7 @@ func TestRun(t *testing.T) {
 	var stderr proctest.Buffer
 	code := make(chan int)
 	go func() {
-		p := repaircmd.Program{Stderr: &stderr, Env: env(map[string]string{
+		p := Program{Stderr: &stderr, Env: env(map[string]string{
 			"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "MESHCNI_KUBERNETES_SERVICE_PROTOCOL": "http",
 			"MESHCNI_SERVICE_ACCOUNT_DIR": account(t), "NODE_NAME": "node-1", "MESHCNI_REPAIR": "label",
 		})}
@@ -140,30 +138,20 @@ func TestRun(t *testing.T) {
 	assert.Equal(t, 0, <-code)
 }
 
-// TestSettings: an agent that has other flags takes the finer settings from the
-// environment, and opens the controller by the plugin's own.
+// TestSettings: the controller is made by the plugin's own settings and those of the flags.
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	s, err := repaircmd.FromEnv(meshcni.Identity{}, env(map[string]string{"MESHCNI_REPAIR_NODE_BURST": "3", "MESHCNI_REPAIR": "label", "NODE_NAME": "node-1"}))
+	flags, err := repairflags.FromEnv(meshcni.Identity{}, env(map[string]string{"MESHCNI_REPAIR_NODE_BURST": "3", "MESHCNI_REPAIR": "label", "NODE_NAME": "node-1"}))
 	require.NoError(t, err)
-	assert.Equal(t, []string{"label", "node-1"}, []string{string(s.Action), s.Node})
-	s.Action = "delete"
-	s.Plugin = netconf.Config{Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}, ExcludeNamespaceSelector: "mesh=off"}, RefuseProxyUID: true, RefuseNetRaw: true, UncapturedFamily: redirect.UncapturedDrop}
-	access := apiserver.Access{Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: "/nonexistent"}
-	s = repaircmd.WithAccess(s, access)
-	require.NoError(t, s.Validate(builtin.All()), "no file is read")
-
-	host := repaircmd.Host{
-		Dialects: builtin.All(), Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
+	assert.Equal(t, []string{"label", "node-1"}, []string{string(flags.Action), flags.Node})
+	flags.Action = "delete"
+	s := settings{
+		Flags:  flags,
+		plugin: netconf.Config{Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}, ExcludeNamespaceSelector: "mesh=off"}, RefuseProxyUID: true, RefuseNetRaw: true, UncapturedFamily: redirect.UncapturedDrop},
+		access: apiserver.Access{Host: "127.0.0.1", Port: "1", Protocol: "http", ServiceAccountDir: "/nonexistent"},
 	}
-	_, err = s.New(host)
-	require.ErrorContains(t, err, "service account's token")
-	access.ServiceAccountDir = account(t)
-	s = repaircmd.WithAccess(s, access)
-	_, err = s.New(host)
-	require.NoError(t, err)
-	o, err := repaircmd.OptionsOf(s, host)
-	require.NoError(t, err)
+	o, err := s.options(builtin.All())
+	require.NoError(t, err, "no file is read")
 	assert.Equal(t, 3, o.NodeBudget.Burst)
 	assert.Zero(t, o.ClusterBudget, "no rate, no bound")
 	assert.Equal(t, repair.ActionDelete, o.Action)
@@ -172,16 +160,23 @@ func TestSettings(t *testing.T) {
 	assert.True(t, o.Meshes.Lookup("istio").Policy.ExcludesNamespace("kube-system"))
 	assert.Equal(t, "[mesh=off]", fmt.Sprint(o.Meshes.Lookup("istio").Policy.ExcludedNamespaceLabels))
 
-	for says, change := range map[string]func(*repaircmd.Settings){
-		"--uncaptured-family": func(s *repaircmd.Settings) { s.Plugin.UncapturedFamily = "keep" },
-		"--repair-host-root":  func(s *repaircmd.Settings) { s.HostRoot = "proc" },
-		"--node-name":         func(s *repaircmd.Settings) { s.Node = "" },
-		"--dialect":           func(s *repaircmd.Settings) { s.Plugin.Dialects = netconf.Dialects{"esperanto"} },
+	_, err = s.restConfig("")
+	require.ErrorContains(t, err, "service account's token")
+	s.access.ServiceAccountDir = account(t)
+	o.Config, err = s.restConfig("")
+	require.NoError(t, err)
+	_, err = repair.New(o)
+	require.NoError(t, err)
+
+	for says, change := range map[string]func(*settings){
+		"--uncaptured-family": func(s *settings) { s.plugin.UncapturedFamily = "keep" },
+		"--repair-host-root":  func(s *settings) { s.HostRoot = "proc" },
+		"--node-name":         func(s *settings) { s.Node = "" },
+		"--dialect":           func(s *settings) { s.plugin.Dialects = netconf.Dialects{"esperanto"} },
 	} {
 		bad := s
 		change(&bad)
-		require.ErrorContains(t, bad.Validate(builtin.All()), says)
-		_, err = bad.New(host)
+		_, err = bad.options(builtin.All())
 		assert.ErrorContains(t, err, says)
 	}
 }
@@ -189,12 +184,12 @@ func TestSettings(t *testing.T) {
 // TestSeveralDialects: each has criteria of its own, one check is enough, and what has its proxy on the node needs none.
 func TestSeveralDialects(t *testing.T) {
 	t.Parallel()
-	s, err := repaircmd.FromEnv(meshcni.Identity{}, nil)
+	flags, err := repairflags.FromEnv(meshcni.Identity{}, nil)
 	require.NoError(t, err)
-	s.Node, s.Action, s.Plugin.Dialects = "n", "delete", netconf.Dialects{"ambient", "istio", "consul"}
-	s.Plugin.Kubernetes.ExcludeNamespaces = []string{"dev"}
-	host := repaircmd.Host{Dialects: builtin.All()}
-	o, err := repaircmd.OptionsOf(s, host)
+	s := settings{Flags: flags}
+	s.Node, s.Action, s.plugin.Dialects = "n", "delete", netconf.Dialects{"ambient", "istio", "consul"}
+	s.plugin.Kubernetes.ExcludeNamespaces = []string{"dev"}
+	o, err := s.options(builtin.All())
 	require.NoError(t, err)
 	assert.Equal(t, "ambient,istio,consul", o.Meshes.String())
 	assert.True(t, o.Meshes.ExcludesNamespace("dev"))
@@ -203,19 +198,21 @@ func TestSeveralDialects(t *testing.T) {
 	assert.Empty(t, o.Criteria["consul"].Containers)
 	assert.NotContains(t, o.Criteria, "ambient")
 
-	s.Plugin.Dialects = netconf.Dialects{"consul"}
-	require.ErrorContains(t, s.Validate(builtin.All()), "dialect consul: repair criteria: no init container")
-	s.Plugin.Dialects = netconf.Dialects{"ambient"}
-	require.NoError(t, s.Validate(builtin.All()))
-	s.Plugin.Dialects, s.InitContainer, s.ExitCodes = netconf.Dialects{"consul", "linkerd"}, "check", "7"
-	o, err = repaircmd.OptionsOf(s, host)
+	s.plugin.Dialects = netconf.Dialects{"consul"}
+	_, err = s.options(builtin.All())
+	require.ErrorContains(t, err, "dialect consul: repair criteria: no init container")
+	s.plugin.Dialects = netconf.Dialects{"ambient"}
+	_, err = s.options(builtin.All())
+	require.NoError(t, err)
+	s.plugin.Dialects, s.InitContainer, s.ExitCodes = netconf.Dialects{"consul", "linkerd"}, "check", "7"
+	o, err = s.options(builtin.All())
 	require.NoError(t, err)
 	for _, mesh := range []string{"consul", "linkerd"} {
 		assert.Equal(t, []string{"check"}, o.Criteria[mesh].Containers)
 		assert.Equal(t, []int32{7}, o.Criteria[mesh].ExitCodes)
 	}
-	s.Plugin.Dialects = netconf.Dialects{"osm", "istio", "nginx"}
-	err = s.Validate(builtin.All())
+	s.plugin.Dialects = netconf.Dialects{"osm", "istio", "nginx"}
+	_, err = s.options(builtin.All())
 	require.ErrorContains(t, err, `unknown dialect "osm"`)
 	require.ErrorContains(t, err, `unknown dialect "nginx"`)
 }
@@ -223,7 +220,7 @@ func TestSeveralDialects(t *testing.T) {
 // A program of another name knows the dialects that it is given, and no others.
 func TestOwnProgram(t *testing.T) {
 	t.Parallel()
-	p := repaircmd.Program{Identity: meshcni.Identity{Name: "acme", Version: "v9"}, Dialects: []dialect.Dialect{{Name: "acme", Names: redirect.Default().Names, Build: dialect.FromSchema(redirect.Schema{Defaults: redirect.Default()})}}}
+	p := Program{Identity: meshcni.Identity{Name: "acme", Version: "v9"}, Dialects: []dialect.Dialect{{Name: "acme", Names: redirect.Default().Names, Build: dialect.FromSchema(redirect.Schema{Defaults: redirect.Default()})}}}
 	for _, c := range []struct {
 		args []string
 		code int

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/cmd/repaircmd"
+	"github.com/meshcni/meshcni/repair"
 )
 
 func TestLint(t *testing.T) {
@@ -52,15 +52,14 @@ func TestEveryValueIsExplained(t *testing.T) {
 			said[m[1]] = above
 		}
 	}
-	byDefault, err := repaircmd.FromEnv(meshcni.Identity{}, nil)
-	require.NoError(t, err)
 	for name, value := range map[string]any{
-		"nodeRate": byDefault.NodeBudget.PerMinute, "nodeBurst": byDefault.NodeBudget.Burst, "clusterBurst": byDefault.ClusterBudget.Burst,
-		"maxBrokenShare": byDefault.MaxBrokenShare, "minBroken": byDefault.MinBroken, "trialInterval": byDefault.TrialInterval,
+		"nodeRate": repair.DefaultNodeBudget.PerMinute, "nodeBurst": repair.DefaultNodeBudget.Burst, "clusterBurst": repair.DefaultNodeBudget.Burst,
+		"maxBrokenShare": repair.DefaultMaxBrokenShare, "minBroken": repair.DefaultMinBroken, "trialInterval": repair.DefaultTrialInterval,
 	} {
 		assert.Contains(t, said[name], fmt.Sprintf("null: %v.", value), "values.yaml: repair.%s", name)
 	}
-	assert.Contains(t, strings.Join(lines, "\n"), "null: "+byDefault.Label+".")
+	label := meshcni.Identity{}.WithDefaults().Key(repair.DefaultLabelName) + "=" + repair.DefaultLabelValue
+	assert.Contains(t, strings.Join(lines, "\n"), "null: "+label+".")
 }
 
 // TestProfilesAreValues: what a profile sets is a value that the user can set,

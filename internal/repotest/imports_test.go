@@ -96,6 +96,11 @@ var rules = []rule{
 		forbid:   []string{module + "/mesh/..."}, transitively: true,
 		why: "a mesh's facts are for people: nothing decides about a pod by them, and the plugin links none",
 	},
+	{
+		packages: []string{"cmd/nodecmd", "cmd/repaircmd", "cmd/taintcmd", "cmd/redirectcmd", "cmd/kubectlcmd"}, transitively: true,
+		forbid: []string{module + "/cmd/nodecmd", module + "/cmd/repaircmd", module + "/cmd/taintcmd", module + "/cmd/redirectcmd", module + "/cmd/kubectlcmd"},
+		why:    "a command takes what it shares with another from cmd/internal or a library",
+	},
 }
 
 func TestImports(t *testing.T) {
