@@ -88,8 +88,8 @@ type Agent struct {
 	binDirs    []BinDir
 	target     string
 	lastLoop   time.Time
-	since      time.Time // see PutBack
-	installed  time.Time // see FirstInstalled
+	since      time.Time // see State.PutBack
+	installed  time.Time // see State.FirstInstalled
 
 	// Only the loop uses these.
 	conflict   *conflict
@@ -157,15 +157,34 @@ func locked[T any](a *Agent, field *T) T {
 // errors.As(err, &blocked) finds the first.
 func (a *Agent) Ready() error { return join(locked(a, &a.blocked)) }
 
-// Neighbours returns the other meshes' plugins that are in the list with ours now.
-func (a *Agent) Neighbours() []Neighbour { return slices.Clone(locked(a, &a.neighbours)) }
+// State is what an [Agent] knows of the node. Before the agent has looked, all is zero.
+type State struct {
+	// Neighbours are the other meshes' plugins that are in the list with ours now.
+	Neighbours []Neighbour
+	// BinDirs are the runtime's directories of plugins.
+	BinDirs []BinDir
+	// OwnToken reports whether the plugin has the agent's own token although Options.Token is there for another: the API server binds
+	// no tokens to nodes, or refuses them. The plugin then has the agent's rights.
+	OwnToken bool
+	// Failing are the pods whose newest ADD failed since the agent began, by namespace and name.
+	Failing []FailingPod
+	// FirstInstalled is when the entry was first in place on the node, as it is remembered over boots: a pod whose network was set up
+	// later, and without the plugin, should have had it. Zero: it was not yet.
+	FirstInstalled time.Time
+	// PutBack is when the entry was last put back after somebody or a boot had removed it: pods that started before then may lack
+	// redirection for that reason, which is over. Zero: it has been in place since it was first installed.
+	PutBack time.Time
+}
 
-// BinDirs returns the runtime's directories of plugins, as the agent has last seen them. Nil: it has not looked yet.
-func (a *Agent) BinDirs() []BinDir { return slices.Clone(locked(a, &a.binDirs)) }
-
-// GivesOwnToken reports whether the plugin has the agent's own token although Options.Token is there for another: the API server binds
-// no tokens to nodes, or refuses them. The plugin then has the agent's rights. False before the agent has looked.
-func (a *Agent) GivesOwnToken() bool { return a.tokens.givesOwn() }
+// State returns what the agent knows now.
+func (a *Agent) State() State {
+	s := State{OwnToken: a.tokens.givesOwn(), Failing: a.m.failing.all()}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s.Neighbours, s.BinDirs = slices.Clone(a.neighbours), slices.Clone(a.binDirs)
+	s.FirstInstalled, s.PutBack = a.installed, a.since
+	return s
+}
 
 // stuckAfter is the age of the last turn from which the loop counts as stuck. It runs every few seconds; only a hanging file system delays it.
 const stuckAfter = time.Minute

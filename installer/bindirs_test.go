@@ -15,10 +15,10 @@ func TestBinDirs(t *testing.T) {
 	n.CNIBinDirs = append(n.CNIBinDirs, n.CNIBinDirs[0]+"-gone")
 	a, _ := n.agent(nil)
 	within(t, patience, "it has installed what it can", func() bool {
-		dirs := a.BinDirs()
+		dirs := a.State().BinDirs
 		return len(dirs) == 2 && dirs[0].Current
 	})
-	dirs := a.BinDirs()
+	dirs := a.State().BinDirs
 	assert.True(t, dirs[0].Usable)
 	assert.True(t, dirs[0].Has("calico"))
 	assert.False(t, dirs[0].Has("bridge"))

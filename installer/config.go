@@ -150,17 +150,6 @@ func (c Config) validateConfName() error {
 // fileName matches a file's name. A runtime joins the plugin's type to its binary directory, so it must not lead elsewhere.
 var fileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 
-// hostPrefix begins the paths at which the manifests mount directories of the host.
-const hostPrefix = "/host/"
-
-// OnHost returns a path of this process as the host has it: without /host before it.
-func OnHost(path string) string {
-	if rest, ok := strings.CutPrefix(path, hostPrefix); ok {
-		return "/" + rest
-	}
-	return path
-}
-
 func (c Config) ownType() string    { return cmp.Or(c.Plugin.Type, c.Identity.WithDefaults().Plugin) }
 func (c Config) binaryName() string { return cmp.Or(c.BinaryName, c.Plugin.Type) }
 func (c Config) source() string     { return filepath.Join(c.BinSourceDir, c.binaryName()) }

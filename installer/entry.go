@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/hostpath"
+
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
@@ -28,9 +30,9 @@ func (c Config) Entry() ([]byte, error) {
 		return entry, err
 	}
 	e := c.Plugin
-	e.RunDir, e.Kubernetes.Kubeconfig = OnHost(c.RunDir), OnHost(c.kubeconfig())
+	e.RunDir, e.Kubernetes.Kubeconfig = hostpath.OnHost(c.RunDir), hostpath.OnHost(c.kubeconfig())
 	if len(c.CNIBinDirs) > 0 {
-		e.Kubernetes.CNIBinDir = OnHost(c.CNIBinDirs[0])
+		e.Kubernetes.CNIBinDir = hostpath.OnHost(c.CNIBinDirs[0])
 	}
 	if !c.Chained {
 		e.CNIVersion, e.Name = "1.0.0", e.Type
@@ -42,7 +44,7 @@ func (c Config) Entry() ([]byte, error) {
 func (c Config) fromTemplate() (entry []byte, overruled []string, err error) {
 	quoted := func(s string) string { return strings.Trim(string(marshalLine(s)), `"`) }
 	entry = []byte(strings.NewReplacer(
-		"__KUBECONFIG_FILEPATH__", quoted(OnHost(c.kubeconfig())),
+		"__KUBECONFIG_FILEPATH__", quoted(hostpath.OnHost(c.kubeconfig())),
 		"__KUBECONFIG_FILENAME__", quoted(c.KubeconfigName),
 		"__KUBERNETES_SERVICE_HOST__", quoted(c.KubernetesHost),
 		"__KUBERNETES_SERVICE_PORT__", quoted(c.KubernetesPort),

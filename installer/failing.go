@@ -49,9 +49,6 @@ type FailingPod struct {
 	At time.Time
 }
 
-// Failing returns the pods whose newest ADD failed, by namespace and name. It knows of those since the agent began.
-func (a *Agent) Failing() []FailingPod { return a.m.failing.all() }
-
 func (f *failing) all() (pods []FailingPod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

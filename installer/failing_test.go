@@ -35,7 +35,7 @@ func TestFailingPods(t *testing.T) {
 	log.Error("failed", "verb", "DEL", "code", 11, "uid", "deleted")
 	log.Info("decision", "verb", "ADD", "outcome", "passed", "reason", "last")
 	within(t, patience, "counted", func() bool { return strings.Contains(scrape(t, a), `reason="last"`) })
-	all := a.Failing()
+	all := a.State().Failing
 	require.Len(t, all, 2, "that one can name")
 	assert.NotZero(t, all[0].At)
 	all[0].At = time.Time{}

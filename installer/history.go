@@ -165,11 +165,3 @@ func (a *Agent) publishSince() {
 	defer a.mu.Unlock()
 	a.since, a.installed = a.past.Since, a.past.Installed
 }
-
-// FirstInstalled returns when the entry was first in place on the node, as it is remembered over boots: a pod whose network was set up later,
-// and without the plugin, should have had it. Zero: it was not yet.
-func (a *Agent) FirstInstalled() time.Time { return locked(a, &a.installed) }
-
-// PutBack returns when the entry was last put back after somebody or a boot had removed it: pods that started before then may lack
-// redirection for that reason, which is over. Zero: it has been in place since it was first installed.
-func (a *Agent) PutBack() time.Time { return locked(a, &a.since) }

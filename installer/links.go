@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/hostpath"
+
 	securejoin "github.com/cyphar/filepath-securejoin"
 )
 
@@ -23,8 +25,8 @@ type mounted struct {
 
 func mountOf(dir string) mounted {
 	m := mounted{root: "/", dir: dir}
-	if OnHost(dir) != dir {
-		m.root = strings.TrimSuffix(hostPrefix, "/")
+	if hostpath.OnHost(dir) != dir {
+		m.root = strings.TrimSuffix("/host/", "/")
 	}
 	if real, err := m.lead(dir); err == nil {
 		m.dir = real

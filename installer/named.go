@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/hostpath"
+
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/internal/cnicache"
 )
@@ -107,7 +109,7 @@ func (p *planner) stillNamed(types []string) []string {
 		case file.err != nil:
 			out = append(out, fmt.Sprintf("%s cannot be read, and may name them: %v", p.path(name), file.err))
 		}
-		for _, m := range mentions(file.data, types, OnHost(p.c.kubeconfig())) {
+		for _, m := range mentions(file.data, types, hostpath.OnHost(p.c.kubeconfig())) {
 			out = append(out, p.path(name)+" "+m.String())
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/meshcni/meshcni/internal/hostpath"
+
 	"github.com/meshcni/meshcni/conflist"
 )
 
@@ -56,8 +58,8 @@ func (c Config) otherMeshPlugins(own string) []string {
 	return slices.DeleteFunc(types, func(t string) bool { return t == own })
 }
 
-// String returns for example "istio-cni" (Istio), after our entry in /etc/cni/net.d/10-x.conflist.
-func (n Neighbour) String() string {
+// where returns for example "istio-cni" (Istio), after our entry in /etc/cni/net.d/10-x.conflist.
+func (n Neighbour) where() string {
 	mesh := ""
 	if n.Mesh != "" {
 		mesh = " (" + n.Mesh + ")"
@@ -65,14 +67,14 @@ func (n Neighbour) String() string {
 	return fmt.Sprintf("%q%s, %s our entry in %s", n.Plugin, mesh, n.Position, n.File)
 }
 
-// Text adds what it does, and the remedy.
-func (n Neighbour) Text() string {
+// String says where it is, what it does, and the remedy.
+func (n Neighbour) String() string {
 	does := "pods get its rules too, and ours replace those in chains of the same names"
 	if n.Position == positionAfter {
 		does = "it may replace our rules, since it runs after ours and its chains may have the same names"
 	}
 	return fmt.Sprintf("the plugin of another mesh is chained with ours: %s; %s; keep one of the two on this node: uninstall the other, "+
-		"then delete the pods that started with both", n, does)
+		"then delete the pods that started with both", n.where(), does)
 }
 
 // neighbours finds other meshes' plugins in the list with our entry; where that is not chained, in the one that the runtime
@@ -103,7 +105,7 @@ func (p *planner) neighbours() (found []Neighbour) {
 		for _, m := range mentions(plugin.Raw, types, "") {
 			known := slices.ContainsFunc(found, func(n Neighbour) bool { return n.Plugin == m.typ })
 			if m.plugin && !known {
-				found = append(found, Neighbour{m.typ, meshPlugins[m.typ], OnHost(p.path(file)), position})
+				found = append(found, Neighbour{m.typ, meshPlugins[m.typ], hostpath.OnHost(p.path(file)), position})
 			}
 		}
 	}

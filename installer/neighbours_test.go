@@ -63,8 +63,8 @@ func TestNeighbours(t *testing.T) {
 			var got []string
 			for _, other := range plan.Neighbours {
 				got = append(got, other.Plugin+" "+other.Position+" "+strings.TrimPrefix(other.File, n.CNIConfDir+"/"))
-				assert.Contains(t, other.Text(), other.File)
-				assert.Contains(t, other.Text(), "uninstall the other")
+				assert.Contains(t, other.String(), other.File)
+				assert.Contains(t, other.String(), "uninstall the other")
 			}
 			assert.Equal(t, tc.want, got)
 		})
@@ -80,23 +80,23 @@ func TestAgentTellsOfANeighbour(t *testing.T) {
 	var told heard
 	a, _ := n.agent(listening(&log, &told))
 	within(t, patience, "ready", ready(a))
-	assert.Empty(t, a.Neighbours())
+	assert.Empty(t, a.State().Neighbours)
 	assert.NotContains(t, scrape(t, a), "meshcni_other_mesh{")
 
 	ours := n.read(n.conf(file))
 	n.put(n.conf(file), strings.Replace(ours, "]}", `,{"type":"istio-cni"}]}`, 1))
-	within(t, patience, "told", func() bool { return told.text(NoticeOtherMesh) != "" })
+	within(t, patience, "told", func() bool { return told.text(noticeOtherMesh) != "" })
 	require.NoError(t, a.Ready())
-	assert.Contains(t, told.text(NoticeOtherMesh), `"istio-cni" (Istio), after our entry in `+n.conf(file))
+	assert.Contains(t, told.text(noticeOtherMesh), `"istio-cni" (Istio), after our entry in `+n.conf(file))
 	assert.Contains(t, log.String(), "code=other-mesh plugin=istio-cni")
-	require.Len(t, a.Neighbours(), 1)
+	require.Len(t, a.State().Neighbours, 1)
 	assert.Contains(t, scrape(t, a), "\nmeshcni_other_mesh{plugin=\"istio-cni\"} 1\n")
 
 	// What cannot be read is not gone.
 	require.NoError(t, os.Mkdir(n.conf("00-x.conflist.d"), 0o755))
 	require.NoError(t, os.Symlink("/proc/self/mem", n.conf("00-x.conflist")))
 	within(t, patience, "not ready", func() bool { return code(a) == "conf-unreadable" })
-	require.Len(t, a.Neighbours(), 1)
+	require.Len(t, a.State().Neighbours, 1)
 	require.NoError(t, os.Remove(n.conf("00-x.conflist")))
 	within(t, patience, "ready again", ready(a))
 	assert.Empty(t, told.text(noticeOtherMeshGone))
@@ -104,6 +104,6 @@ func TestAgentTellsOfANeighbour(t *testing.T) {
 	n.put(n.conf(file), ours)
 	within(t, patience, "told that it is gone", func() bool { return told.text(noticeOtherMeshGone) != "" })
 	assert.Contains(t, told.text(noticeOtherMeshGone), "istio-cni is no longer chained")
-	assert.Empty(t, a.Neighbours())
+	assert.Empty(t, a.State().Neighbours)
 	assert.NotContains(t, scrape(t, a), "meshcni_other_mesh{")
 }

@@ -10,7 +10,7 @@ import (
 
 // Notice is news about the node, for people who do not read the agent's log; see [Options].Notify.
 type Notice struct {
-	// Code is the kind of the news: that of a [BlockedError], or one of the NoticeCodes below.
+	// Code is the kind of the news: that of a [BlockedError], or one of the NoticeCodes below, or another program's own.
 	Code NoticeCode
 	// Warning says that something is wrong. Otherwise something is over, or has been done about it.
 	Warning bool
@@ -25,12 +25,9 @@ type NoticeCode string
 const (
 	noticeReady         NoticeCode = "ready"           // after a Blocked: new pods are captured again
 	noticeOwnFileTaken  NoticeCode = "own-file-taken"  // the entry was fought over, so the agent keeps a file of its own
-	NoticeOtherMesh     NoticeCode = "other-mesh"      // there is a Neighbour
+	noticeOtherMesh     NoticeCode = "other-mesh"      // there is a Neighbour
 	noticeOtherMeshGone NoticeCode = "other-mesh-gone" // and no longer
-	NoticeConfigRefused NoticeCode = "config-refused"  // the configuration that Reload has found is refused
-
-	NoticeOtherDialect NoticeCode = "other-dialect"     // sent by nodeagent: pods are of a mesh that the plugin is not configured for
-	NoticePodsHeld     NoticeCode = "ambient-pods-held" // sent by nodeagent: pods are still in the care of a node's proxy that is switched off
+	noticeConfigRefused NoticeCode = "config-refused"  // the configuration that Reload has found is refused
 )
 
 // remindAfter is the wait until a notice of what is still wrong is repeated. Kubernetes forgets an event after an hour by default
@@ -99,13 +96,13 @@ func (n *notices) update(now time.Time, blocked []*BlockedError, neighbours []Ne
 		}
 	}
 	if n.refused != "" {
-		look(subject{code: NoticeConfigRefused}, 0, Notice{Code: NoticeConfigRefused, Text: "the changed configuration is refused, and the one before it is in force: " + n.refused})
+		look(subject{code: noticeConfigRefused}, 0, Notice{Code: noticeConfigRefused, Text: "the changed configuration is refused, and the one before it is in force: " + n.refused})
 	}
 	for _, other := range neighbours {
-		look(subject{NoticeOtherMesh, other.Plugin}, 0, Notice{Code: NoticeOtherMesh, Text: other.Text()})
+		look(subject{noticeOtherMesh, other.Plugin}, 0, Notice{Code: noticeOtherMesh, Text: other.String()})
 	}
 	for key := range n.open {
-		if key.code == NoticeOtherMesh && !wrong[key] {
+		if key.code == noticeOtherMesh && !wrong[key] {
 			n.send(Notice{Code: noticeOtherMeshGone, Text: key.plugin + " is no longer chained with our plugin; delete the pods that started with both"})
 		}
 		if !wrong[key] {

@@ -24,7 +24,7 @@ func TestNoticeOfARefusedConfiguration(t *testing.T) {
 		n.update(start.Add(step.at), nil, nil)
 		assert.Len(t, got, step.told, step.at)
 	}
-	assert.Equal(t, NoticeConfigRefused, got[2].Code)
+	assert.Equal(t, noticeConfigRefused, got[2].Code)
 	assert.Contains(t, got[2].Text, "dialect: y")
 }
 

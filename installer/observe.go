@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/hostpath"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/diskfile"
@@ -135,7 +137,7 @@ func (o *observer) lookForInstall(c Config) observed {
 func (o *observer) lookForUninstall(c Config) observed {
 	seen := o.look(c)
 	ours := ours{
-		types: typesOf(c.pluginType(), seen), kubeconfig: OnHost(c.kubeconfig()),
+		types: typesOf(c.pluginType(), seen), kubeconfig: hostpath.OnHost(c.kubeconfig()),
 		agentNamespace: c.agentNamespace(), agentPrefix: c.Identity.AgentPrefix(),
 	}
 	seen.good = readGood(c)

@@ -81,7 +81,7 @@ func TestReboots(t *testing.T) {
 			first, stop := n.agent(onEvents)
 			within(t, patience, "installed", func() bool { return n.captured() && recall(n.Config).File != "" })
 			stop()
-			installed := first.FirstInstalled()
+			installed := first.State().FirstInstalled
 			assert.False(t, installed.IsZero())
 			var taken int
 			for boot := range boots {
@@ -128,8 +128,8 @@ func TestReboots(t *testing.T) {
 				if seen := clear(); boot > 0 && !test.memory {
 					assert.Zero(t, seen, "looks of the runtime in the clear at boot %d", boot+1)
 				}
-				assert.Equal(t, installed, a.FirstInstalled())
-				assert.Equal(t, test.chains, a.PutBack().IsZero(), "boot %d: when the entry was put back, for repair", boot+1)
+				assert.Equal(t, installed, a.State().FirstInstalled)
+				assert.Equal(t, test.chains, a.State().PutBack.IsZero(), "boot %d: when the entry was put back, for repair", boot+1)
 			}
 			t.Logf("%d of %d boots ended with a list of the agent's own", taken, boots)
 			if test.chains {
@@ -193,7 +193,7 @@ func TestRewrittenBetweenTheFirstLooks(t *testing.T) {
 				rewrite()
 			}
 			within(t, patience, "a list of the agent's own", func() bool { return a.Ready() == nil && n.loaded().Name == own })
-			assert.False(t, a.PutBack().IsZero())
+			assert.False(t, a.State().PutBack.IsZero())
 		})
 	}
 }
@@ -208,7 +208,7 @@ func TestTwoRemovalsAreEnough(t *testing.T) {
 	n.put(n.conf(file), calicoList)
 	within(t, patience, "put back", func() bool { return n.captured() && recall(n.Config).Losses == 1 })
 	assert.Equal(t, file, n.loaded().Name, "once is no evidence")
-	within(t, patience, "and dated", func() bool { return time.Since(a.PutBack()) < time.Hour })
+	within(t, patience, "and dated", func() bool { return time.Since(a.State().PutBack) < time.Hour })
 	stop()
 	later := time.Now().Add(1000 * time.Hour)
 	b, stop := n.agent(onEvents, func(a *Agent) { a.now = func() time.Time { return later } })

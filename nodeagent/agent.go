@@ -161,7 +161,8 @@ func New(o Options) (*Agent, error) {
 		if a.install, err = installer.New(a.installation()); err != nil {
 			return nil, err
 		}
-		a.repairs.putBack, a.repairs.since = a.install.PutBack, a.install.FirstInstalled
+		a.repairs.putBack = func() time.Time { return a.install.State().PutBack }
+		a.repairs.since = func() time.Time { return a.install.State().FirstInstalled }
 	}
 	a.metrics.MustRegister(a.repairs, a.full, a.sock)
 	if a.held != nil {
@@ -397,7 +398,7 @@ func (a *Agent) pods() []status.Pod {
 	if a.install == nil {
 		return all
 	}
-	return withFailing(all, a.install.Failing(), a.sock.podsOf)
+	return withFailing(all, a.install.State().Failing, a.sock.podsOf)
 }
 
 // installed returns why new pods would not be captured, as far as that is the installer's to say.
@@ -413,7 +414,7 @@ func (a *Agent) neighbours() []installer.Neighbour {
 	if a.install == nil {
 		return nil
 	}
-	return a.install.Neighbours()
+	return a.install.State().Neighbours
 }
 
 // Healthy returns an error when the agent is stuck and a restart may help.
@@ -442,7 +443,7 @@ func (a *Agent) wrong() error {
 func (a *Agent) warnings() []string {
 	texts := slices.Concat(a.repairs.warnings(), a.held.warnings(), a.full.warnings(), a.left.warnings())
 	if why := a.whyRefused(); why != "" {
-		texts = append(texts, string(installer.NoticeConfigRefused)+": the changed configuration is refused, and the one before it is in force: "+strings.ReplaceAll(why, "\n", "; "))
+		texts = append(texts, noticeConfigRefused+": the changed configuration is refused, and the one before it is in force: "+strings.ReplaceAll(why, "\n", "; "))
 	}
 	return texts
 }
@@ -458,7 +459,7 @@ func (a *Agent) whyRefused() string {
 func (a *Agent) allWarnings() []string {
 	texts := a.warnings()
 	for _, n := range a.neighbours() {
-		texts = append(texts, string(installer.NoticeOtherMesh)+": "+n.Text())
+		texts = append(texts, noticeOtherMesh+": "+n.String())
 	}
 	return texts
 }
@@ -499,7 +500,8 @@ func (a *Agent) api() nodeAPI {
 		pods: a.sock.podsOf, podByUID: a.sock.podByUID, binDirs: func() []installer.BinDir { return nil }, ownToken: func() bool { return false }, kernel: &features{},
 	}
 	if a.install != nil {
-		n.binDirs, n.ownToken = a.install.BinDirs, a.install.GivesOwnToken
+		n.binDirs = func() []installer.BinDir { return a.install.State().BinDirs }
+		n.ownToken = func() bool { return a.install.State().OwnToken }
 	}
 	return n
 }

@@ -190,7 +190,7 @@ func (l *leftover) set(left []status.Pod, err error) {
 		text := l.ready().Error()
 		l.log.Error(text)
 		if l.notify != nil {
-			l.notify(installer.Notice{Code: installer.NoticePodsHeld, Warning: true, Text: text})
+			l.notify(installer.Notice{Code: noticePodsHeld, Warning: true, Text: text})
 		}
 	}
 }

@@ -33,7 +33,7 @@ const (
 // otherDialects returns a warning for each mesh that has pods on the node and is not configured.
 func (r *repairer) otherDialects() (texts []string) {
 	for _, text := range r.others() {
-		texts = append(texts, string(installer.NoticeOtherDialect)+": "+text)
+		texts = append(texts, noticeOtherDialect+": "+text)
 	}
 	slices.Sort(texts)
 	return texts
@@ -70,7 +70,7 @@ func (r *repairer) tellOtherDialects(ctx context.Context, notify func(installer.
 			}
 			told[mesh] = time.Now()
 			r.log.Warn("pods of a mesh that is not configured bypass it", slog.String("dialect", mesh), slog.String("detail", texts[mesh]))
-			notify(installer.Notice{Code: installer.NoticeOtherDialect, Warning: true, Text: texts[mesh]})
+			notify(installer.Notice{Code: noticeOtherDialect, Warning: true, Text: texts[mesh]})
 		}
 		select {
 		case <-ctx.Done():

@@ -9,16 +9,17 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/hostpath"
+
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // places are the directories of the node that the agent works in.
 func (s Config) places() (all []agentapi.Place) {
 	add := func(flag, path string, writes bool) {
-		p := agentapi.Place{Flag: flag, Path: path, Host: installer.OnHost(path), Writes: writes}
+		p := agentapi.Place{Flag: flag, Path: path, Host: hostpath.OnHost(path), Writes: writes}
 		if err := usable(path, writes); err != nil {
 			p.Error = err.Error()
 		}
