@@ -132,7 +132,7 @@ func TestEveryReason(t *testing.T) {
 		x := ask(t, l, c.pod, c.namespace)
 		assert.Equal(t, c.reason, x.Decision.Reason, name)
 		assert.Equal(t, status.Code(c.reason), x.Verdict.Code, name)
-		assert.Contains(t, explain.Codes(), x.Verdict.Code, name)
+		assert.Contains(t, codes(), x.Verdict.Code, name)
 		assert.Regexp(t, `^(This pod is not captured|The plugin leaves this pod alone), because [^A-Z].*\.$`, x.Verdict.Sentence, name)
 		assert.Contains(t, x.Verdict.Sentence, c.sentence, name)
 		assert.True(t, slices.ContainsFunc(x.Verdict.Do, func(do string) bool {
@@ -263,4 +263,19 @@ func TestSeveralMeshes(t *testing.T) {
 	assert.Equal(t, []string{"Ask about one of its pods: kubectl meshcni explain --namespace shop deployment/cart"}, v.Do)
 	v = verdict(t, template, shop(`"labels": {"istio.io/dataplane-mode": "ambient"}`), "ambient")
 	assert.Equal(t, status.StateCaptured, v.State)
+}
+
+// codes lists the codes of verdicts: those that sum up, and the reasons of the decision. A dialect may add its own.
+func codes() []status.Code {
+	all := []status.Code{
+		statuscode.Captured, status.CodePartly, status.CodeRefused, status.CodeNoMesh, statuscode.OtherDialect,
+		// The pod's namespace decides too, and is not known. The state is then that of the pod on a node that does not know it either.
+		status.CodeNamespaceUnknown,
+	}
+	for _, r := range selection.Reasons() {
+		if r != status.CodeSelected {
+			all = append(all, r)
+		}
+	}
+	return all
 }

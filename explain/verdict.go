@@ -8,24 +8,8 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/mesh"
-	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
-
-// Codes lists the codes of verdicts: those that sum up, and the reasons of the decision. A dialect may add its own.
-func Codes() []status.Code {
-	all := []status.Code{
-		statuscode.Captured, status.CodePartly, status.CodeRefused, status.CodeNoMesh, statuscode.OtherDialect,
-		// The pod's namespace decides too, and is not known. The state is then that of the pod on a node that does not know it either.
-		status.CodeNamespaceUnknown,
-	}
-	for _, r := range selection.Reasons() {
-		if r != status.CodeSelected {
-			all = append(all, r)
-		}
-	}
-	return all
-}
 
 // Verdict is an explanation for somebody who knows none of our terms.
 type Verdict struct {

@@ -246,7 +246,7 @@ func (o Options) holds(s Config) int {
 	for _, path := range entries {
 		held[strings.TrimSuffix(filepath.Base(path), ".json")] = true
 	}
-	records, _ := attachment.Open(s.RunDir).Index().Records()
+	records, _ := attachment.Open(s.RunDir).Index()()
 	for _, r := range records {
 		if r.Selected && onNode(o.Dialects, r.Dialect) { // not one that was released
 			held[r.Pod.UID] = true

@@ -21,7 +21,7 @@ type tracer struct {
 
 	mu      sync.Mutex
 	cache   filememo.Memo[network]
-	records *attachment.Index
+	records func() ([]attachment.Record, error)
 	last    traces
 	lookAt  time.Time // of last
 }
@@ -46,7 +46,7 @@ func (t *tracer) look() (found traces) {
 	defer t.mu.Unlock()
 	defer func() { t.last, t.lookAt = found, time.Now() }()
 	var errCache, errRecords error
-	found.records, errRecords = t.records.Records()
+	found.records, errRecords = t.records()
 	if t.cacheDir != "" {
 		found.networks, errCache = t.networks()
 	}

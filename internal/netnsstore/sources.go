@@ -29,7 +29,7 @@ type sources struct {
 	o Options
 
 	mu      sync.Mutex
-	records *attachment.Index
+	records func() ([]attachment.Record, error)
 	cache   filememo.Memo[told]
 }
 
@@ -129,7 +129,7 @@ func (x *sources) readRecords() (all []told, err error) {
 	if x.records == nil {
 		x.records = attachment.Open(x.o.RunDir).Index()
 	}
-	records, err := x.records.Records()
+	records, err := x.records()
 	for _, r := range records {
 		t := told{
 			claim: claim{uid: types.UID(r.Pod.UID)},

@@ -58,7 +58,7 @@ type Controller struct {
 	started  chan struct{} // closed once all pods are known
 	ran      atomic.Bool
 	recordMu sync.Mutex
-	records  *attachment.Index
+	records  func() ([]attachment.Record, error)
 
 	released atomic.Pointer[mode] // nil: pods are captured
 
@@ -137,7 +137,7 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // recall reads from the plugin's records which pods were captured, and through which attachments.
 func (c *Controller) recall() {
-	records, err := c.records.Records()
+	records, err := c.records()
 	if err != nil {
 		c.opts.Log.Warn("cannot read the plugin's records", "error", truncate.Finding(err.Error()))
 	}

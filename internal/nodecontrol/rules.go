@@ -90,7 +90,7 @@ func (w *work) forgetRecord(why status.Code) error {
 // says that one could not be changed; it is logged too, since after rules are written they count, and not the record.
 func (c *Controller) remember(w *work, change func(*attachment.Record) bool) error {
 	c.recordMu.Lock()
-	records, err := c.records.Records()
+	records, err := c.records()
 	c.recordMu.Unlock()
 	if err != nil { // CHECK passes a pod whose record cannot be read, so this stops nothing
 		c.opts.Log.Warn("cannot read the plugin's records", "error", truncate.Finding(err.Error()))

@@ -25,7 +25,7 @@ type attachments struct {
 	cacheDir string
 
 	mu      sync.Mutex
-	records *attachment.Index // nil: there are none
+	records func() ([]attachment.Record, error) // nil: there are none
 	cache   filememo.Memo[status.ID]
 }
 
@@ -33,7 +33,7 @@ func (a *attachments) of(pod status.ID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.records != nil {
-		records, _ := a.records.Records() // those that can be read
+		records, _ := a.records() // those that can be read
 		for _, r := range records {
 			if r.Pod == pod {
 				return true
