@@ -69,7 +69,7 @@ func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, 
 	}
 	pod.TypeMeta = metav1.TypeMeta{} // only JSON has it
 	if err == nil && (pod.Namespace != namespace || pod.Name != name) {
-		err = &ResponseError{Kind: "Pod", Err: fmt.Errorf("it is named %q in namespace %q", pod.Name, pod.Namespace)}
+		err = &responseError{"Pod", fmt.Errorf("it is named %q in namespace %q", pod.Name, pod.Namespace)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get pod %s/%s: %w", namespace, name, err)
@@ -87,7 +87,7 @@ func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace,
 	}
 	ns.TypeMeta = metav1.TypeMeta{}
 	if err == nil && ns.Name != name {
-		err = &ResponseError{Kind: "Namespace", Err: fmt.Errorf("it is named %q", ns.Name)}
+		err = &responseError{"Namespace", fmt.Errorf("it is named %q", ns.Name)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get namespace %s: %w", name, err)
@@ -130,7 +130,7 @@ func (c *Client) get(ctx context.Context, kind, path string, into object) error 
 		if decode(body, "Status", &status) == nil && status.Status != metav1.StatusSuccess {
 			return &apierrors.StatusError{ErrStatus: status}
 		}
-		return &ResponseError{Kind: kind, Err: err}
+		return &responseError{kind, err}
 	}
 	return nil
 }

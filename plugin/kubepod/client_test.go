@@ -87,8 +87,7 @@ func TestNamespace(t *testing.T) {
 }
 
 func isResponseError(err error) bool {
-	var r *kubepod.ResponseError
-	return errors.As(err, &r)
+	return errors.Is(err, kubepod.ErrResponse)
 }
 
 // Each failure is told apart by the line that the package documentation gives, costs one request, and is

@@ -28,20 +28,19 @@ func (e *ConfigError) Error() string { return fmt.Sprintf("use kubeconfig %q: %v
 // Unwrap returns the cause.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// A ResponseError means that the server answered with success but with garbage, another kind or another object. Often it is
-// not an API server. Check with errors.As.
-type ResponseError struct {
-	// Kind is the kind that was asked for, "Pod" or "Namespace".
-	Kind string
-	// Err is the body's fault, never nil.
-	Err error
+// ErrResponse means that the server answered with success but with garbage, another kind or another object. Often it is not an API
+// server. Check with errors.Is(err, kubepod.ErrResponse).
+var ErrResponse = errors.New("not what was asked for")
+
+// responseError is an ErrResponse with its cause.
+type responseError struct {
+	kind string // that was asked for, "Pod" or "Namespace"
+	err  error  // the body's fault, never nil
 }
 
-// Error returns the kind and the cause.
-func (e *ResponseError) Error() string { return fmt.Sprintf("response is no %s: %v", e.Kind, e.Err) }
+func (e *responseError) Error() string { return fmt.Sprintf("response is no %s: %v", e.kind, e.err) }
 
-// Unwrap returns the cause.
-func (e *ResponseError) Unwrap() error { return e.Err }
+func (e *responseError) Unwrap() []error { return []error{ErrResponse, e.err} }
 
 // Transient implements plugin.Retrier; see the function [Transient].
 func (c *Client) Transient(err error) bool { return Transient(err) }
@@ -52,7 +51,7 @@ func (c *Client) Transient(err error) bool { return Transient(err) }
 //   - 401 and 403: a token or a role binding may be on its way,
 //   - 408, 429 and 5xx, refused and reset connections, failed look-ups and handshakes, truncated answers,
 //   - context.DeadlineExceeded, which may be that of one attempt only,
-//   - a [ResponseError].
+//   - [ErrResponse].
 //
 // It is false for nil, a [ConfigError], [ErrInvalidName], context.Canceled and every other status (3xx, 400, 410, …).
 func Transient(err error) bool {
