@@ -97,6 +97,21 @@ const (
 
 // The reasons of a pod that the node's proxy is to have.
 const (
+	NodeProxyGone  status.Code = "no-proxy"
+	NotHandedOver  status.Code = "not-handed-over"
+	NoListeners    status.Code = "no-listeners"
+	NoNetNS        status.Code = "no-namespace"
+	NoAddress      status.Code = "no-address"
+	RulesMissing   status.Code = "rules-missing"
+	RulesDiffer    status.Code = "rules-differ"
+	ProbesMissing  status.Code = "probes-missing"
+	StatusStale    status.Code = "status-stale"
+	Budget         status.Code = "budget"
+	TooManyDrifted status.Code = "too-many-drifted"
+	StatusHeld     status.Code = "status-held"
+	Variant        status.Code = "variant"
+	NotReleased    status.Code = "not-released"
+
 	HandOverFailed     status.Code = "hand-over-failed"
 	ListenersFailed    status.Code = "listeners-failed"
 	SysctlFailed       status.Code = "sysctl-failed"
@@ -150,24 +165,6 @@ const (
 	TooLarge         status.Code = "too-large"
 	Dialect          status.Code = "dialect"
 	SelectionUnknown status.Code = "selection-unknown"
-)
-
-// The reasons of a pod that the node's proxy is to have.
-const (
-	NodeProxyGone  status.Code = "no-proxy"
-	NotHandedOver  status.Code = "not-handed-over"
-	NoListeners    status.Code = "no-listeners"
-	NoNetNS        status.Code = "no-namespace"
-	NoAddress      status.Code = "no-address"
-	RulesMissing   status.Code = "rules-missing"
-	RulesDiffer    status.Code = "rules-differ"
-	ProbesMissing  status.Code = "probes-missing"
-	StatusStale    status.Code = "status-stale"
-	Budget         status.Code = "budget"
-	TooManyDrifted status.Code = "too-many-drifted"
-	StatusHeld     status.Code = "status-held"
-	Variant        status.Code = "variant"
-	NotReleased    status.Code = "not-released"
 )
 
 // The reasons of a pod that is outside, beside those of the decision.
