@@ -14,12 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
+	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/status"
 )
@@ -38,9 +38,6 @@ const (
 	sayAgain = 30 * time.Minute
 	// askAgain is the interval at which the server is asked for missing permissions, and all pods are looked at for their rules.
 	askAgain = 10 * time.Second
-	// tellBurst and tellRate limit the events about pods that are not captured: so many at once, and so many a second. A node
-	// has some hundred pods.
-	tellBurst, tellRate = 50, 1
 )
 
 // Controller watches the pods of one node and acts on the broken ones. Create one with [New]. Its methods are safe for
@@ -97,9 +94,8 @@ func newController(o Options) (*Controller, error) {
 		tracks:  tracks{byUID: map[types.UID]track{}},
 		metrics: newMetrics(o),
 		tracer:  newTracer("", o.Records),
-		mayTell: flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept, mayTellBypass: flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept,
-		mayTellFamily: flowcontrol.NewTokenBucketRateLimiter(tellRate, tellBurst).TryAccept,
-		keys:          map[types.UID]types.NamespacedName{}, uids: map[types.NamespacedName]types.UID{},
+		mayTell: nodeevents.Limit(), mayTellBypass: nodeevents.Limit(), mayTellFamily: nodeevents.Limit(),
+		keys: map[types.UID]types.NamespacedName{}, uids: map[types.NamespacedName]types.UID{},
 		queue: newQueue(), verifying: newQueue(),
 	}
 	c.breaker.limits = c.limits
@@ -160,7 +156,7 @@ func (c *Controller) useAPI(api *kube.Client) {
 	wanted := o.uses().Permissions()
 	c.permissions = func(ctx context.Context) ([]kube.Permission, error) { return api.Missing(ctx, wanted) }
 	if o.Events == nil {
-		c.record = func() (record.EventRecorder, func()) { return api.Recorder(o.Node, func(err error) { c.refused(err) }) }
+		c.record = func() (record.EventRecorder, func()) { return api.Recorder(o.Log, func(err error) { c.refused(err) }) }
 	}
 	if o.limitsCluster() {
 		c.clusterBudget = &leaseBudget{leases: api, lease: o.lease(), tokens: o.Identity.Key("repair-tokens"), holder: o.Node, Budget: o.ClusterBudget}

@@ -15,12 +15,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
+	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
@@ -29,8 +29,6 @@ import (
 const (
 	// retryFirst and retryMost are the first and the longest wait after a failure; each doubles the one before.
 	retryFirst, retryMost = 250 * time.Millisecond, 30 * time.Second
-	// eventBurst and eventRate limit the events about pods: so many at once, and so many a second.
-	eventBurst, eventRate = 50, 1
 	// syncedAgain is the interval at which to look whether the pods are known, besides when they change.
 	syncedAgain = 20 * time.Millisecond
 )
@@ -83,7 +81,7 @@ func New(o Options) (*Controller, error) {
 		opts:     o,
 		bounds:   o.bounds,
 		limits:   budget.ForGroups(o.Budget, o.MaxDriftShare, o.MinDrifted, o.TrialInterval),
-		mayTell:  flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst).TryAccept,
+		mayTell:  nodeevents.Limit(),
 		started:  make(chan struct{}),
 		records:  o.Records.Index(),
 		entries:  map[types.UID]*entry{},

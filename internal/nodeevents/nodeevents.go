@@ -1,4 +1,5 @@
-// Package nodeevents is one sink for all events of a program: about its node, where kubectl describe node shows them, and about pods.
+// Package nodeevents is the sink and the limit of all events of a program: about its node, where kubectl describe node shows them,
+// and about pods.
 package nodeevents
 
 import (
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"github.com/meshcni/meshcni/internal/truncate"
@@ -30,14 +32,22 @@ const (
 	timeout = 10 * time.Second
 )
 
+// Limit returns a function that reports whether one more event about pods may be sent: 50 at once, and one a second. A node has
+// some hundred pods.
+func Limit() func() bool { return flowcontrol.NewTokenBucketRateLimiter(1, 50).TryAccept }
+
 // Source says whose events they are.
 type Source struct {
 	// Config returns how to reach the API server. It is called when the first event is sent, and again until it succeeds.
 	Config func() (*rest.Config, error)
+	// Client sends the events instead of one made from Config. Its scheme must have Event.
+	Client rest.Interface
 	// Component is the reporting controller, Node the name of the node.
 	Component, Node string
 	// Log is told when events cannot be sent, once until one could.
 	Log *slog.Logger
+	// Denied is called instead of Log with each refusal, unless only the namespace is being deleted. Nil: Log is told.
+	Denied func(error)
 }
 
 // Events records events. Nobody waits for them: they are sent in the background, and one that cannot be sent for two minutes is dropped.
@@ -53,7 +63,7 @@ func (s Source) Start() (e *Events, stop func()) {
 	// The recorder logs each attempt with all of the event; the sink says once what is wrong.
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.New(nil)))
 	e = &Events{broadcaster: record.NewBroadcaster(record.WithContext(ctx)), source: s}
-	e.broadcaster.StartRecordingToSink(&sink{ctx: ctx, source: s})
+	e.broadcaster.StartRecordingToSink(&sink{ctx: ctx, source: s, client: s.Client})
 	e.own = e.Recorder(s.Component)
 	return e, func() {
 		cancel()
@@ -150,11 +160,17 @@ func (s *sink) send(e *corev1.Event, request func(rest.Interface) *rest.Request)
 		defer cancel()
 		err = request(client).Namespace(e.Namespace).Resource("events").Do(ctx).Into(out)
 	}
-	s.note(err)
-	if apierrors.IsForbidden(err) {
-		return e, nil // another attempt would fare no better
+	if !apierrors.IsForbidden(err) {
+		s.note(err)
+		return out, err
 	}
-	return out, err
+	switch {
+	case s.source.Denied == nil:
+		s.note(err)
+	case !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		s.source.Denied(err)
+	}
+	return e, nil // another attempt would fare no better
 }
 
 // note logs the first of several failures.

@@ -28,8 +28,8 @@ import (
 	"github.com/meshcni/meshcni/internal/podpatch"
 )
 
-// Scheme has the kinds that the client uses.
-var Scheme = runtime.NewScheme()
+// scheme has the kinds that the client uses.
+var scheme = runtime.NewScheme()
 
 func init() {
 	for gv, kinds := range map[schema.GroupVersion][]runtime.Object{
@@ -38,8 +38,8 @@ func init() {
 		authorizationv1.SchemeGroupVersion: {&authorizationv1.SelfSubjectAccessReview{}},
 		coordinationv1.SchemeGroupVersion:  {&coordinationv1.Lease{}},
 	} {
-		Scheme.AddKnownTypes(gv, kinds...)
-		metav1.AddToGroupVersion(Scheme, gv)
+		scheme.AddKnownTypes(gv, kinds...)
+		metav1.AddToGroupVersion(scheme, gv)
 	}
 }
 
@@ -62,7 +62,7 @@ func New(of meshcni.Identity, config *rest.Config, node string) (*Client, error)
 		Help: "Requests of the controller of running pods to the API server, by HTTP method and status (error: no answer).",
 	}, []string{"method", "http_status"})
 	config = rest.CopyConfig(config)
-	config.NegotiatedSerializer = serializer.NewCodecFactory(Scheme).WithoutConversion()
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counting{next, requests} })
