@@ -58,8 +58,8 @@ func (c Config) otherMeshPlugins(own string) []string {
 	return slices.DeleteFunc(types, func(t string) bool { return t == own })
 }
 
-// where returns for example "istio-cni" (Istio), after our entry in /etc/cni/net.d/10-x.conflist.
-func (n Neighbour) where() string {
+// String returns for example "istio-cni" (Istio), after our entry in /etc/cni/net.d/10-x.conflist.
+func (n Neighbour) String() string {
 	mesh := ""
 	if n.Mesh != "" {
 		mesh = " (" + n.Mesh + ")"
@@ -67,14 +67,14 @@ func (n Neighbour) where() string {
 	return fmt.Sprintf("%q%s, %s our entry in %s", n.Plugin, mesh, n.Position, n.File)
 }
 
-// String says where it is, what it does, and the remedy.
-func (n Neighbour) String() string {
+// Text says where it is, what it does, and the remedy.
+func (n Neighbour) Text() string {
 	does := "pods get its rules too, and ours replace those in chains of the same names"
 	if n.Position == positionAfter {
 		does = "it may replace our rules, since it runs after ours and its chains may have the same names"
 	}
 	return fmt.Sprintf("the plugin of another mesh is chained with ours: %s; %s; keep one of the two on this node: uninstall the other, "+
-		"then delete the pods that started with both", n.where(), does)
+		"then delete the pods that started with both", n, does)
 }
 
 // neighbours finds other meshes' plugins in the list with our entry; where that is not chained, in the one that the runtime

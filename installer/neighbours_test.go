@@ -63,8 +63,8 @@ func TestNeighbours(t *testing.T) {
 			var got []string
 			for _, other := range plan.Neighbours {
 				got = append(got, other.Plugin+" "+other.Position+" "+strings.TrimPrefix(other.File, n.CNIConfDir+"/"))
-				assert.Contains(t, other.String(), other.File)
-				assert.Contains(t, other.String(), "uninstall the other")
+				assert.Contains(t, other.Text(), other.File)
+				assert.Contains(t, other.Text(), "uninstall the other")
 			}
 			assert.Equal(t, tc.want, got)
 		})

@@ -99,7 +99,7 @@ func (n *notices) update(now time.Time, blocked []*BlockedError, neighbours []Ne
 		look(subject{code: noticeConfigRefused}, 0, Notice{Code: noticeConfigRefused, Text: "the changed configuration is refused, and the one before it is in force: " + n.refused})
 	}
 	for _, other := range neighbours {
-		look(subject{noticeOtherMesh, other.Plugin}, 0, Notice{Code: noticeOtherMesh, Text: other.String()})
+		look(subject{noticeOtherMesh, other.Plugin}, 0, Notice{Code: noticeOtherMesh, Text: other.Text()})
 	}
 	for key := range n.open {
 		if key.code == noticeOtherMesh && !wrong[key] {

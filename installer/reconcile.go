@@ -381,7 +381,7 @@ func (a *Agent) report(plan Plan, blocked []*BlockedError) {
 	a.mu.Unlock()
 	for _, n := range after {
 		if !slices.Contains(before, n) {
-			a.log.Warn(n.String(), "code", string(noticeOtherMesh), "plugin", n.Plugin)
+			a.log.Warn(n.Text(), "code", string(noticeOtherMesh), "plugin", n.Plugin)
 		}
 	}
 	for _, n := range before {

@@ -99,7 +99,7 @@ func settle(ctx context.Context, log *slog.Logger, plan func() Plan) (Plan, erro
 				log.Warn(n)
 			}
 			for _, n := range p.Neighbours {
-				log.Warn(n.String(), "code", string(noticeOtherMesh), "plugin", n.Plugin)
+				log.Warn(n.Text(), "code", string(noticeOtherMesh), "plugin", n.Plugin)
 			}
 			p.Blocked = append(failed, p.Blocked...)
 			return p, join(p.Blocked)

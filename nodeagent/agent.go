@@ -459,7 +459,7 @@ func (a *Agent) whyRefused() string {
 func (a *Agent) allWarnings() []string {
 	texts := a.warnings()
 	for _, n := range a.neighbours() {
-		texts = append(texts, noticeOtherMesh+": "+n.String())
+		texts = append(texts, noticeOtherMesh+": "+n.Text())
 	}
 	return texts
 }

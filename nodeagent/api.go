@@ -49,7 +49,7 @@ func (n nodeAPI) node() agentapi.Node {
 	s, now := n.settings(), n.status()
 	node := agentapi.Node{Time: now.Time, Node: now.Node, Ready: now.Ready, NotReady: now.NotReady, Warnings: now.Warnings, Pods: now.Pods}
 	for _, neighbour := range n.neighbours() {
-		node.Warnings = append(node.Warnings, noticeOtherMesh+": "+neighbour.String())
+		node.Warnings = append(node.Warnings, noticeOtherMesh+": "+neighbour.Text())
 	}
 	plugin := s.Effective()
 	short, _, _ := strings.Cut(n.options.version(), " ")
