@@ -157,7 +157,7 @@ func locked[T any](a *Agent, field *T) T {
 // errors.As(err, &blocked) finds the first.
 func (a *Agent) Ready() error { return join(locked(a, &a.blocked)) }
 
-// State is what an [Agent] knows of the node. Before the agent has looked, all is zero.
+// State holds the findings of an [Agent]. Before the agent has looked, all is zero.
 type State struct {
 	// Neighbours are the other meshes' plugins that are in the list with ours now.
 	Neighbours []Neighbour

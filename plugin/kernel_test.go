@@ -15,7 +15,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/failurelog"
+	"github.com/meshcni/meshcni/internal/failtest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -42,7 +42,7 @@ func newNode(t testing.TB, backend string) *node {
 	t.Helper()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, netnstest.Binary("iptables-nft-restore"), netnstest.Binary("iptables-legacy-restore"))
 	n := &node{server: plugintest.NewAPIServer(t), runDir: t.TempDir(), backend: backend, binary: binary(t)}
-	failurelog.Tail(t, filepath.Join(n.runDir, "plugin.log"))
+	failtest.Tail(t, filepath.Join(n.runDir, "plugin.log"))
 	var err error
 	n.kubeconfig, err = n.server.WriteKubeconfig(t.TempDir())
 	require.NoError(t, err)

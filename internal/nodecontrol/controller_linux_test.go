@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/testwait"
+	"github.com/meshcni/meshcni/internal/waittest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -142,7 +142,7 @@ func (n *node) state(uid types.UID) status.Pod {
 // eventually waits for a state.
 func (n *node) eventually(uid types.UID, state status.State, reason status.Code) {
 	n.t.Helper()
-	testwait.Eventually(n.t, fmt.Sprintf("%s is %s %s", uid, state, reason), func() error {
+	waittest.Eventually(n.t, fmt.Sprintf("%s is %s %s", uid, state, reason), func() error {
 		if s := n.state(uid); s.State != state || reason != "" && s.Reason != reason {
 			return fmt.Errorf("it is %+v", s)
 		}
@@ -152,7 +152,7 @@ func (n *node) eventually(uid types.UID, state status.State, reason status.Code)
 
 func (n *node) until(what string, is func() bool) {
 	n.t.Helper()
-	testwait.Eventually(n.t, what, func() error {
+	waittest.Eventually(n.t, what, func() error {
 		if !is() {
 			return fmt.Errorf("not so; the pods are %+v", n.c.Pods())
 		}

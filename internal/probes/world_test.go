@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/testwait"
+	"github.com/meshcni/meshcni/internal/waittest"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
@@ -70,8 +70,8 @@ func newWorld(t *testing.T) *world {
 	} {
 		do(t, w.other, "ip", strings.Fields(line)...)
 	}
-	testwait.Addrs(t, w.host)
-	testwait.Addrs(t, w.other)
+	waittest.Addrs(t, w.host)
+	waittest.Addrs(t, w.other)
 	w.listen(t, w.Pod)
 	return w
 }

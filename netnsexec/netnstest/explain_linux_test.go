@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/failurelog"
+	"github.com/meshcni/meshcni/internal/failtest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -28,8 +28,8 @@ func TestChild(t *testing.T) {
 	}
 	netnstest.Require(t, netnstest.Root, netnstest.Binary("nft"), netnstest.Binary("ip"))
 	log := filepath.Join(t.TempDir(), "plugin.log")
-	failurelog.Tail(t, log)
-	failurelog.Tail(t, filepath.Join(t.TempDir(), "none.log"))
+	failtest.Tail(t, log)
+	failtest.Tail(t, filepath.Join(t.TempDir(), "none.log"))
 	ns := netnstest.New(t)
 	for _, command := range [][]string{
 		{"ip", "address", "add", "192.0.2.7/32", "dev", "lo"},

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/probestream"
+	"github.com/meshcni/meshcni/internal/streamtest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -209,7 +209,7 @@ func TestStream(t *testing.T) {
 	restore(t, w, "iptables-nft-restore", redirect)
 
 	// In one transaction each, so none gets past the proxy.
-	stop := probestream.Start(t, w, p)
+	stop := streamtest.Start(t, w, p)
 	for range 5 {
 		restore(t, w, "iptables-nft-restore", replace)
 	}
@@ -217,13 +217,13 @@ func TestStream(t *testing.T) {
 	assert.Equal(t, []string{"proxy:15001 orig=10.96.5.5:80"}, slices.Collect(maps.Keys(counts)))
 	assert.Equal(t, counts, stop(), "a second stop says the same")
 
-	stop = probestream.Start(t, w, p)
+	stop = streamtest.Start(t, w, p)
 	restore(t, w, "iptables-nft-restore", strings.Replace(replace, "15001", "15008", 1))
 	assert.Equal(t, []string{"proxy:15001 orig=10.96.5.5:80", "proxy:15008 orig=10.96.5.5:80"},
 		slices.Sorted(maps.Keys(stop())), "before and after, and nothing else")
 
 	// The way out is open for a moment, and the stream sees it.
-	stop = probestream.Start(t, w, p)
+	stop = streamtest.Start(t, w, p)
 	restore(t, w, "iptables-nft-restore", "*nat\n-F OUTPUT\nCOMMIT\n")
 	assert.Contains(t, stop(), "out:80 orig=10.96.5.5:80")
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/probestream"
+	"github.com/meshcni/meshcni/internal/streamtest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -214,7 +214,7 @@ func TestSwap(t *testing.T) {
 			}
 			probe, err := netnstest.ParseProbe("pod tcp 1000/1000 -> 10.96.5.5:80")
 			require.NoError(t, err)
-			stop := probestream.Start(t, w, probe)
+			stop := streamtest.Start(t, w, probe)
 			for name, swap := range map[string]func(){
 				"proxy":            swapProxy,
 				"agent":            func() { swapAgent(); a.ready(t, 1) },

@@ -73,7 +73,7 @@ func (a *Agent) called(ctx context.Context, call string) error {
 	return a.Err
 }
 
-// openAgent is what Open returns of an Agent.
+// openAgent implements plugin.Agent.
 type openAgent struct{ *Agent }
 
 // Pod implements plugin.Agent.

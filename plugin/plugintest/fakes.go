@@ -52,7 +52,7 @@ func NewPods(pods ...*corev1.Pod) *Pods {
 	return p
 }
 
-// openPods is what Open returns of Pods.
+// openPods implements plugin.Pods.
 type openPods struct{ *Pods }
 
 // Transient implements plugin.Retrier.
@@ -155,7 +155,7 @@ func (n *NetNS) Open(string) (plugin.NetNS, error) {
 	return openNetNS{n}, nil
 }
 
-// openNetNS is what Open returns of a NetNS.
+// openNetNS implements plugin.NetNS and plugin.Backend.
 type openNetNS struct{ *NetNS }
 
 // Backend implements plugin.NetNS.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/probestream"
+	"github.com/meshcni/meshcni/internal/streamtest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -575,7 +575,7 @@ func TestNoConnectionSlipsPast(t *testing.T) {
 		} {
 			p, err := netnstest.ParseProbe(probe)
 			require.NoError(t, err)
-			streams = append(streams, probestream.Start(t, w, p))
+			streams = append(streams, streamtest.Start(t, w, p))
 		}
 		for i := range 30 {
 			mustApply(t, b, programs[i%len(programs)].MustRuleset())

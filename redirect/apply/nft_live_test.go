@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/probestream"
+	"github.com/meshcni/meshcni/internal/streamtest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -318,7 +318,7 @@ func TestNFTNoGap(t *testing.T) {
 	require.NoError(t, err)
 	in, err := netnstest.ParseProbe("out tcp 0/0 -> 10.244.1.5:8080")
 	require.NoError(t, err)
-	stopOut, stopIn := probestream.Start(t, w, out), probestream.Start(t, w, in)
+	stopOut, stopIn := streamtest.Start(t, w, out), streamtest.Start(t, w, in)
 	for i := range 200 {
 		result, err := b.Apply(t.Context(), programs[(i+1)%2])
 		require.NoError(t, err)

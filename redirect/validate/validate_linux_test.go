@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/testwait"
+	"github.com/meshcni/meshcni/internal/waittest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -51,8 +51,8 @@ func pod(t *testing.T, addrs ...string) *netnsexec.NetNS {
 		return configure("pod0", false, addrs)
 	}))
 	require.NoError(t, ns.Do(func() error { return configure("eth0", true, addrs) }))
-	testwait.Addrs(t, ns)
-	testwait.Addrs(t, node)
+	waittest.Addrs(t, ns)
+	waittest.Addrs(t, node)
 	return ns
 }
 

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/testwait"
+	"github.com/meshcni/meshcni/internal/waittest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -106,7 +106,7 @@ func inAmbient(t testing.TB, w *world) (*netnsexec.NetNS, agentsock.Attachment) 
 		cmd := exec.Command("ip", strings.Fields(line)...) //nolint:gosec // the lines above
 		require.NoError(t, ns.Run(cmd), line)
 	}
-	testwait.Addrs(t, ns)
+	waittest.Addrs(t, ns)
 	return ns, agentsock.Attachment{
 		ID:  attachment.ID{Network: "net", ContainerID: "c0ffee", IfName: "eth0"},
 		Pod: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Dialect: "ambient", NetNS: ns.Path(),

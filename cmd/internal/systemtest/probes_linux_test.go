@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/testwait"
+	"github.com/meshcni/meshcni/internal/waittest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -51,7 +51,7 @@ func (n *node) wire(ns *netnsexec.NetNS, number int) {
 	}
 	run(path, fmt.Sprintf("ip route add default via 10.55.%d.1", number))
 	run(path, fmt.Sprintf("ip route add default via fd00:55:%d::1", number))
-	testwait.Addrs(n.t, ns)
+	waittest.Addrs(n.t, ns)
 }
 
 // peerIn answers each connection in a namespace with the address that it came from.

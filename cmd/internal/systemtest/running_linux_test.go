@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/probestream"
+	"github.com/meshcni/meshcni/internal/streamtest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -235,7 +235,7 @@ func TestSwap(t *testing.T) {
 			n.becomes(p, status.StateCaptured)
 			probe, err := netnstest.ParseProbe("pod tcp 1000/1000 -> 10.96.5.5:80")
 			require.NoError(t, err)
-			stop := probestream.Start(t, w, probe)
+			stop := streamtest.Start(t, w, probe)
 			swapProxy := func() {
 				next := n.proxy(nodeproxytest.Faults{})
 				n.until("the next has the pod", func() bool {

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/testwait"
+	"github.com/meshcni/meshcni/internal/waittest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -67,7 +67,7 @@ func makeCluster(t *testing.T, until string, variables ...string) *kept {
 			t.Logf("make cluster:\n%s", k.out.String())
 		}
 	})
-	testwait.Eventually(t, "make cluster prints "+strconv.Quote(until), func() error {
+	waittest.Eventually(t, "make cluster prints "+strconv.Quote(until), func() error {
 		select {
 		case err := <-k.ended:
 			require.NoError(t, errors.Join(errors.New("it has ended"), err), k.out.String())
@@ -129,7 +129,7 @@ func groupsOf(t *testing.T, outer int) (groups []string) {
 // assertNothingLeft waits until nothing is left: no process in the machine's namespaces, no control group, no file, no port, no mount.
 func (s traces) assertNothingLeft(t *testing.T) {
 	t.Helper()
-	testwait.Eventually(t, "nothing is left of the cluster", func() error {
+	waittest.Eventually(t, "nothing is left of the cluster", func() error {
 		var errs []error
 		links, err := filepath.Glob("/proc/[0-9]*/ns/*")
 		require.NoError(t, err)

@@ -1,5 +1,5 @@
-// Package failurelog logs what explains why a test failed.
-package failurelog
+// Package failtest logs what explains why a test failed.
+package failtest
 
 import (
 	"bytes"

@@ -1,5 +1,5 @@
-// Package testwait waits in tests for what must happen.
-package testwait
+// Package waittest waits in tests for what must happen.
+package waittest
 
 import (
 	"fmt"

@@ -1,5 +1,5 @@
-// Package probestream makes probes while a test replaces rules, to show that none escapes.
-package probestream
+// Package streamtest makes probes while a test replaces rules, to show that none escapes.
+package streamtest
 
 import (
 	"sync"
