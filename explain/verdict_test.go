@@ -4,9 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/statuscode"
-	"github.com/meshcni/meshcni/plugin/netconf"
-
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +13,9 @@ import (
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/playground"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
 )
 

@@ -11,9 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/hostpath"
-
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/internal/hostpath"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/hostpath"
-
 	securejoin "github.com/cyphar/filepath-securejoin"
+
+	"github.com/meshcni/meshcni/internal/hostpath"
 )
 
 // mounted is a directory of the host, which this process sees alone or with others that are mounted beside it.

@@ -13,10 +13,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/hostpath"
-
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/internal/cnicache"
+	"github.com/meshcni/meshcni/internal/hostpath"
 )
 
 // mention is a place in a configuration that needs something of ours on the node.

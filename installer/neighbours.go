@@ -7,9 +7,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/meshcni/meshcni/internal/hostpath"
-
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/internal/hostpath"
 )
 
 // meshPlugins are the types of the plugins by which meshes redirect pods' traffic, as their installers write them.

@@ -15,11 +15,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/hostpath"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/hostpath"
 )
 
 // observed is the state of the node from which a plan is made.

@@ -9,10 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/hostpath"
-
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/hostpath"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 

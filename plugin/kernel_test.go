@@ -15,13 +15,12 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/failtest"
-
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/internal/binarytest"
+	"github.com/meshcni/meshcni/internal/failtest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/plugintest"

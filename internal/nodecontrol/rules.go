@@ -8,7 +8,6 @@ import (
 
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/internal/statuscode"
-
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"

@@ -9,11 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/failtest"
-
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/failtest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 

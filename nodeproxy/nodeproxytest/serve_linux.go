@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/ownsock"
-
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/meshcni/meshcni/internal/ownsock"
 )
 
 // dialTimeout is how long a connection may take to be made.

@@ -8,14 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/streamtest"
-
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/streamtest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"

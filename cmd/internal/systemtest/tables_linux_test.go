@@ -2,7 +2,6 @@ package systemtest
 
 import (
 	"fmt"
-	"github.com/meshcni/meshcni/internal/nodecontrol/conntrack/conntracktest"
 	"os"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/meshcni/meshcni/internal/nodecontrol/conntrack/conntracktest"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/redirect/ruleset"

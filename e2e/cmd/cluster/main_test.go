@@ -16,8 +16,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/waittest"
-
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/tools/clientcmd"
@@ -25,6 +23,7 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/onenode"
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/waittest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 

@@ -13,9 +13,9 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/meshcni/meshcni/internal/ownsock"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/internal/ownsock"
 )
 
 // The ports that a proxy of Istio's kind has for what is redirected to it.

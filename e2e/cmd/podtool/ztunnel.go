@@ -14,10 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/ownsock"
-
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/ownsock"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 )
 
