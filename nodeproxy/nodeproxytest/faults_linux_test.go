@@ -173,7 +173,7 @@ func TestFiles(t *testing.T) {
 		require.NoError(t, a.Remove(t.Context(), "a"))
 	}
 	round()
-	eventually(t, "the pod's files are closed", func() bool { return p.State().Pods == nil })
+	eventually(t, "the pod's files are closed", func() bool { return len(p.State().Pods) == 0 })
 	before := socktest.OpenFiles(t)
 	for range 50 {
 		round()
