@@ -20,14 +20,10 @@ import (
 	facts "github.com/meshcni/meshcni/mesh/builtin"
 )
 
-// The exit codes.
+// The exit codes that are not those of every command, which package cli has.
 const (
-	// exitOK means success, also for a pod outside the mesh.
-	exitOK = cli.ExitOK
 	// exitRefused means that the pod's settings are refused, that the live rules differ, or that something failed.
 	exitRefused = cli.ExitFailed
-	// exitUsage means that a flag or its environment variable is wrong.
-	exitUsage = cli.ExitUsage
 	// exitMissing means that validate found no redirection. Repair controllers recognize broken pods by it.
 	exitMissing = 126
 )
