@@ -2,9 +2,8 @@ package status
 
 const nextAttempt Remedy = "Nothing: it is tried again"
 
-// checks, outcomes, verifications and attempts are the rows about repair.
-var (
-	checks = []Row{
+func checks() []Row {
+	return []Row{
 		{Code: "check-failed", Attention: true, Sentence: "its check failed because redirection is missing", Do: []Remedy{Restart}},
 		{Code: "not-captured", Attention: true, Sentence: "detection found that it started without its rules", Do: []Remedy{Restart},
 			Page: "troubleshooting.md#a-pod-started-without-the-plugin"},
@@ -21,7 +20,10 @@ var (
 		{Code: "completed", Sentence: "it has succeeded"},
 		{Code: "handled", Sentence: "it has the label of broken pods already"},
 	}
-	outcomes = []Row{
+}
+
+func outcomes() []Row {
+	return []Row{
 		{Code: "found", Event: "MeshRedirectionMissing", Attention: true, Sentence: "its rules are missing; it is only reported", Do: []Remedy{Restart}},
 		{Code: "labelled", Event: "MeshRepairLabelled", Attention: true, Sentence: "it has the label of broken pods", Do: []Remedy{Restart}},
 		{Code: "unlabelled", Event: "MeshRepairUnlabelled", Sentence: "its check has succeeded, so the label is gone"},
@@ -49,7 +51,10 @@ var (
 		{Code: "forbidden", Attention: true, Sentence: "a permission is missing",
 			Do: []Remedy{"Grant what the log and /readyz name"}, Page: "troubleshooting.md#meshcnipodscontrollernotready"},
 	}
-	verifications = []Row{
+}
+
+func verifications() []Row {
+	return []Row{
 		{Code: "intact", Sentence: "its rules are those that it should have"},
 		{Code: "drifted", Event: "MeshRulesDrifted", Attention: true, Sentence: "some of its rules were removed, added or moved", Page: "troubleshooting.md#meshcnirulesdrifted",
 			Do: []Remedy{Restart, "Find out who changes them; repair.mode=repair restores them"}},
@@ -62,7 +67,10 @@ var (
 			Do: []Remedy{"Set backend back to auto, or give --repair-host-root"}},
 		{Code: "failed", Attention: true, Sentence: "its rules could not be compared", Do: []Remedy{seeLog}, Page: "troubleshooting.md#meshcniverificationfails"},
 	}
-	attempts = []Row{
+}
+
+func attempts() []Row {
+	return []Row{
 		{Code: "plugin-not-ready", Attention: true, Sentence: "its node's plugin is not ready", Do: []Remedy{"Make the node ready: kubectl meshcni status"}},
 		{Code: "not-confined", Attention: true, Sentence: "the API server is not proven to confine the agent to its node",
 			Do: []Remedy{"See the event, or choose repair.mode none, delete or repair"}},
@@ -94,4 +102,4 @@ var (
 		{Code: "api-error", Sentence: "the API server failed", Do: []Remedy{nextAttempt}},
 		{Code: "error", Attention: true, Sentence: "it failed otherwise", Do: []Remedy{seeLog}},
 	}
-)
+}

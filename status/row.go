@@ -3,6 +3,7 @@ package status
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/meshcni/meshcni"
 )
@@ -59,9 +60,11 @@ var pages = map[Kind]string{
 	KindNow: "kubectl.md#what-about-my-pod",
 }
 
-// table has a row for each code of each kind.
-var table = slices.Concat(decisions, podTable, nodeTable, findingTable, settingTable, alertTable,
-	of(KindNow, present), of(KindCheck, checks), of(KindOutcome, outcomes), of(KindAttempt, attempts), of(KindVerification, verifications))
+// table has a row for each code of each kind. It is made when first asked for: each program starts with it, and few look.
+var table = sync.OnceValue(func() []Row {
+	return slices.Concat(decisions(), podTable(), nodeTable(), findingTable(), settingTable(), alertTable(),
+		of(KindNow, present()), of(KindCheck, checks()), of(KindOutcome, outcomes()), of(KindAttempt, attempts()), of(KindVerification, verifications()))
+})
 
 func of(k Kind, rows []Row) []Row {
 	for i := range rows {
@@ -97,8 +100,8 @@ func (r Row) URL(product meshcni.Identity) string { return product.WithDefaults(
 
 // Lookup returns the row of a code of the kind; false: this version has none.
 func Lookup(k Kind, c Code) (Row, bool) {
-	if i := slices.IndexFunc(table, func(r Row) bool { return r.Kind == k && r.Code == c }); i >= 0 {
-		return table[i].complete(), true
+	if i := slices.IndexFunc(table(), func(r Row) bool { return r.Kind == k && r.Code == c }); i >= 0 {
+		return table()[i].complete(), true
 	}
 	return Row{}, false
 }
@@ -106,7 +109,7 @@ func Lookup(k Kind, c Code) (Row, bool) {
 // Rows returns the rows of a code, one for each kind that has it, or those of which an event tells whose reason it is; none: this version
 // does not know it.
 func Rows(c Code) (all []Row) {
-	for _, r := range table {
+	for _, r := range table() {
 		if r = r.complete(); r.Code == c || r.Event == string(c) && c != "" {
 			all = append(all, r)
 		}
@@ -116,8 +119,8 @@ func Rows(c Code) (all []Row) {
 
 // Table returns all rows, by kind.
 func Table() []Row {
-	all := make([]Row, 0, len(table))
-	for _, r := range table {
+	all := make([]Row, 0, len(table()))
+	for _, r := range table() {
 		all = append(all, r.complete())
 	}
 	return all
@@ -125,7 +128,7 @@ func Table() []Row {
 
 // Codes lists the codes of a kind.
 func Codes(k Kind) (all []Code) {
-	for _, r := range table {
+	for _, r := range table() {
 		if r.Kind == k {
 			all = append(all, r.Code)
 		}
