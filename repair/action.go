@@ -16,15 +16,14 @@ const (
 	ActionRepair Action = "repair" // write the rules into their running network namespaces
 )
 
-// Actions lists all actions.
-var Actions = []Action{ActionNone, ActionLabel, ActionDelete, ActionRepair}
+var actions = []Action{ActionNone, ActionLabel, ActionDelete, ActionRepair}
 
 // ParseAction parses the name of an action; empty means [ActionNone].
 func ParseAction(s string) (Action, error) {
 	if s == "" {
 		return ActionNone, nil
 	}
-	if a := Action(s); slices.Contains(Actions, a) {
+	if a := Action(s); slices.Contains(actions, a) {
 		return a, nil
 	}
 	return "", fmt.Errorf("repair action %q: not one of none, label, delete, repair", s)

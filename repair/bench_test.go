@@ -45,9 +45,11 @@ func start(t *testing.T, change func(*bench, *repair.Options), pods ...*corev1.P
 	// What pods were made by is older than what acts on them.
 	time.Sleep(time.Minute)
 	o := repair.Options{
-		Node: "node-1", Meshes: dialect.SetOf(istio.New("kube-system")), Cluster: b.cluster, Redirector: b.rules, NodeBudget: repair.Unlimited,
+		Node: "node-1", Meshes: dialect.SetOf(istio.New("kube-system")), NodeBudget: repair.Unlimited,
 		Events: &record.FakeRecorder{Events: b.events}, Metrics: b.registry, Log: slog.New(slog.NewTextHandler(b.log, nil)),
 	}
+	o.SetCluster(b.cluster)
+	o.SetRedirector(b.rules)
 	change(b, &o)
 	var err error
 	b.ctl, err = repair.New(o)

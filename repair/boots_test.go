@@ -39,7 +39,7 @@ func TestPodsOfABoot(t *testing.T) {
 						pods = append(pods, started(named(t, "passed", fmt.Sprintf("well-%d", i)), boot.Add(-time.Hour)))
 					}
 					b := start(t, func(b *bench, o *repair.Options) {
-						o.Action, o.NodeBudget = a, repair.DefaultNodeBudget
+						o.Action, o.NodeBudget = a, repair.Options{}.WithDefaults().NodeBudget
 						b.cluster.LeaveAtOnce = true
 						if known {
 							o.PutBack = func() time.Time { return boot.Add(30 * time.Second) }
@@ -75,7 +75,7 @@ func TestABootExplainsNoSuccessor(t *testing.T) {
 		var unready atomic.Bool // until the controller has seen all of them: the breaker goes by those it knows
 		unready.Store(true)
 		b := start(t, func(b *bench, o *repair.Options) {
-			o.Action, o.NodeBudget = repair.ActionDelete, repair.DefaultNodeBudget
+			o.Action, o.NodeBudget = repair.ActionDelete, repair.Options{}.WithDefaults().NodeBudget
 			b.cluster.LeaveAtOnce = true
 			o.PutBack = func() time.Time { return boot.Add(20 * time.Second) }
 			o.Installed = func() error {

@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/internal/nodeevents"
+	"github.com/meshcni/meshcni/internal/podrepair"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/status"
 )
@@ -44,8 +45,8 @@ const (
 // concurrent use.
 type Controller struct {
 	opts             Options
-	cluster          Cluster
-	redirector       Redirector
+	cluster          kube.Cluster
+	redirector       redirector
 	namespace        func(context.Context, *corev1.Pod) (*corev1.Namespace, error) // the pod's, if it decides too
 	namespaceOfOther func(context.Context, *corev1.Pod) (*corev1.Namespace, error) // the same, if another mesh has the pod
 	events           record.EventRecorder
@@ -64,7 +65,7 @@ type Controller struct {
 	mayTellFamily    func() bool // the same of those that are no warning, which nearly every pod has
 	metrics          *metrics
 	source           Pods
-	index            Index
+	index            index
 	own              *watched // the source, if nobody else watches the pods
 	selector         labels.Selector
 	queue            *lanes.Queue[types.NamespacedName] // of pods to look at and to act on
@@ -87,7 +88,7 @@ type Controller struct {
 // newController makes a controller from valid options with defaults filled in.
 func newController(o Options) (*Controller, error) {
 	c := &Controller{
-		opts: o, cluster: o.Cluster, redirector: o.Redirector, events: o.Events,
+		opts: o, cluster: o.cluster, redirector: o.redirector, events: o.Events,
 		limits:  budget.ForGroups(o.NodeBudget, o.MaxBrokenShare, o.MinBroken, o.TrialInterval),
 		boots:   boots{putBack: o.PutBack},
 		breaker: breaker{node: budget.Breaker{MaxShare: o.MaxBrokenShare, MinBroken: o.MinBroken}, installed: o.Installed, confined: o.Confined, holds: map[string]status.Code{}},
@@ -99,7 +100,7 @@ func newController(o Options) (*Controller, error) {
 		queue: newQueue(), verifying: newQueue(),
 	}
 	c.breaker.limits = c.limits
-	inPlace := &InPlace{
+	inPlace := &podrepair.InPlace{
 		Meshes: o.Meshes, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Records: o.Records, Log: o.Log,
 	}
 	if c.cluster == nil {
@@ -116,9 +117,9 @@ func newController(o Options) (*Controller, error) {
 	inPlace.Namespace = o.namespaces(c.cluster)
 	c.namespaceOfOther = func(context.Context, *corev1.Pod) (*corev1.Namespace, error) { return nil, errNotAsked }
 	if o.uses().Namespaces {
-		c.namespaceOfOther = (&InPlace{Meshes: dialect.SetOf(slices.Concat(slices.Collect(o.Meshes.All()), slices.Collect(o.Meshes.Others().All()))...), Namespace: inPlace.Namespace}).namespace
+		c.namespaceOfOther = (&podrepair.InPlace{Meshes: dialect.SetOf(slices.Concat(slices.Collect(o.Meshes.All()), slices.Collect(o.Meshes.Others().All()))...), Namespace: inPlace.Namespace}).NamespaceOf
 	}
-	c.namespace = inPlace.namespace
+	c.namespace = inPlace.NamespaceOf
 	if c.redirector == nil {
 		c.redirector = inPlace
 	}
@@ -134,7 +135,7 @@ func newController(o Options) (*Controller, error) {
 		c.source = c.own
 	}
 	var ok bool
-	if c.index, ok = c.source.(Index); !ok {
+	if c.index, ok = c.source.(index); !ok {
 		c.index = scan{c.source}
 	}
 	if o.Metrics != nil && err == nil {

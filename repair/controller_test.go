@@ -46,7 +46,7 @@ func TestEachAction(t *testing.T) {
 		"labelled already": {config: action(repair.ActionLabel), pods: []*corev1.Pod{named(t, "labelled", "a")}, outcomes: map[string]int{}},
 		"label is taken off a pod that got well": {
 			config: action(repair.ActionLabel), pods: []*corev1.Pod{with(named(t, "recovered", "a"), func(p *corev1.Pod) {
-				p.Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] = repair.DefaultLabelValue
+				p.Labels[meshcni.Identity{}.Key("not-redirected")] = "true"
 			})},
 			requests: []string{"get default/a", "label default/a"},
 			outcomes: map[string]int{"unlabelled recovered": 1}, events: []string{"Normal MeshRepairUnlabelled"},
@@ -215,7 +215,7 @@ func TestBreaksBetweenReadingAndActing(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	good := repair.Options{Node: "n", Meshes: dialect.SetOf(istio.New()), Cluster: repairtest.New()}
+	good := repair.Options{Node: "n", Meshes: dialect.SetOf(istio.New())}.On(repairtest.New())
 	_, err := repair.New(good)
 	require.NoError(t, err)
 	for want, change := range map[string]func(*repair.Options){
@@ -225,7 +225,7 @@ func TestNewRefuses(t *testing.T) {
 		},
 		"no init container": func(o *repair.Options) { o.Meshes = dialect.SetOf(consul.New()) },
 		"no exit codes":     func(o *repair.Options) { o.Criteria = map[string]repair.Criteria{"istio": {Containers: []string{"x"}}} },
-		"no API server":     func(o *repair.Options) { o.Cluster = nil },
+		"no API server":     func(o *repair.Options) { o.SetCluster(nil) },
 		"not one of":        func(o *repair.Options) { o.Action = "destroy" },
 		"budget of 1 a minute and 0 at once: both must be positive": func(o *repair.Options) { o.NodeBudget = repair.Budget{PerMinute: 1} },
 		"budget of 0 a minute and 3 at once: both must be positive": func(o *repair.Options) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -36,18 +35,12 @@ type Criteria struct {
 	Policy *selection.Policy
 }
 
-// The label of [ActionLabel], after the product's prefix, and its value.
-const (
-	DefaultLabelName  = "not-redirected"
-	DefaultLabelValue = "true"
-)
-
-// CriteriaFor returns the criteria of a mesh, with the product's label.
+// CriteriaFor returns the criteria of a mesh, with the label "not-redirected" of the product's prefix, "true".
 func CriteriaFor(of meshcni.Identity, d dialect.Dialect) Criteria {
 	c := Criteria{
 		Annotation:   d.Policy.StatusAnnotation,
-		HandledLabel: of.Key(DefaultLabelName),
-		HandledValue: DefaultLabelValue,
+		HandledLabel: of.Key("not-redirected"),
+		HandledValue: "true",
 		Policy:       &d.Policy,
 	}
 	if v := d.Check; v.Container != "" {
@@ -68,19 +61,6 @@ func (c Criteria) Validate() error {
 		return errors.New("repair criteria: exit code 0 is success")
 	}
 	return nil
-}
-
-// ParseExitCodes parses exit codes from 1 to 255, separated by commas.
-func ParseExitCodes(s string) ([]int32, error) {
-	var codes []int32
-	for field := range strings.SplitSeq(s, ",") {
-		n, err := strconv.ParseUint(strings.TrimSpace(field), 10, 8)
-		if err != nil || n == 0 {
-			return nil, fmt.Errorf("exit code %q: not a number from 1 to 255", field)
-		}
-		codes = append(codes, int32(n))
-	}
-	return codes, nil
 }
 
 // ParseFields parses a field selector for pods, such as "metadata.namespace!=dev". It refuses fields that the API server

@@ -139,14 +139,3 @@ func TestCriteriaValidate(t *testing.T) {
 	require.ErrorContains(t, repair.Criteria{Containers: []string{"x"}}.Validate(), "no exit codes")
 	require.ErrorContains(t, repair.Criteria{Containers: []string{"x"}, ExitCodes: []int32{0}}.Validate(), "success")
 }
-
-func TestParseExitCodes(t *testing.T) {
-	t.Parallel()
-	codes, err := repair.ParseExitCodes("126, 95")
-	require.NoError(t, err)
-	assert.Equal(t, []int32{126, 95}, codes)
-	for _, bad := range []string{"", "0", "256", "-1", "126;95", "x"} {
-		_, err := repair.ParseExitCodes(bad)
-		assert.Error(t, err, "%q", bad)
-	}
-}

@@ -25,7 +25,8 @@
 //
 // # Whose is what
 //
-// Package internal/podrules is the way to a pod's rules, for this package and package nodeproxy. This one has the policy for pods that
+// Package internal/podrules is the way to a pod's rules, for this package and package nodeproxy; internal/podrepair writes those that
+// the plugin would have written. This one has the policy for pods that
 // started without their rules or lost them, and whose proxy is in the pod: diagnose, then label, evict or mend, behind budgets, a breaker and
 // leases. The pods of a node's proxy are nodeproxy's; its controller takes each from any state to the one that it should have.
 //
@@ -42,7 +43,7 @@
 // Labels and evictions need nothing of the node. To look into running pods, a container needs the host's PID namespace
 // and CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_NET_ADMIN. To run the host's iptables, it also needs Options.HostRoot
 // ("/proc/1/root"), CAP_SYS_CHROOT and, for the legacy variant, CAP_NET_RAW. Without the host's iptables, rules that the
-// plugin made with iptables can be neither compared nor restored ([ErrVariant]). TestRepairCapabilities in
+// plugin made with iptables can be neither compared nor restored. TestRepairCapabilities in
 // repair/integration shows that these capabilities are sufficient and necessary.
 //
 // # Cost

@@ -9,6 +9,9 @@ import (
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
+// Actions lists all actions.
+var Actions = actions
+
 // Look returns a function that looks at a node's traces, and returns how many there are.
 func Look(cacheDir string, records attachment.Store) func() (networks, recorded int, err error) {
 	t := newTracer(cacheDir, records)
@@ -34,3 +37,18 @@ func (c *Controller) SetPermissions(missing func(context.Context) ([]kube.Permis
 func (c *Controller) SetLeases(l *FakeLeases, b Budget) {
 	c.clusterBudget = &leaseBudget{leases: l, lease: types.NamespacedName{Namespace: "ns", Name: "budget"}, tokens: "meshcni.io/repair-tokens", Budget: b}
 }
+
+// Redirector is what a controller reads and writes the rules of pods by.
+type Redirector = redirector
+
+// On returns options with which a controller acts on a cluster in memory.
+func (o Options) On(c kube.Cluster) Options {
+	o.cluster = c
+	return o
+}
+
+// SetCluster replaces the API server.
+func (o *Options) SetCluster(c kube.Cluster) { o.cluster = c }
+
+// SetRedirector replaces what reads and writes the rules of pods.
+func (o *Options) SetRedirector(r Redirector) { o.redirector = r }

@@ -72,7 +72,8 @@ func TestSlowPodsDelayNoVerification(t *testing.T) {
 		const interval, rounds, slow = 10 * time.Second, 30, 8
 		quick := []string{"recovered-00", "recovered-01"}
 		b := start(t, func(b *bench, o *repair.Options) {
-			c.Redirector, o.Redirector = b.rules, c
+			c.Redirector = b.rules
+			o.SetRedirector(c)
 			o.Action, o.VerifyInterval = repair.ActionRepair, interval
 			for name := range slow {
 				b.rules.SetRules(b.in("tenant", fmt.Sprintf("passed-%02d", name)).UID, true)
@@ -103,7 +104,8 @@ func TestSlowPodsDelayNoMending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &clogged{times: map[string][]time.Time{}}
 		b := start(t, func(b *bench, o *repair.Options) {
-			c.Redirector, o.Redirector = b.rules, c
+			c.Redirector = b.rules
+			o.SetRedirector(c)
 			o.Action = repair.ActionRepair
 		}, podsIn(t, "tenant", "crash-loop", 8)...)
 		time.Sleep(10 * time.Second) // each has been tried in the ordinary lane

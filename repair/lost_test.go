@@ -87,7 +87,7 @@ func TestLostPodsOfABoot(t *testing.T) {
 		b := start(t, func(b *bench, o *repair.Options) {
 			n.detecting(repair.ActionDelete)(b, o)
 			b.cluster.LeaveAtOnce = true
-			o.NodeBudget, o.SpareUnmanaged = repair.DefaultNodeBudget, true
+			o.NodeBudget, o.SpareUnmanaged = repair.Options{}.WithDefaults().NodeBudget, true
 			o.PutBack = func() time.Time { return boot.Add(time.Second) }
 			o.Detect.Lost = &repair.Lost{Since: func() time.Time { return time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC) }} // before the traces' files
 		}, pods...)

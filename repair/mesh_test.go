@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/internal/podrepair"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/internal/repairtest"
@@ -171,7 +172,7 @@ func TestNodeProxysPodsAreNotProgrammed(t *testing.T) {
 	pod.Spec.Containers = []corev1.Container{{Name: "app"}, {Name: "linkerd-proxy"}}
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}}
 	labels := map[string]string{ambient.DataplaneMode: "ambient"}
-	m := &repair.InPlace{
+	m := &podrepair.InPlace{
 		Meshes: dialect.SetOf(ambient.New(ambient.Options{}), linkerd.New()), ProcRoot: t.TempDir(),
 		Namespace: func(_ context.Context, name string) (*corev1.Namespace, error) {
 			if name == "unread" {
@@ -181,9 +182,9 @@ func TestNodeProxysPodsAreNotProgrammed(t *testing.T) {
 		},
 	}
 	_, err := m.Check(t.Context(), pod)
-	require.ErrorIs(t, err, repair.ErrNodeProxy)
+	require.ErrorIs(t, err, podrepair.ErrNodeProxy)
 	_, err = m.Apply(t.Context(), pod)
-	require.ErrorIs(t, err, repair.ErrNodeProxy)
+	require.ErrorIs(t, err, podrepair.ErrNodeProxy)
 	rules, err := m.Rulesets(t.Context(), pod)
 	require.NoError(t, err)
 	require.Len(t, rules, 1)
@@ -197,13 +198,13 @@ func TestNodeProxysPodsAreNotProgrammed(t *testing.T) {
 	require.ErrorContains(t, err, "find network namespace", "it is Linkerd's there, and looked for")
 	pod.Spec.Containers = pod.Spec.Containers[:1]
 	_, err = m.Apply(t.Context(), pod)
-	require.ErrorIs(t, err, repair.ErrNotSelected)
+	require.ErrorIs(t, err, podrepair.ErrNotSelected)
 }
 
 func TestCriteriaOfAnotherMesh(t *testing.T) {
 	_, err := repair.New(repair.Options{
 		Node: "n", Meshes: dialect.SetOf(istio.New()), Criteria: map[string]repair.Criteria{"osm": {}},
-		Cluster: repairtest.New(), VerifyInterval: 1,
-	})
+		VerifyInterval: 1,
+	}.On(repairtest.New()))
 	require.ErrorContains(t, err, `criteria of a dialect "osm", which is not there`)
 }

@@ -23,8 +23,8 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 		t.Run(string(action), func(t *testing.T) {
 			cluster, registry := repairtest.New(), prometheus.NewPedanticRegistry()
 			_, err := repair.New(repair.Options{
-				Node: "node-1", Action: action, Meshes: dialect.SetOf(istio.New()), Cluster: cluster, Metrics: registry, VerifyInterval: time.Hour,
-			})
+				Node: "node-1", Action: action, Meshes: dialect.SetOf(istio.New()), Metrics: registry, VerifyInterval: time.Hour,
+			}.On(cluster))
 			require.NoError(t, err)
 			scraped := httptest.NewRecorder()
 			promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(scraped, httptest.NewRequest("GET", "/metrics", nil))

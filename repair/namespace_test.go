@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/internal/podrepair"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
@@ -104,7 +105,7 @@ func TestDiagnoseUndecided(t *testing.T) {
 // rules are written that inherit settings.
 func TestNeededNamespacesOfOthers(t *testing.T) {
 	asks := func(action repair.Action, list ...dialect.Dialect) bool {
-		for _, p := range (repair.Options{Node: "n", Action: action, Meshes: dialect.SetOf(list...), Cluster: repairtest.New()}).Permissions() {
+		for _, p := range (repair.Options{Node: "n", Action: action, Meshes: dialect.SetOf(list...)}).On(repairtest.New()).Permissions() {
 			if p.Resource == "namespaces" {
 				return true
 			}
@@ -127,7 +128,7 @@ func TestInPlaceInheritsBySchema(t *testing.T) {
 	}})
 	pod := named(t, "passed", "a")
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}}
-	m := &repair.InPlace{Meshes: dialect.SetOf(d)}
+	m := &podrepair.InPlace{Meshes: dialect.SetOf(d)}
 	_, err := m.Rulesets(t.Context(), pod)
 	require.ErrorContains(t, err, "read namespace default: nothing here can")
 	m.Namespace = func(context.Context, string) (*corev1.Namespace, error) {

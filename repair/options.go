@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni"
@@ -35,7 +34,7 @@ type Options struct {
 	// Meshes are the node's, as the plugin is configured. Required. Pods of a mesh whose proxy is on the node are left to the agent
 	// that hands them to it. Pods of its Others are found where Detect is set, and nothing is done to them.
 	Meshes dialect.Set
-	// Config is the client's configuration for the API server. Required unless Cluster is set.
+	// Config is the client's configuration for the API server. Required.
 	Config *rest.Config
 
 	// Elsewhere reports whether another program of the node redirects the pods of one of the Others, by its name. nil: none does.
@@ -56,7 +55,7 @@ type Options struct {
 	Detect *Detection
 
 	// NodeBudget limits all actions on this node, for the pods of each namespace by itself, so that one tenant's broken pods keep no
-	// other's waiting. Zero means [DefaultNodeBudget].
+	// other's waiting. Zero means 30 a minute and 10 at once.
 	NodeBudget Budget
 	// ClusterBudget limits deletions in the whole cluster; set the same on all nodes. Zero means no such limit. The
 	// nodes share it through the identity's Lease NAME-repair-budget.
@@ -76,26 +75,26 @@ type Options struct {
 	PutBack func() time.Time
 	// MaxBrokenShare is the share of a namespace's pods with a check on the node that may be broken, from 0 to 1. Above it the
 	// controller only deletes one of them every TrialInterval. If it is exceeded in more than that share of the node's namespaces,
-	// it only deletes one pod of each namespace every TrialInterval. Zero means [DefaultMaxBrokenShare]; 1 or more, no limit.
+	// it only deletes one pod of each namespace every TrialInterval. Zero means 0.5; 1 or more, no limit.
 	MaxBrokenShare float64
 	// MinBroken is the number of broken pods of a namespace, and of such namespaces of the node, from which MaxBrokenShare
-	// applies. Zero means [DefaultMinBroken].
+	// applies. Zero means 4.
 	MinBroken int
-	// TrialInterval is the time between those deletions. Zero means [DefaultTrialInterval].
+	// TrialInterval is the time between those deletions. Zero means a minute.
 	TrialInterval time.Duration
 
-	// Backend, ProcRoot, HostRoot and Records are those of [InPlace].
-	Backend            ruleset.Backend
-	ProcRoot, HostRoot string
-	Records            attachment.Store
+	// Backend is the firewall backend. Zero means auto.
+	Backend ruleset.Backend
+	// ProcRoot is a proc file system that shows the pods' processes. Empty means /proc.
+	ProcRoot string
+	// HostRoot is the root directory to run iptables in, such as that of the host, where the plugin runs. Empty means our own. See Root
+	// of [apply.Options].
+	HostRoot string
+	// Records are the plugin's records on this node; a repair updates them for the plugin's CHECK. The zero Store has none.
+	Records attachment.Store
 
 	// Pods are the node's pods, as somebody else watches them. nil: the controller watches them itself.
 	Pods Pods
-	// Cluster replaces the API server at Config, for tests. There are then no events, no permission checks and no
-	// ClusterBudget. It needs a method Namespace like [InPlace]'s if the dialect may read namespaces.
-	Cluster Cluster
-	// Redirector programs running pods. nil means an [InPlace] made from these Options.
-	Redirector Redirector
 	// Events receives the pods' events. nil means the API server.
 	Events record.EventRecorder
 	// Suspects names what may have replaced a pod's rules, such as the plugin of another mesh beside ours; reports of rules
@@ -105,61 +104,60 @@ type Options struct {
 	Metrics prometheus.Registerer
 	// Log receives one record per outcome. nil discards them.
 	Log *slog.Logger
+
+	// cluster replaces the API server at Config in tests. There are then no events, no permission checks and no ClusterBudget. It needs
+	// a method Namespace like [kube.Client]'s if the dialect may read namespaces.
+	cluster kube.Cluster
+	// redirector programs running pods. nil means a [podrepair.InPlace] made from these Options; tests have another.
+	redirector redirector
 }
-
-// Defaults of [Options].
-const (
-	DefaultMaxBrokenShare = 0.5
-	DefaultMinBroken      = 4
-	DefaultTrialInterval  = time.Minute
-)
-
-// DefaultNodeBudget is the default of Options.NodeBudget.
-var DefaultNodeBudget = Budget{PerMinute: 30, Burst: 10}
 
 // bootBudget limits the actions on pods that started before the plugin was put back, for each namespace: as many at once as a node has pods
 // by default, since that is how they start at a boot. Each pod has one such action at most, because its successor starts later.
 var bootBudget = Budget{PerMinute: 120, Burst: 110}
 
-// Cluster has the controller's requests to the API server. A pod passed to Label,
-// Evict or Delete means the pod with that UID in the state of its resource version; an empty version means any state.
-// Errors are those of the Kubernetes API:
-//
-//	apierrors.IsNotFound(err)        // no pod has the name
-//	apierrors.IsConflict(err)        // the UID or resource version differs
-//	apierrors.IsTooManyRequests(err) // a disruption budget forbids the eviction
-//	apierrors.IsForbidden(err)       // a permission is missing
-type Cluster interface {
-	// Pods lists and watches the pods of one node. An empty label selector matches all.
-	Pods(node, labelSelector string) cache.ListerWatcher
-	// Pod reads a pod from the server, not from a cache. A pod of another node need not be found.
-	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	// Label sets a label through the pod's status, or removes it if the value is empty, and returns the changed pod.
-	Label(ctx context.Context, pod *corev1.Pod, key, value string) (*corev1.Pod, error)
-	// Evict deletes the pod if disruption budgets allow it.
-	Evict(ctx context.Context, pod *corev1.Pod) error
-	// Delete deletes the pod regardless of disruption budgets.
-	Delete(ctx context.Context, pod *corev1.Pod) error
-}
-
-// Redirector reads and writes the rules of a running pod. [InPlace] implements it.
-// Errors include [ErrNoProcess], [ErrVariant], [ErrNotSelected], [ErrNodeProxy] and [ErrRefused].
-type Redirector interface {
+// redirector reads and writes the rules of a running pod. [podrepair.InPlace] implements it.
+type redirector interface {
 	// Check returns how the pod's live rules differ from the wanted ones.
 	Check(ctx context.Context, pod *corev1.Pod) ([]ruleset.Difference, error)
 	// Apply makes the live rules the wanted ones.
 	Apply(ctx context.Context, pod *corev1.Pod) (apply.Result, error)
 }
 
-// withDefaults fills in zero values.
-func (o Options) withDefaults() Options {
+// namespaces returns what reads a namespace: the watch of the node's pods, if it has them too, and else the API server. nil: nothing
+// can.
+func (o Options) namespaces(cluster kube.Cluster) func(context.Context, string) (*corev1.Namespace, error) {
+	var ask func(context.Context, string) (*corev1.Namespace, error)
+	if n, ok := cluster.(interface {
+		Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
+	}); ok {
+		ask = n.Namespace
+	}
+	watched, ok := o.Pods.(interface {
+		Namespace(name string) (*corev1.Namespace, error)
+	})
+	if !ok {
+		return ask
+	}
+	mayAsk := ask != nil && o.uses().Namespaces
+	return func(ctx context.Context, name string) (*corev1.Namespace, error) {
+		ns, err := watched.Namespace(name)
+		if err != nil && mayAsk {
+			return ask(ctx, name)
+		}
+		return ns, err
+	}
+}
+
+// WithDefaults returns the options with the defaults in the place of zero values, as [New] takes them.
+func (o Options) WithDefaults() Options {
 	o.Identity = o.Identity.WithDefaults()
 	o.Action = cmp.Or(o.Action, ActionNone)
-	o.NodeBudget = cmp.Or(o.NodeBudget, DefaultNodeBudget)
+	o.NodeBudget = cmp.Or(o.NodeBudget, Budget{PerMinute: 30, Burst: 10})
 	o.BudgetNamespace = cmp.Or(o.BudgetNamespace, o.Identity.Namespace)
-	o.MaxBrokenShare = cmp.Or(o.MaxBrokenShare, DefaultMaxBrokenShare)
-	o.MinBroken = cmp.Or(o.MinBroken, DefaultMinBroken)
-	o.TrialInterval = cmp.Or(o.TrialInterval, DefaultTrialInterval)
+	o.MaxBrokenShare = cmp.Or(o.MaxBrokenShare, 0.5)
+	o.MinBroken = cmp.Or(o.MinBroken, 4)
+	o.TrialInterval = cmp.Or(o.TrialInterval, time.Minute)
 	o.Criteria = maps.Clone(o.Criteria)
 	if o.Criteria == nil {
 		o.Criteria = map[string]Criteria{}
@@ -202,9 +200,9 @@ func (o Options) validate() error {
 		err = errors.Join(err, errors.New("no node name"))
 	case o.Meshes.Len() == 0:
 		err = errors.Join(err, errors.New("no dialect"))
-	case o.Config == nil && o.Cluster == nil:
+	case o.Config == nil && o.cluster == nil:
 		err = errors.Join(err, errors.New("no API server"))
-	case o.Cluster != nil && o.limitsCluster():
+	case o.cluster != nil && o.limitsCluster():
 		err = errors.Join(err, errors.New("a cluster budget without an API server"))
 	}
 	return err
@@ -289,7 +287,7 @@ func (o Options) uses() kube.Uses {
 
 // Permissions returns what a controller with these options asks of the API server. An empty namespace or name means all.
 func (o Options) Permissions() (all []authorizationv1.ResourceAttributes) {
-	for _, p := range o.withDefaults().uses().Permissions() {
+	for _, p := range o.WithDefaults().uses().Permissions() {
 		all = append(all, authorizationv1.ResourceAttributes(p))
 	}
 	return all
@@ -297,7 +295,7 @@ func (o Options) Permissions() (all []authorizationv1.ResourceAttributes) {
 
 // New returns a controller. It sends no request. An error says what is wrong with the options.
 func New(o Options) (*Controller, error) {
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	err := o.validate()
 	var c *Controller
 	if err == nil {

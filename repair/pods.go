@@ -19,7 +19,8 @@ import (
 )
 
 // Pods knows the pods of one node, because somebody watches them already: an agent that does more than repair needs one watch
-// for all of it. A *nodepods.Watch of nodeproxy is one. Its methods are safe for concurrent use.
+// for all of it. A *nodepods.Watch of nodeproxy is one. Its methods are safe for concurrent use. If it also has a method
+// ByUID(types.UID) *corev1.Pod, the controller finds a pod by it, without a look at all others.
 type Pods interface {
 	// Pods returns all pods of the node, with at least what [dialect.Keep] leaves. The controller changes neither them nor the
 	// list.
@@ -33,16 +34,16 @@ type Pods interface {
 	Subscribe(changed func(types.UID)) (cancel func())
 }
 
-// Index is optional for a [Pods]: it finds one pod without a look at all others.
-type Index interface {
+// index finds one pod of a [Pods] without a look at all others.
+type index interface {
 	// ByUID returns the pod with the UID that Subscribe tells of, or nil.
 	ByUID(uid types.UID) *corev1.Pod
 }
 
-// scan is the [Index] of Pods that have none.
+// scan is the [index] of Pods that have none.
 type scan struct{ Pods }
 
-// ByUID implements [Index].
+// ByUID implements [index].
 func (s scan) ByUID(uid types.UID) *corev1.Pod {
 	pods := s.Pods.Pods()
 	of := func(uidOf func(*corev1.Pod) types.UID) *corev1.Pod {
@@ -85,7 +86,7 @@ func (w *watched) Pods() (pods []*corev1.Pod) {
 	return pods
 }
 
-// ByUID implements [Index].
+// ByUID implements [index].
 func (w *watched) ByUID(uid types.UID) *corev1.Pod {
 	found, err := w.informer.GetIndexer().ByIndex(byUID, string(uid))
 	if err != nil || len(found) == 0 {

@@ -86,7 +86,7 @@ func TestBreaker(t *testing.T) {
 				c.Action = repair.ActionDelete
 				c.Installed = func() error { mu.Lock(); defer mu.Unlock(); return notReady }
 			}, eight(t, 20)...)
-			time.Sleep(5 * repair.DefaultTrialInterval) // no trials either
+			time.Sleep(5 * repair.Options{}.WithDefaults().TrialInterval) // no trials either
 			assert.Equal(t, map[string]int{"held plugin-not-ready": 8}, b.outcomes())
 			assert.Empty(t, b.requests())
 			mu.Lock()
@@ -263,7 +263,9 @@ func TestUnverified(t *testing.T) {
 		t.Run(string(a), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := start(t, func(b *bench, c *repair.Options) {
-					c.Action, c.Cluster, c.Redirector = a, deaf{b.cluster}, deafKernel{b.rules}
+					c.Action = a
+					c.SetCluster(deaf{b.cluster})
+					c.SetRedirector(deafKernel{b.rules})
 				}, named(t, "crash-loop", "a"))
 				time.Sleep(time.Hour)
 				assert.Equal(t, map[string]int{"unverified " + reason: 1}, b.outcomes())

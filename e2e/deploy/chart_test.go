@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -52,14 +53,15 @@ func TestEveryValueIsExplained(t *testing.T) {
 			said[m[1]] = above
 		}
 	}
+	r := repair.Options{}.WithDefaults()
 	for name, value := range map[string]any{
-		"nodeRate": repair.DefaultNodeBudget.PerMinute, "nodeBurst": repair.DefaultNodeBudget.Burst, "clusterBurst": repair.DefaultNodeBudget.Burst,
-		"maxBrokenShare": repair.DefaultMaxBrokenShare, "minBroken": repair.DefaultMinBroken, "trialInterval": repair.DefaultTrialInterval,
+		"nodeRate": r.NodeBudget.PerMinute, "nodeBurst": r.NodeBudget.Burst, "clusterBurst": r.NodeBudget.Burst,
+		"maxBrokenShare": r.MaxBrokenShare, "minBroken": r.MinBroken, "trialInterval": r.TrialInterval,
 	} {
 		assert.Contains(t, said[name], fmt.Sprintf("null: %v.", value), "values.yaml: repair.%s", name)
 	}
-	label := meshcni.Identity{}.WithDefaults().Key(repair.DefaultLabelName) + "=" + repair.DefaultLabelValue
-	assert.Contains(t, strings.Join(lines, "\n"), "null: "+label+".")
+	c := repair.CriteriaFor(meshcni.Identity{}.WithDefaults(), dialect.Dialect{})
+	assert.Contains(t, strings.Join(lines, "\n"), "null: "+c.HandledLabel+"="+c.HandledValue+".")
 }
 
 // TestProfilesAreValues: what a profile sets is a value that the user can set,

@@ -55,7 +55,7 @@ func TestLabel(t *testing.T) {
 	after := w.make(t, "job-failed", "after")
 	for _, pod := range []*corev1.Pod{before, after} {
 		eventually(t, "labelled", func() bool {
-			return w.Pod(t, w.ns, pod.Name).Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] == "true"
+			return w.Pod(t, w.ns, pod.Name).Labels[meshcni.Identity{}.Key("not-redirected")] == "true"
 		})
 		got := w.Pod(t, w.ns, pod.Name)
 		assert.Equal(t, pod.UID, got.UID)
@@ -70,7 +70,7 @@ func TestLabel(t *testing.T) {
 	well.UID = before.UID
 	w.SetStatus(t, well)
 	eventually(t, "label taken off", func() bool {
-		return w.Pod(t, w.ns, "before").Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] == ""
+		return w.Pod(t, w.ns, "before").Labels[meshcni.Identity{}.Key("not-redirected")] == ""
 	})
 }
 
@@ -211,7 +211,7 @@ func TestAnotherPodOfTheName(t *testing.T) {
 			now := w.Pod(t, w.ns, "web-0")
 			assert.NotEqual(t, old.UID, now.UID)
 			assert.Nil(t, now.DeletionTimestamp, "the new pod is not the old one")
-			assert.NotContains(t, now.Labels, meshcni.Identity{}.Key(repair.DefaultLabelName))
+			assert.NotContains(t, now.Labels, meshcni.Identity{}.Key("not-redirected"))
 		})
 	}
 }

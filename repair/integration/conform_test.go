@@ -15,7 +15,6 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/repair/internal/repairtest"
 )
@@ -51,14 +50,14 @@ type clusterAdmin interface {
 	Block(t testing.TB, namespace string)
 }
 
-func conform(t *testing.T, c repair.Cluster, admin clusterAdmin) {
+func conform(t *testing.T, c kube.Cluster, admin clusterAdmin) {
 	t.Helper()
 	t.Run("actions", func(t *testing.T) { conformActions(t, c, admin) })
 	t.Run("label", func(t *testing.T) { conformLabel(t, c, admin) })
 	t.Run("watch", func(t *testing.T) { conformWatch(t, c, admin) })
 }
 
-func conformActions(t *testing.T, c repair.Cluster, admin clusterAdmin) {
+func conformActions(t *testing.T, c kube.Cluster, admin clusterAdmin) {
 	const key = "meshcni.io/test"
 	actions := map[string]func(context.Context, *corev1.Pod) error{
 		"label": func(ctx context.Context, r *corev1.Pod) error {
@@ -133,7 +132,7 @@ func conformActions(t *testing.T, c repair.Cluster, admin clusterAdmin) {
 	}
 }
 
-func conformLabel(t *testing.T, c repair.Cluster, admin clusterAdmin) {
+func conformLabel(t *testing.T, c kube.Cluster, admin clusterAdmin) {
 	ns := admin.Namespace(t)
 	pod := admin.Create(t, repairtest.Pod(ns, "web-0", "node-1", corev1.PodRunning))
 	one, err := c.Label(t.Context(), pod, "meshcni.io/test", "true")
@@ -149,7 +148,7 @@ func conformLabel(t *testing.T, c repair.Cluster, admin clusterAdmin) {
 	assert.Equal(t, "web", off.Labels["app"])
 }
 
-func conformWatch(t *testing.T, c repair.Cluster, admin clusterAdmin) {
+func conformWatch(t *testing.T, c kube.Cluster, admin clusterAdmin) {
 	ns := admin.Namespace(t)
 	node := "node-" + ns
 	admin.Create(t, repairtest.Pod(ns, "here-0", node, corev1.PodRunning))

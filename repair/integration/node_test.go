@@ -15,7 +15,6 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/repair"
 )
 
 // TestTheNodeAgentRepairs runs meshcni-node as its DaemonSet does: it installs the
@@ -53,7 +52,7 @@ func TestTheNodeAgentRepairs(t *testing.T) {
 	assert.Contains(t, string(text), `"meshcni"`)
 	broken := w.make(t, "crash-loop", "broken")
 	eventually(t, "labelled", func() bool {
-		return w.Pod(t, w.ns, broken.Name).Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] == "true"
+		return w.Pod(t, w.ns, broken.Name).Labels[meshcni.Identity{}.Key("not-redirected")] == "true"
 	})
 	const done = `meshcni_repair_outcomes_total{action="label",outcome="labelled",reason="check-failed"}`
 	eventually(t, "counted", func() bool { return p.metric(t, done) == 1 })

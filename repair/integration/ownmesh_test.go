@@ -36,14 +36,14 @@ func TestOwnMeshByNamespace(t *testing.T) {
 	ours := w.make(t, "crash-loop", "ours")
 	ag := runAgent(t, w.s, w.node, func(o *repair.Options) { o.Action, o.Meshes = "label", dialect.SetOf(own) })
 	eventually(t, "labelled", func() bool {
-		return w.Pod(t, w.ns, ours.Name).Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] == "true"
+		return w.Pod(t, w.ns, ours.Name).Labels[meshcni.Identity{}.Key("not-redirected")] == "true"
 	})
 	// One that is seen later is labelled too, so the other has been passed over, and not just not looked at yet.
 	late := w.make(t, "job-failed", "late")
 	eventually(t, "labelled", func() bool {
-		return w.Pod(t, w.ns, late.Name).Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)] == "true"
+		return w.Pod(t, w.ns, late.Name).Labels[meshcni.Identity{}.Key("not-redirected")] == "true"
 	})
-	assert.Empty(t, w.Pod(t, outside, "theirs").Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)])
+	assert.Empty(t, w.Pod(t, outside, "theirs").Labels[meshcni.Identity{}.Key("not-redirected")])
 	assert.Equal(t, map[string]int{"labelled check-failed": 2}, ag.outcomes())
 	assert.NoError(t, ag.ctl.Ready())
 }

@@ -208,7 +208,7 @@ func TestMissingPermission(t *testing.T) {
 		err := ag.ctl.Ready()
 		return err != nil && strings.Contains(err.Error(), "missing permission: patch pods/status")
 	})
-	assert.Empty(t, w.Pod(t, w.ns, "a").Labels[meshcni.Identity{}.Key(repair.DefaultLabelName)])
+	assert.Empty(t, w.Pod(t, w.ns, "a").Labels[meshcni.Identity{}.Key("not-redirected")])
 	made := w.s.Calls(t, user)
 	assert.NotEmpty(t, made, "the account's own calls")
 	for what := range made {

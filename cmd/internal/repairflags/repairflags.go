@@ -5,6 +5,8 @@ package repairflags
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
@@ -35,6 +37,8 @@ type criteria struct {
 
 // Register declares the flags. Some defaults come from f.Identity.
 func (f *Flags) Register(fs *pflag.FlagSet) {
+	defaults := repair.Options{}.WithDefaults()
+	label := repair.CriteriaFor(f.Identity, dialect.Dialect{})
 	fs.StringVar((*string)(&f.Action), "repair", "none", "what to do with pods that started without redirection: none, label, delete, repair")
 	fs.BoolVar(&f.Uncaptured, "repair-uncaptured", true, "do so also with pods that --detect finds; false: only with those whose check fails")
 	fs.StringVar(&f.Node, "node-name", "", "name of this node (spec.nodeName of its pods)")
@@ -42,19 +46,19 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.ExitCodes, "repair-exit-codes", "", "exit codes of that container that mean missing redirection, with commas between (default: the dialect's)")
 	fs.StringVar(&f.Message, "repair-message", "", "text that its termination message must contain (default: any)")
 	fs.StringVar(&f.Annotation, "repair-annotation", "", "annotation that a pod must have; - for none (default: the dialect's)")
-	fs.StringVar(&f.Label, "repair-label", f.Identity.Key(repair.DefaultLabelName)+"="+repair.DefaultLabelValue, "label that the label action sets")
+	fs.StringVar(&f.Label, "repair-label", label.HandledLabel+"="+label.HandledValue, "label that the label action sets")
 	fs.StringVar(&f.LabelSelector, "repair-label-selector", "", "label selector for the pods to look at")
 	fs.StringVar(&f.FieldSelector, "repair-field-selector", "", "field selector for the pods to look at, such as metadata.namespace!=dev")
 	fs.StringVar(&f.ProcRoot, "repair-proc", "/proc", "proc file system in which the pods' processes are seen, such as /host/proc")
 	fs.StringVar(&f.HostRoot, "repair-host-root", "", "root directory whose iptables is run: /proc/1/root in a container that shares the host's processes (default: our own)")
-	fs.Float64Var(&f.NodeBudget.PerMinute, "repair-node-rate", repair.DefaultNodeBudget.PerMinute, "actions a minute on this node, for the pods of each namespace")
-	fs.IntVar(&f.NodeBudget.Burst, "repair-node-burst", repair.DefaultNodeBudget.Burst, "actions at once on this node, for the pods of each namespace")
+	fs.Float64Var(&f.NodeBudget.PerMinute, "repair-node-rate", defaults.NodeBudget.PerMinute, "actions a minute on this node, for the pods of each namespace")
+	fs.IntVar(&f.NodeBudget.Burst, "repair-node-burst", defaults.NodeBudget.Burst, "actions at once on this node, for the pods of each namespace")
 	fs.Float64Var(&f.ClusterBudget.PerMinute, "repair-cluster-rate", 0, "deletions a minute in the whole cluster, kept in a Lease; 0 for no such bound")
-	fs.IntVar(&f.ClusterBudget.Burst, "repair-cluster-burst", repair.DefaultNodeBudget.Burst, "deletions at once in the whole cluster")
+	fs.IntVar(&f.ClusterBudget.Burst, "repair-cluster-burst", defaults.NodeBudget.Burst, "deletions at once in the whole cluster")
 	fs.StringVar(&f.BudgetNamespace, "repair-budget-namespace", f.Identity.Namespace, "namespace of that Lease, "+f.Identity.Program("repair-budget"))
-	fs.Float64Var(&f.MaxBrokenShare, "repair-max-broken-share", repair.DefaultMaxBrokenShare, "share of a namespace's meshed pods here, and of such namespaces, that may be broken; above it deleting is held back")
-	fs.IntVar(&f.MinBroken, "repair-min-broken", repair.DefaultMinBroken, "broken pods of a namespace, and such namespaces, from which on that share counts")
-	fs.DurationVar(&f.TrialInterval, "repair-trial-interval", repair.DefaultTrialInterval, "time between single deletions in a namespace while that share holds back the rest")
+	fs.Float64Var(&f.MaxBrokenShare, "repair-max-broken-share", defaults.MaxBrokenShare, "share of a namespace's meshed pods here, and of such namespaces, that may be broken; above it deleting is held back")
+	fs.IntVar(&f.MinBroken, "repair-min-broken", defaults.MinBroken, "broken pods of a namespace, and such namespaces, from which on that share counts")
+	fs.DurationVar(&f.TrialInterval, "repair-trial-interval", defaults.TrialInterval, "time between single deletions in a namespace while that share holds back the rest")
 	fs.BoolVar(&f.Force, "repair-force-delete", false, "delete pods whose eviction a disruption budget forbids")
 	fs.BoolVar(&f.SpareUnmanaged, "repair-spare-unmanaged", false, "do not delete pods without a controlling owner, which nothing would make anew")
 	fs.DurationVar(&f.VerifyInterval, "repair-verify-interval", 0, "compare each captured pod's rules with the wanted ones once in this time; 0 for never")
@@ -103,7 +107,7 @@ func (f criteria) read(of meshcni.Identity, d dialect.Dialect) (c repair.Criteri
 		c.Containers = []string{f.InitContainer}
 	}
 	if f.ExitCodes != "" {
-		if c.ExitCodes, err = repair.ParseExitCodes(f.ExitCodes); err != nil {
+		if c.ExitCodes, err = parseExitCodes(f.ExitCodes); err != nil {
 			return c, fmt.Errorf("--repair-exit-codes: %w", err)
 		}
 	}
@@ -136,4 +140,17 @@ func (f criteria) read(of meshcni.Identity, d dialect.Dialect) (c repair.Criteri
 		}
 	}
 	return c, nil
+}
+
+// parseExitCodes parses exit codes from 1 to 255, separated by commas.
+func parseExitCodes(s string) ([]int32, error) {
+	var codes []int32
+	for field := range strings.SplitSeq(s, ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(field), 10, 8)
+		if err != nil || n == 0 {
+			return nil, fmt.Errorf("exit code %q: not a number from 1 to 255", field)
+		}
+		codes = append(codes, int32(n))
+	}
+	return codes, nil
 }

@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
 // pods is the resource that errors name.
@@ -34,7 +34,7 @@ var pods = corev1.Resource("pods")
 // the pod, zero for list and watch. An error becomes the answer.
 type Hook func(verb string, pod types.NamespacedName) error
 
-// Cluster is a [repair.Cluster] in memory. Create one with [New]. It is safe for concurrent use.
+// Cluster is a [kube.Cluster] in memory. Create one with [New]. It is safe for concurrent use.
 type Cluster struct {
 	// LeaveAtOnce makes deleted pods disappear at once, without a deletion timestamp.
 	LeaveAtOnce bool
@@ -52,7 +52,7 @@ type Cluster struct {
 	watchers map[*watcher]bool
 }
 
-var _ repair.Cluster = (*Cluster)(nil)
+var _ kube.Cluster = (*Cluster)(nil)
 
 // Pod returns a pod for tests with one container, which is ready if the phase is Running.
 func Pod(namespace, name, node string, phase corev1.PodPhase) *corev1.Pod {
@@ -194,7 +194,7 @@ func (c *Cluster) Namespace(ctx context.Context, name string) (*corev1.Namespace
 	return nil, apierrors.NewNotFound(corev1.Resource("namespaces"), name)
 }
 
-// Pod implements [repair.Cluster].
+// Pod implements [kube.Cluster].
 func (c *Cluster) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	if err := c.asked(ctx, "get", key); err != nil {
@@ -208,7 +208,7 @@ func (c *Cluster) Pod(ctx context.Context, namespace, name string) (*corev1.Pod,
 	return nil, apierrors.NewNotFound(pods, name)
 }
 
-// Label implements [repair.Cluster].
+// Label implements [kube.Cluster].
 func (c *Cluster) Label(ctx context.Context, pod *corev1.Pod, key, value string) (out *corev1.Pod, err error) {
 	err = c.change(ctx, "label", pod, func(stored *corev1.Pod) error {
 		out = stored.DeepCopy()
@@ -230,7 +230,7 @@ func (c *Cluster) Label(ctx context.Context, pod *corev1.Pod, key, value string)
 	return out, err
 }
 
-// Evict implements [repair.Cluster]. As in a real cluster, disruption budgets only protect running pods.
+// Evict implements [kube.Cluster]. As in a real cluster, disruption budgets only protect running pods.
 func (c *Cluster) Evict(ctx context.Context, pod *corev1.Pod) error {
 	return c.change(ctx, "evict", pod, func(stored *corev1.Pod) error {
 		if c.blocked[pod.Namespace] && stored.Status.Phase == corev1.PodRunning && stored.DeletionTimestamp == nil {
@@ -241,7 +241,7 @@ func (c *Cluster) Evict(ctx context.Context, pod *corev1.Pod) error {
 	})
 }
 
-// Delete implements [repair.Cluster].
+// Delete implements [kube.Cluster].
 func (c *Cluster) Delete(ctx context.Context, pod *corev1.Pod) error {
 	return c.change(ctx, "delete", pod, func(stored *corev1.Pod) error {
 		c.remove(stored)

@@ -11,10 +11,9 @@ import (
 
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/repair"
 )
 
-// Redirector is a [repair.Redirector] in memory: it knows for each pod whether its rules are there. The zero value has none.
+// Redirector has the rules of pods in memory: it knows for each pod whether its rules are there. The zero value has none.
 // It is safe for concurrent use.
 type Redirector struct {
 	// Rule is the text of a missing rule. Empty means "-j MESH_OUTPUT".
@@ -25,8 +24,6 @@ type Redirector struct {
 	err   error
 	calls []string
 }
-
-var _ repair.Redirector = (*Redirector)(nil)
 
 // SetRules sets whether the pod's rules are as wanted.
 func (r *Redirector) SetRules(uid types.UID, right bool) {
@@ -56,7 +53,7 @@ func (r *Redirector) Calls() []string {
 	return slices.Clone(r.calls)
 }
 
-// Check implements [repair.Redirector].
+// Check returns a missing rule, unless the rules are as wanted.
 func (r *Redirector) Check(_ context.Context, pod *corev1.Pod) ([]ruleset.Difference, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +66,7 @@ func (r *Redirector) Check(_ context.Context, pod *corev1.Pod) ([]ruleset.Differ
 	}}, nil
 }
 
-// Apply implements [repair.Redirector].
+// Apply makes them so.
 func (r *Redirector) Apply(_ context.Context, pod *corev1.Pod) (apply.Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Pods implements [repair.Cluster].
+// Pods implements [kube.Cluster].
 func (c *Cluster) Pods(node, labelSelector string) cache.ListerWatcher {
 	selector, err := labels.Parse(labelSelector)
 	return nodePods{c, node, selector, err}
