@@ -7,13 +7,13 @@
 package dialect
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/warning"
@@ -35,9 +35,10 @@ type Dialect struct {
 	// Applied are annotations that say that a pod's rules are in place. They are written only where configured, since
 	// that takes one more request per pod and the right to patch pods.
 	Applied map[string]string
-	// Configure returns the dialect with the settings that the plugin's configuration has for it; nil: there are none. See the
-	// function [Configure].
-	Configure func(Dialect, netconf.Config) (Dialect, error)
+	// Configure returns the dialect with the settings that the plugin's configuration has under its Name, and the keys that mean
+	// nothing to it. Unknown keys begin with the Name, such as "ambient.ipv6", and so do those of err, which joins a [*KeyError] for each
+	// wrong one. Nil: there are no settings.
+	Configure func(d Dialect, settings json.RawMessage) (configured Dialect, unknown []string, err error)
 	// Sandboxes configures the mesh without Kubernetes; nil: it cannot be. See [Dialect.ForSandbox].
 	Sandboxes *Sandboxes
 	// Check is the mesh's proof, in the pod, that redirection works.

@@ -1,11 +1,13 @@
 package dialect_test
 
 import (
+	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/istio"
@@ -46,6 +48,28 @@ func ExampleDialect() {
 	// selected
 	// 5432 <nil>
 	// example configuration of pod shop/cart: annotation mesh.example/direct-ports="postgres": "postgres" is not a port from 0 to 65535 (allowed: ports and ranges)
+}
+
+// A mesh reads its own settings, which stand under its name in the plugin's configuration.
+func ExampleConfigure() {
+	acme := dialect.Dialect{Name: "acme", Configure: func(d dialect.Dialect, settings json.RawMessage) (dialect.Dialect, []string, error) {
+		var s struct{ Containers []string }
+		if err := json.Unmarshal(settings, &s); err != nil {
+			return d, nil, &dialect.KeyError{Key: "acme", Err: err}
+		}
+		d.Policy.ProxyContainers = s.Containers
+		return d, nil, nil
+	}}
+	config, _, _ := netconf.Parse([]byte(`{"type": "acme-cni", "dialect": "acme", "acme": {"containers": ["acme-proxy"]}}`), meshcni.Identity{})
+	meshes, err := dialect.Configure([]dialect.Dialect{acme}, config)
+	fmt.Println(meshes.Lookup("acme").Policy.ProxyContainers, err)
+
+	config.Meshes["acme"] = []byte(`{"containers": 1}`)
+	_, err = dialect.Configure([]dialect.Dialect{acme}, config)
+	fmt.Println(err)
+	// Output:
+	// [acme-proxy] <nil>
+	// acme: json: cannot unmarshal number into Go struct field .Containers of type []string
 }
 
 // Of several meshes on a node, the first that selects a pod has it.

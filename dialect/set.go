@@ -25,6 +25,7 @@ type Set struct {
 	meshes  []Dialect // with the exclusions
 	known   []Dialect // all that the program has, without them
 	options Options
+	unknown []string // keys of the meshes' settings
 
 	excludedNames  []string
 	excludedLabels labels.Selector // nil: none
@@ -32,7 +33,7 @@ type Set struct {
 
 // Configure returns the meshes of a plugin's configuration among those that a program knows, in the order of c.Dialects; without
 // any, the first that is known. Programs with flags fill in a Config too. Every known mesh gets the settings that the configuration
-// has for it.
+// has under its name, in c.Meshes.
 //
 // The error joins a [*KeyError] for each wrong key, which [ByFlag] names as flags. The Set has what is right. The known dialects
 // must be valid: [Validate] tells, which takes too long for each pod.
@@ -47,10 +48,12 @@ func Configure(known []Dialect, c netconf.Config) (Set, error) {
 		}
 	}
 	for i, d := range s.known {
-		if d.Configure == nil {
+		settings := c.Meshes[d.Name]
+		if d.Configure == nil || settings == nil {
 			continue
 		}
-		if configured, err := d.Configure(d, c); err != nil {
+		configured, unknown, err := d.Configure(d, settings)
+		if s.unknown = append(s.unknown, unknown...); err != nil {
 			errs = append(errs, err)
 		} else {
 			s.known[i] = configured
@@ -99,19 +102,19 @@ func (e *KeyError) Error() string { return e.Key + ": " + e.Err.Error() }
 // Unwrap returns the fault.
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// ByFlag returns the error of [Configure] with what named makes of each wrong key's flag and fault.
-func ByFlag(err error, named func(flag string, err error) error) error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return err
-	}
-	errs := slices.Clone(joined.Unwrap())
-	for i, e := range errs {
-		if key, ok := e.(*KeyError); ok { //nolint:errorlint // those of Configure, which nothing wraps
-			errs[i] = named(key.Flag(), key.Err)
+// ByFlag returns the error of [Configure] with what named makes of each wrong key.
+func ByFlag(err error, named func(*KeyError) error) error {
+	switch err := err.(type) { //nolint:errorlint // those of Configure, which nothing wraps
+	case *KeyError:
+		return named(err)
+	case interface{ Unwrap() []error }:
+		errs := slices.Clone(err.Unwrap())
+		for i, e := range errs {
+			errs[i] = ByFlag(e, named)
 		}
+		return errors.Join(errs...)
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // find returns the known meshes of the names, which exclude the namespaces. The error has a line for each name that is unknown or
@@ -171,6 +174,15 @@ func (s Set) Everywhere() Set {
 // Known returns the meshes that the program knows, with the settings that the configuration has for them, and without its
 // exclusions of namespaces.
 func (s Set) Known() []Dialect { return slices.Clone(s.known) }
+
+// Unknown returns the keys of a configuration that mean nothing to the plugin, of those that [netconf.Parse] does not know. It leaves out
+// the known meshes' settings, and adds what these do not know.
+func (s Set) Unknown(keys []string) []string {
+	left := slices.DeleteFunc(slices.Clone(keys), func(key string) bool {
+		return slices.ContainsFunc(s.known, func(d Dialect) bool { return d.Name == key && d.Configure != nil })
+	})
+	return slices.Sorted(slices.Values(append(left, s.unknown...)))
+}
 
 // All returns copies of the meshes, in order.
 func (s Set) All() iter.Seq[Dialect] { return slices.Values(s.meshes) }

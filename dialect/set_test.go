@@ -1,7 +1,7 @@
 package dialect_test
 
 import (
-	"errors"
+	"encoding/json"
 	"fmt"
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect/builtin"
@@ -348,9 +348,10 @@ func TestConfigure(t *testing.T) {
 	set, err = dialect.Configure(builtin.All(), netconf.Config{})
 	require.NoError(t, err)
 	assert.Equal(t, builtin.Names()[:1], set.Names(), "the default")
-	set, err = dialect.Configure(builtin.All()[:1], netconf.Config{Ambient: netconf.Ambient{DNSCapture: netconf.Off}})
+	set, err = dialect.Configure(builtin.All()[:1], netconf.Config{Meshes: map[string]json.RawMessage{"ambient": json.RawMessage(`{"dns_capture": false}`)}})
 	require.NoError(t, err, "settings of a mesh that the program does not know may be another's")
 	assert.Zero(t, set.Others().Len())
+	assert.Equal(t, []string{"ambient", "color"}, set.Unknown([]string{"color", "ambient"}))
 }
 
 // TestConfigureWrong: all wrong keys are named at once, by their names or by those of the flags. What is right is there.
@@ -360,14 +361,14 @@ func TestConfigureWrong(t *testing.T) {
 	require.NoError(t, err)
 	c.Kubernetes.ExcludeNamespaceSelector = "a in b"
 	set, err := dialect.Configure(builtin.All(), c)
-	for _, want := range []string{`dialect: unknown dialect "osm"`, "kubernetes.exclude_namespace_selector: ", `"::1" is not`} {
+	for _, want := range []string{`dialect: unknown dialect "osm"`, "kubernetes.exclude_namespace_selector: ", `ambient.probe_ipv4: "::1" is not`} {
 		require.ErrorContains(t, err, want)
 	}
 	assert.Len(t, set.Known(), len(builtin.All()))
 	var key *dialect.KeyError
 	require.ErrorAs(t, err, &key)
-	flags := dialect.ByFlag(err, func(flag string, err error) error { return errors.New("--" + flag) })
-	for _, want := range []string{"--dialect", "--exclude-namespace-selector", `"::1" is not`} {
+	flags := dialect.ByFlag(err, func(e *dialect.KeyError) error { return fmt.Errorf("--%s: %w", e.Flag(), e.Err) })
+	for _, want := range []string{"--dialect: ", "--exclude-namespace-selector: ", `--ambient-probe-ipv4: "::1" is not`} {
 		require.ErrorContains(t, flags, want)
 	}
 	require.NoError(t, dialect.ByFlag(nil, nil))

@@ -107,7 +107,7 @@ func (o Options) meshes(s Config) (dialect.Set, error) {
 }
 
 // byFlag puts a flag's name before its fault.
-func byFlag(flag string, err error) error { return fmt.Errorf("%s: %w", flag, err) }
+func byFlag(e *dialect.KeyError) error { return fmt.Errorf("%s: %w", e.Flag(), e.Err) }
 
 // Agent is the agent of a node. Make one with [New]. Its methods are safe for concurrent use.
 type Agent struct {

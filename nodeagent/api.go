@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/bundle"
 	"github.com/meshcni/meshcni/internal/confdir"
@@ -107,7 +108,12 @@ func (n nodeAPI) installed(s Config) (i agentapi.Installed) {
 	case err != nil:
 		i.Error, i.Unread = err.Error(), none == nil && e.Network == nil
 	default:
-		i.Unknown, i.Config = e.Unknown, e.Marshal()
+		meshes, err := dialect.Configure(n.options.Dialects, e.Config)
+		if i.Unknown = meshes.Unknown(e.Unknown); err != nil {
+			i.Error = fmt.Sprintf("%s, with which no pod starts: %v", e.File, err)
+			break
+		}
+		i.Config = e.Marshal()
 	}
 	if e.Network == nil {
 		return i

@@ -170,7 +170,7 @@ func (c Config) Effective() netconf.Config {
 	p := c.entry()
 	return netconf.Config{
 		Type: p.Type, Dialects: p.Dialects, Backend: p.Backend, UncapturedFamily: p.UncapturedFamily, RefuseProxyUID: p.RefuseProxyUID, RefuseNetRaw: p.RefuseNetRaw,
-		PodNamespace: p.PodNamespace, RunDir: c.RunDir, Ambient: p.Ambient, Kubernetes: netconf.Kubernetes{
+		PodNamespace: p.PodNamespace, RunDir: c.RunDir, Meshes: p.Meshes, Kubernetes: netconf.Kubernetes{
 			ExcludeNamespaces: p.Kubernetes.ExcludeNamespaces, ExcludeNamespaceSelector: p.Kubernetes.ExcludeNamespaceSelector,
 		},
 	}
@@ -187,7 +187,12 @@ func (c Config) validate(work bool, known []dialect.Dialect) error {
 	errs := []error{c.Config.Validate(), validateLifetime(c.TokenLifetime), c.Ambient.validate(c.Node)}
 	if work { // an agent of dialects that cannot work is never ready, and says why
 		_, err := dialect.Configure(known, c.Plugin)
-		errs = append(errs, dialect.ByFlag(err, byFlag))
+		if err = dialect.ByFlag(err, byFlag); err == nil && c.PluginConfig != "" {
+			if _, err = dialect.Configure(known, c.Effective()); err != nil {
+				err = fmt.Errorf("the plugin's configuration template: %w", err)
+			}
+		}
+		errs = append(errs, err)
 	}
 	if err := c.validateDialects(known); err != nil {
 		errs = append(errs, fmt.Errorf("dialect: %w", err))

@@ -34,7 +34,11 @@ type target struct {
 func (r *run) identify() (t target, failure *types.Error) {
 	t.name = r.pod.String()
 	var err error
-	if t.meshes, err = r.meshes(r.config); err != nil {
+	t.meshes, err = r.meshes(r.config)
+	if unknown := t.meshes.Unknown(r.unknown); len(unknown) > 0 {
+		r.logger().Warn("unknown configuration keys are ignored", "keys", unknown)
+	}
+	if err != nil {
 		return t, codeOf(err, types.ErrInvalidNetworkConfig, "network configuration")
 	}
 	keys := []string{consulKey}

@@ -121,9 +121,6 @@ func (r *run) dispatch(ctx context.Context, o IO) (output []byte, event Event, f
 	case "VERSION":
 		output = version(r.stdin)
 	case "ADD":
-		if len(r.unknown) > 0 {
-			r.logger().Warn("unknown configuration keys are ignored", "keys", r.unknown)
-		}
 		return r.add(ctx)
 	case "CHECK":
 		if r.wrong != nil {

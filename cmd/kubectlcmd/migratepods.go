@@ -40,11 +40,7 @@ const (
 
 // choose makes the meshes decide as the plan's values would.
 func (m *move) choose(p migration.Plan) error {
-	entry, err := p.Entry()
-	if err != nil {
-		return err
-	}
-	meshes, err := dialect.Configure(m.Dialects, entry)
+	meshes, err := dialect.Configure(m.Dialects, p.Entry())
 	if err != nil {
 		return fmt.Errorf("the values: %w", err)
 	}

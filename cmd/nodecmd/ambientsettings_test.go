@@ -15,9 +15,11 @@ import (
 
 // TestAmbientSettings: the dialect's settings come from flags, the environment and the file, and reach the plugin's entry.
 func TestAmbientSettings(t *testing.T) {
-	want := netconf.Ambient{
-		DNSCapture: netconf.Off, IPv6: netconf.Off, ProbeIPv4: "198.18.0.1", ProbeIPv6: "2001:db8::7",
-		EnablementSelectors: netconf.Selectors{{PodSelector: netconf.LabelSelector{MatchLabels: map[string]string{"tier": "web"}}}},
+	const want = `{"dns_capture": false, "ipv6": false, "probe_ipv4": "198.18.0.1", "probe_ipv6": "2001:db8::7",
+		"enablement_selectors": [{"podSelector": {"matchLabels": {"tier": "web"}}}]}`
+	equal := func(c netconf.Config, of string) {
+		t.Helper()
+		assert.JSONEq(t, want, string(c.Meshes["ambient"]), of)
 	}
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	for name, text := range map[string]string{
@@ -27,21 +29,21 @@ func TestAmbientSettings(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(text+"\nambient-dns-capture: false\nambient-ipv6: false\nambient-probe-ipv4: 198.18.0.1\nambient-probe-ipv6: 2001:db8::7\n"), 0o600))
 		s, err := parsed(map[string]string{"MESHCNI_CONFIG": file})
 		require.NoError(t, err, name)
-		assert.Equal(t, want, s.Plugin.Ambient, name)
-		assert.Equal(t, want, s.Effective().Ambient, name)
+		equal(s.Plugin, name)
+		equal(s.Effective(), name)
 	}
 	s, err := parsed(map[string]string{
 		"MESHCNI_AMBIENT_IPV6": "false", "MESHCNI_AMBIENT_ENABLEMENT_SELECTORS": "- podSelector: {matchLabels: {tier: web}}", "MESHCNI_AMBIENT_PROBE_IPV4": "198.18.0.1",
 	}, "--ambient-dns-capture=false", "--ambient-probe-ipv6=2001:db8::7")
 	require.NoError(t, err)
-	assert.Equal(t, want, s.Plugin.Ambient)
+	equal(s.Plugin, "environment and flags")
 
 	entry, err := s.Entry()
 	require.NoError(t, err)
 	c, unknown, err := netconf.Parse(entry, meshcni.Identity{})
 	require.NoError(t, err)
-	assert.Empty(t, unknown)
-	assert.Equal(t, want, c.Ambient)
+	assert.Equal(t, []string{"ambient"}, unknown)
+	equal(c, "entry")
 
 	// A template that says nothing of them gets them too.
 	s.PluginConfig = `{"type": "meshcni"}`
@@ -49,18 +51,18 @@ func TestAmbientSettings(t *testing.T) {
 	require.NoError(t, err)
 	c, _, err = netconf.Parse(entry, meshcni.Identity{})
 	require.NoError(t, err)
-	assert.Equal(t, want, c.Ambient)
+	equal(c, "template")
 
 	s, err = parsed(nil, "--ambient-enablement-selectors=[]")
 	require.NoError(t, err)
-	assert.Equal(t, netconf.Selectors{}, s.Plugin.Ambient.EnablementSelectors, "nobody")
+	assert.JSONEq(t, `{"enablement_selectors": []}`, string(s.Plugin.Meshes["ambient"]), "nobody")
 
 	_, err = parsed(nil, "--ambient-dns-capture=perhaps")
 	require.Error(t, err)
 	for flag, says := range map[string]string{
-		`--ambient-enablement-selectors=[{"podselector": {}}]`: "selectors[0].podselector: unknown key",
+		`--ambient-enablement-selectors=[{"podselector": {}}]`: "ambient-enablement-selectors: [0].podselector: unknown key",
 		"--ambient-enablement-selectors={}":                    "want a list of objects",
-		"--ambient-probe-ipv4=ten":                             `"ten" is not an IP address`,
+		"--ambient-probe-ipv4=ten":                             `ambient-probe-ipv4: "ten" is not an IP address`,
 	} {
 		_, err = parsed(nil, flag)
 		assert.ErrorContains(t, err, says)

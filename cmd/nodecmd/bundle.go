@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/bundle"
 	"github.com/meshcni/meshcni/internal/confdir"
 	"github.com/meshcni/meshcni/internal/version"
@@ -184,8 +185,12 @@ func (n *nodeBundle) networks() {
 	if e.Loaded != "" {
 		said += fmt.Sprintf("the runtime loads %s\n", e.Loaded)
 	}
-	if len(e.Unknown) > 0 {
-		said += fmt.Sprintf("unknown keys: %s\n", strings.Join(e.Unknown, ", "))
+	meshes, wrong := dialect.Configure(n.program.Dialects, e.Config)
+	if unknown := meshes.Unknown(e.Unknown); len(unknown) > 0 {
+		said += fmt.Sprintf("unknown keys: %s\n", strings.Join(unknown, ", "))
+	}
+	if wrong != nil {
+		said += wrong.Error() + "\n"
 	}
 	if err != nil {
 		said = err.Error() + "\n"

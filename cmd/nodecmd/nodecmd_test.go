@@ -151,6 +151,9 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "--dialect", "ambient,osm,istio,istio"}, nil, "dialect: unknown dialect \"osm\": known is istio, ambient, linkerd, kuma, consul\n" +
 			"meshcni-node: dialect \"istio\" is named twice\nmeshcni-node: dialect: \"ambient\": its pods need"},
 		{[]string{"run"}, map[string]string{"CNI_NETWORK_CONFIG": `{"type": "meshcni", "dialect": ["istio", "ambient"]}`}, `"ambient": its pods need an agent`},
+		{[]string{"run"}, map[string]string{"CNI_NETWORK_CONFIG": `{"type": "meshcni", "ambient": {"ipv6": "no"}}`}, `template: ambient.ipv6: want true or false, not "no"`},
+		{[]string{"run", "--ambient-ipv6=no"}, nil, "--ambient-ipv6"},
+		{[]string{"run"}, map[string]string{"MESHCNI_AMBIENT_PROBE_IPV4": "::1"}, `ambient-probe-ipv4: "::1" is not a single host's IPv4 address`},
 		{[]string{"run", "--dialect", "istio,"}, nil, `unknown dialect ""`},
 		{[]string{"run"}, map[string]string{"MESHCNI_REPAIR_NODE_RATE": "many"}, "MESHCNI_REPAIR_NODE_RATE"},
 		{[]string{"run", "--repair", "sweep", "--node-name", "n"}, nil, `"sweep": not one of none, label, delete, repair`},

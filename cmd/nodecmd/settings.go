@@ -66,7 +66,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		fs.Var(cli.Required(&s.Plugin.PodNamespace, "name"), "pod-namespace", "the agent's own namespace, where its pods start without credentials")
 		text(fs, &s.Plugin.AddDeadline, "add-deadline", "duration", "bound of one ADD; a pod that cannot be captured by then fails to start")
 		text(fs, &s.Plugin.UncapturedFamily, "uncaptured-family", "allow|drop", "what becomes of a pod's address family that the mesh does not capture")
-		cli.Ambient(fs, &s.Plugin.Ambient)
+		cli.Ambient(fs, &s.Plugin)
 		fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", s.Plugin.RefuseProxyUID, "refuse a pod with a container that the rules take for the proxy")
 		fs.BoolVar(&s.Plugin.RefuseNetRaw, "refuse-net-raw", s.Plugin.RefuseNetRaw, "refuse a pod with a container that may set the proxy's mark, also by the runtime's default")
 		fs.BoolVar(&s.Plugin.WriteStatus, "write-status", s.Plugin.WriteStatus, "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)")

@@ -1,6 +1,7 @@
 package redirectcmd_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -33,6 +34,11 @@ func TestAmbientSettings(t *testing.T) {
 	assert.Contains(t, got.out, "not-enabled")
 	got = call{stdin: pod}.run(t, "explain", "-f", "-", "--dialect=ambient", "--ambient-probe-ipv6=10.0.0.1", "--ambient-enablement-selectors", "- podSelector: {matchExpressions: [{key: a, operator: Is}]}")
 	assert.Equal(t, 2, got.code)
-	assert.Contains(t, got.errOut, "pod selector 1")
-	assert.Contains(t, got.errOut, `"10.0.0.1" is not a single host's IPv6 address`)
+	assert.Contains(t, got.errOut, "--ambient-enablement-selectors: pod selector 1")
+	assert.Contains(t, got.errOut, `--ambient-probe-ipv6: "10.0.0.1" is not a single host's IPv6 address`)
+	files["bad.conflist"] = strings.Replace(configuration, "198.18.0.1", "ten", 1)
+	got = call{stdin: pod, files: files}.run(t, "explain", "-f", "-", "--config", "bad.conflist", "--ambient-probe-ipv6=10.0.0.1")
+	assert.Equal(t, 2, got.code)
+	assert.Contains(t, got.errOut, `bad.conflist: ambient.probe_ipv4: "ten" is not an IP address`, "a key of the file")
+	assert.Contains(t, got.errOut, `--ambient-probe-ipv6: "10.0.0.1" is not a single`, "and a flag beside it")
 }

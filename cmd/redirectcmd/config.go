@@ -1,6 +1,7 @@
 package redirectcmd
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/pflag"
+
+	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/confdir"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -37,15 +41,31 @@ func (c *common) configure() error {
 		return nil
 	}
 	c.config = explain.Configuration{File: e.File, Loaded: e.Loaded, Expected: true}
-	return errors.Join(c.take("", reflect.ValueOf(e.Config)), c.take("", reflect.ValueOf(e.Kubernetes)), c.take("ambient-", reflect.ValueOf(e.Ambient)))
+	return errors.Join(c.take(reflect.ValueOf(e.Config)), c.take(reflect.ValueOf(e.Kubernetes)), c.takeMeshes(e.Meshes))
 }
 
-// take gives the flags that were not typed the values of the keys of their names, after the prefix.
-func (c *common) take(prefix string, keys reflect.Value) error {
+// takeMeshes takes the meshes' own settings, but for those that were typed.
+func (c *common) takeMeshes(meshes map[string]json.RawMessage) error {
+	typed := map[pflag.Value]string{}
+	c.flags.Visit(func(f *pflag.Flag) {
+		if _, ok := f.Value.(*cli.MeshSetting); ok {
+			c.config.Flags, typed[f.Value] = append(c.config.Flags, "--"+f.Name), f.Value.String()
+		}
+	})
+	c.plugin.Meshes = meshes
+	var errs []error
+	for setting, text := range typed {
+		errs = append(errs, setting.Set(text))
+	}
+	return errors.Join(errs...)
+}
+
+// take gives the flags that were not typed the values of the keys of their names.
+func (c *common) take(keys reflect.Value) error {
 	var errs []error
 	for i := range keys.NumField() {
 		key, _, _ := strings.Cut(keys.Type().Field(i).Tag.Get("json"), ",")
-		f := c.flags.Lookup(prefix + strings.ReplaceAll(key, "_", "-"))
+		f := c.flags.Lookup(strings.ReplaceAll(key, "_", "-"))
 		switch {
 		case f == nil: // not about a single pod
 		case f.Changed:
@@ -66,12 +86,12 @@ func (c *common) take(prefix string, keys reflect.Value) error {
 	return errors.Join(errs...)
 }
 
-// origin says for an error where a setting comes from: the flag, or the installed configuration.
-func (c *common) origin(flag string) string {
+// origin says for an error where a setting comes from: the flag, or the installed configuration's key.
+func (c *common) origin(flag, key string) string {
 	if c.config.File == "" || slices.Contains(c.config.Flags, "--"+flag) {
 		return "--" + flag
 	}
-	return c.config.File + ": " + strings.ReplaceAll(flag, "-", "_")
+	return c.config.File + ": " + key
 }
 
 // installed finds the plugin's entry. Without an error and a file, none is wanted.

@@ -75,7 +75,7 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	fs.StringVar(&c.backendName, "backend", string(ruleset.BackendAuto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
 	fs.Var(cli.List(&c.plugin.Kubernetes.ExcludeNamespaces, "strings"), "exclude-namespaces", "namespaces whose pods are left alone")
 	fs.StringVar(&c.plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces whose pods are left alone, such as mesh=off; needs --namespace-file")
-	cli.Ambient(fs, &c.plugin.Ambient)
+	cli.Ambient(fs, &c.plugin)
 	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
 	c.plugin.UncapturedFamily = redirect.UncapturedAllow
 	fs.Var(cli.Required((*string)(&c.plugin.UncapturedFamily), "string"), "uncaptured-family", "what to do with a family of the pod that is not captured: allow or drop")
@@ -97,16 +97,16 @@ func (c *common) check() error {
 	var errs []error
 	var err error
 	if c.plugin.UncapturedFamily, err = redirect.ParseUncapturedFamily(string(c.plugin.UncapturedFamily)); err != nil {
-		errs = append(errs, fmt.Errorf("%s: %w", c.origin("uncaptured-family"), err))
+		errs = append(errs, fmt.Errorf("%s: %w", c.origin("uncaptured-family", "uncaptured_family"), err))
 	}
 	if err := dialect.Validate(c.Dialects); err != nil {
 		errs = append(errs, err)
 	} else {
 		c.meshes, err = dialect.Configure(c.Dialects, c.plugin)
-		errs = append(errs, dialect.ByFlag(err, func(flag string, err error) error { return fmt.Errorf("%s: %w", c.origin(flag), err) }))
+		errs = append(errs, dialect.ByFlag(err, func(e *dialect.KeyError) error { return fmt.Errorf("%s: %w", c.origin(e.Flag(), e.Key), e.Err) }))
 	}
 	if c.backend, err = ruleset.ParseBackend(c.backendName); err != nil {
-		errs = append(errs, fmt.Errorf("%s: %w", c.origin("backend"), err))
+		errs = append(errs, fmt.Errorf("%s: %w", c.origin("backend", "backend"), err))
 	}
 	for _, ip := range c.ips {
 		a, err := netip.ParseAddr(ip)

@@ -45,7 +45,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.Var(cli.List(&s.plugin.Kubernetes.ExcludeNamespaces, "string"), "exclude-namespaces", "namespaces to leave alone, with commas between")
 	fs.StringVar(&s.plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces to leave alone, such as mesh=off (needs get on namespaces)")
 	s.plugin.UncapturedFamily = redirect.UncapturedAllow
-	cli.Ambient(fs, &s.plugin.Ambient)
+	cli.Ambient(fs, &s.plugin)
 	fs.Var(cli.Required((*string)(&s.plugin.UncapturedFamily), "string"), "uncaptured-family", "what the plugin does with an address family that the mesh does not capture: allow, drop")
 	fs.BoolVar(&s.plugin.RefuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
 	fs.BoolVar(&s.plugin.RefuseNetRaw, "refuse-net-raw", false, "whether the plugin refuses a pod with a container that may set the proxy's mark; such a pod is left alone")
@@ -83,7 +83,7 @@ func (s settings) options(known []dialect.Dialect) (o repair.Options, err error)
 		return o, named("uncaptured-family", err)
 	}
 	if o.Meshes, err = dialect.Configure(known, s.plugin); err != nil {
-		return o, dialect.ByFlag(err, named)
+		return o, dialect.ByFlag(err, func(e *dialect.KeyError) error { return named(e.Flag(), e.Err) })
 	}
 	if o.Backend, err = ruleset.ParseBackend(string(s.plugin.Backend)); err != nil {
 		return o, named("backend", err)

@@ -115,7 +115,7 @@ func TestInvalidOptions(t *testing.T) {
 		ProbeIPv4: netip.MustParseAddr("::1"), ProbeIPv6: netip.MustParseAddr("ff02::1"),
 	}
 	err := o.Validate()
-	for _, want := range []string{"ambient enablement selectors: namespace selector 2", `"::1" is not a single host's IPv4 address`, `"ff02::1" is not a single host's IPv6`} {
+	for _, want := range []string{"ambient.enablement_selectors: namespace selector 2", `"::1" is not a single host's IPv4 address`, `"ff02::1" is not a single host's IPv6`} {
 		assert.ErrorContains(t, err, want)
 	}
 	assert.Panics(t, func() { ambient.New(o) })

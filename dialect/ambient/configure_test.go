@@ -60,3 +60,39 @@ func TestConfigure(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, d.Policy.ExcludesNamespace("kube-system"), "the program's own options stay where the configuration has none")
 }
+
+// TestConfigureMistakes: every bad value and every unknown key is named.
+func TestConfigureMistakes(t *testing.T) {
+	configured := func(text string) (dialect.Set, []string, error) {
+		c, unknown, err := netconf.Parse([]byte(`{"ambient": `+text+`, "color": 1}`), meshcni.Identity{})
+		require.NoError(t, err)
+		set, err := dialect.Configure([]dialect.Dialect{ambient.New(ambient.Options{})}, c)
+		return set, set.Unknown(unknown), err
+	}
+	_, unknown, err := configured(`{"dns_capture": "yes", "ipv6": 1, "probe_ipv4": "1.2.3", "probe_ipv6": "fe80::1%eth0", "dnsCapture": true,
+		"enablement_selectors": [{"podSelectors": {}, "namespaceSelector": {"matchLabels": {"a": 1}, "matchExpression": []}},
+			{"podSelector": {"matchExpressions": [{"key": "a", "operater": "In"}]}}, {"podSelector": []}]}`)
+	for _, want := range []string{
+		`ambient.dns_capture: want true or false, not "yes"`, `ambient.ipv6: want true or false, not 1`,
+		`ambient.probe_ipv4: "1.2.3" is not an IP address`, `ambient.probe_ipv6: "fe80::1%eth0" is not an IP address: it has a zone`,
+		`ambient.enablement_selectors: [0].podSelectors: unknown key`,
+		`ambient.enablement_selectors: [0].namespaceSelector.matchLabels: want an object of strings, not {"a": 1}`,
+		`ambient.enablement_selectors: [0].namespaceSelector.matchExpression: unknown key`,
+		`ambient.enablement_selectors: [1].podSelector.matchExpressions: want a list`, `ambient.enablement_selectors: [2].podSelector: want an object`,
+	} {
+		assert.ErrorContains(t, err, want)
+	}
+	assert.Equal(t, []string{"ambient.dnsCapture", "color"}, unknown)
+	for _, list := range []string{`{}`, `"a"`, `[1]`, `[null]`} {
+		_, _, err := configured(`{"enablement_selectors": ` + list + `}`)
+		assert.ErrorContains(t, err, "ambient.enablement_selectors: want a list of objects", list)
+	}
+	_, _, err = configured(`1`)
+	require.EqualError(t, err, "ambient: want an object, not 1")
+	for _, text := range []string{`null`, `{"enablement_selectors": null}`} {
+		set, unknown, err := configured(text)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"color"}, unknown)
+		assert.Equal(t, ambient.Selectors(), set.Lookup("ambient").Policy.Selectors, text)
+	}
+}

@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -44,63 +43,25 @@ func (o Options) probeSources() redirect.PrefixSet {
 	return redirect.Prefixes(single(o.ProbeIPv4, probeIPv4), single(o.ProbeIPv6, probeIPv6))
 }
 
-// configured returns the dialect with the settings of a node's configuration in place of those of the Options.
-func (o Options) configured(d dialect.Dialect, a netconf.Ambient) (dialect.Dialect, error) {
-	if a.IsZero() {
-		return d, nil
-	}
-	o.ExcludedNamespaces = d.Policy.ExcludedNamespaces
-	if a.DNSCapture != "" {
-		o.NoDNSCapture = a.DNSCapture == netconf.Off
-	}
-	if a.IPv6 != "" {
-		o.NoIPv6 = a.IPv6 == netconf.Off
-	}
-	if addr := a.ProbeIPv4.Netip(); addr.IsValid() {
-		o.ProbeIPv4 = addr
-	}
-	if addr := a.ProbeIPv6.Netip(); addr.IsValid() {
-		o.ProbeIPv6 = addr
-	}
-	if a.EnablementSelectors != nil {
-		o.Selectors = make([]selection.Selector, len(a.EnablementSelectors))
-		for i, s := range a.EnablementSelectors {
-			o.Selectors[i] = selection.Selector{Pod: labelSelector(s.PodSelector), Namespace: labelSelector(s.NamespaceSelector)}
-		}
-	}
-	if err := o.Validate(); err != nil {
-		return d, err
-	}
-	return New(o), nil
-}
-
-func labelSelector(s netconf.LabelSelector) metav1.LabelSelector {
-	l := metav1.LabelSelector{MatchLabels: s.MatchLabels}
-	for _, e := range s.MatchExpressions {
-		l.MatchExpressions = append(l.MatchExpressions, metav1.LabelSelectorRequirement{Key: e.Key, Operator: metav1.LabelSelectorOperator(e.Operator), Values: e.Values})
-	}
-	return l
-}
-
 // nobody are selectors that match no pod, which is what an operator asks for with an empty list.
 var nobody = []selection.Selector{{Pod: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 	{Key: DataplaneMode, Operator: metav1.LabelSelectorOpExists}, {Key: DataplaneMode, Operator: metav1.LabelSelectorOpDoesNotExist},
 }}}}
 
-// Validate returns an error for each option that cannot be, joined.
+// Validate returns a [*dialect.KeyError] for each option that cannot be, joined.
 func (o Options) Validate() error {
 	var errs []error
 	if err := (selection.Policy{Selectors: o.Selectors}).Validate(); err != nil && len(o.Selectors) > 0 {
-		errs = append(errs, fmt.Errorf("ambient enablement selectors: %w", err))
+		errs = append(errs, &dialect.KeyError{Key: Name + ".enablement_selectors", Err: err})
 	}
 	for _, p := range []struct {
-		name string
-		addr netip.Addr
-		is   bool
-	}{{"IPv4", o.ProbeIPv4, o.ProbeIPv4.Is4()}, {"IPv6", o.ProbeIPv6, o.ProbeIPv6.Is6() && !o.ProbeIPv6.Is4In6()}} {
+		key, family string
+		addr        netip.Addr
+		is          bool
+	}{{".probe_ipv4", "IPv4", o.ProbeIPv4, o.ProbeIPv4.Is4()}, {".probe_ipv6", "IPv6", o.ProbeIPv6, o.ProbeIPv6.Is6() && !o.ProbeIPv6.Is4In6()}} {
 		usable := !p.addr.IsUnspecified() && !p.addr.IsLoopback() && !p.addr.IsMulticast() && p.addr.Zone() == ""
 		if p.addr.IsValid() && !(p.is && usable) {
-			errs = append(errs, fmt.Errorf("ambient probe address: %q is not a single host's %s address", p.addr, p.name))
+			errs = append(errs, &dialect.KeyError{Key: Name + p.key, Err: fmt.Errorf("%q is not a single host's %s address", p.addr, p.family)})
 		}
 	}
 	return errors.Join(errs...)
@@ -158,11 +119,9 @@ func New(o Options) dialect.Dialect {
 			ForeignAnnotation:  sidecarStatus,
 			Selectors:          o.Selectors,
 		},
-		Configure: func(d dialect.Dialect, c netconf.Config) (dialect.Dialect, error) {
-			return o.configured(d, c.Ambient)
-		},
-		Build: dialect.FromSchema(redirect.Schema{Defaults: defaults, Settings: settings}),
-		Names: defaults.Names,
+		Configure: o.configured,
+		Build:     dialect.FromSchema(redirect.Schema{Defaults: defaults, Settings: settings}),
+		Names:     defaults.Names,
 		// The node proxy is no container of the pod, so none checks.
 		Check: dialect.Check{Outbound: OutboundPort, Inbound: InboundPort},
 		NodeProxy: &dialect.NodeProxy{

@@ -20,23 +20,21 @@ import (
 // TestAmbientSettings: the chart's values reach the agent by its configuration file, and defaults are not written there.
 func TestAmbientSettings(t *testing.T) {
 	t.Parallel()
-	read := func(v values) netconf.Ambient {
+	read := func(v values) string {
 		text := settingsOf(t, mustRender(t, v)).Data["config.yaml"]
 		file := filepath.Join(t.TempDir(), "config.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		s, err := nodecmd.Program{}.Parse([]string{"run", "--kubernetes-service-host=::1", "--config=" + file})
 		require.NoError(t, err)
-		return s.Plugin.Ambient
+		return string(s.Plugin.Meshes["ambient"])
 	}
-	assert.True(t, read(values{}).IsZero())
-	assert.Equal(t, netconf.Ambient{
-		DNSCapture: netconf.Off, IPv6: netconf.Off, ProbeIPv4: "198.18.0.1", ProbeIPv6: "2001:db8::7",
-		EnablementSelectors: netconf.Selectors{{PodSelector: netconf.LabelSelector{MatchExpressions: []netconf.LabelExpression{{Key: "tier", Operator: "In", Values: []string{"a", "b"}}}}}},
-	}, read(values{"ambient": values{
+	assert.Empty(t, read(values{}))
+	assert.JSONEq(t, `{"dns_capture": false, "ipv6": false, "probe_ipv4": "198.18.0.1", "probe_ipv6": "2001:db8::7",
+		"enablement_selectors": [{"podSelector": {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}]}}]}`, read(values{"ambient": values{
 		"dnsCapture": false, "ipv6": false, "probeIPv4": "198.18.0.1", "probeIPv6": "2001:db8::7",
 		"enablementSelectors": []values{{"podSelector": values{"matchExpressions": []values{{"key": "tier", "operator": "In", "values": []string{"a", "b"}}}}}},
 	}}))
-	assert.Equal(t, netconf.Selectors{}, read(values{"ambient": values{"enablementSelectors": []values{}}}).EnablementSelectors)
+	assert.JSONEq(t, `{"enablement_selectors": []}`, read(values{"ambient": values{"enablementSelectors": []values{}}}))
 }
 
 // TestAmbientDefaults: what values.yaml says is what the dialect does without settings.

@@ -19,6 +19,8 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
@@ -116,8 +118,8 @@ func settingsCases(t testing.TB) (names []string, all []values) {
 		cases["dialect "+name] = values{"dialect": name}
 	}
 	for _, mode := range repairModes {
-		for _, dialect := range everyMesh {
-			cases["repair "+mode.name+", "+dialect] = mode.in(dialect)
+		for _, mesh := range everyMesh {
+			cases["repair "+mode.name+", "+mesh] = mode.in(mesh)
 		}
 	}
 	maps.Copy(cases, options)
@@ -158,7 +160,9 @@ func sameSettings(t testing.TB, m *machine, want map[string]any) {
 	entry := m.entry()
 	got, unknown, err := netconf.Parse(entry, meshcni.Identity{})
 	require.NoError(t, err)
-	assert.Empty(t, unknown)
+	meshes, err := dialect.Configure(builtin.All(), got)
+	require.NoError(t, err)
+	assert.Empty(t, meshes.Unknown(unknown))
 	if slices.Contains(m.c.Args, "--plugin-config=/etc/meshcni/plugin.json") {
 		return // the entry is the user's own
 	}

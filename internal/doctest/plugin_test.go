@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -21,13 +22,18 @@ func pluginKeys(t *testing.T, agents []flagHelp) string {
 	plain, _, err := netconf.Parse([]byte(`{"cniVersion": "1.0.0", "name": "pods", "type": "meshcni"}`), meshcni.Identity{})
 	require.NoError(t, err)
 	keys := append(keysOf(t, "", reflect.ValueOf(plain)), keysOf(t, "kubernetes.", reflect.ValueOf(plain.Kubernetes))...)
+	for _, d := range builtin.All() {
+		if d.Configure != nil {
+			keys = append(keys, keyValue{key: d.Name})
+		}
+	}
 	var b strings.Builder
 	for _, k := range keys {
 		flag := strings.ReplaceAll(strings.TrimPrefix(k.key, "kubernetes."), "_", "-")
 		means, value := "", k.value
 		switch {
-		case k.key == "ambient": // an object; the flag of that name switches the mode on
-			means = ": [settings](dialects/ambient.md#settings) of that dialect"
+		case slices.Contains(builtin.Names(), k.key): // an object
+			means = ": [settings](dialects/" + k.key + ".md#settings) of that dialect"
 		case k.key == "kubernetes.kubeconfig":
 			means = ": in `--run-dir`"
 		default:

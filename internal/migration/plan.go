@@ -81,14 +81,11 @@ const (
 )
 
 // Entry is the plugin's configuration under the values.
-func (p Plan) Entry() (netconf.Config, error) {
-	c, _, err := netconf.Parse(p.ambientEntry(), meshcni.Identity{})
-	if err != nil {
-		return c, fmt.Errorf("the values for ambient mode: %w", err)
-	}
+func (p Plan) Entry() netconf.Config {
+	c, _, _ := netconf.Parse(p.ambientEntry(), meshcni.Identity{}) // only the mesh finds faults
 	c.Dialects, c.Kubernetes.ExcludeNamespaces = p.Dialects(), p.excludedNamespaces()
 	c.UncapturedFamily, c.RefuseProxyUID, c.RefuseNetRaw = chartUncapturedFamily, chartRefuseProxyUID, chartRefuseRaw
-	return c, nil
+	return c
 }
 
 // ambientEntry is the plugin's entry under the values for ambient mode, as JSON.

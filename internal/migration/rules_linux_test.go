@@ -101,9 +101,7 @@ func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
 	if l.Peer != "istio-cni" {
 		plan = migration.Make(meshcni.Identity{}, peer, nil)
 	}
-	entry, err := plan.Entry()
-	require.NoError(t, err)
-	meshes, err := dialect.Configure(builtin.All(), entry)
+	meshes, err := dialect.Configure(builtin.All(), plan.Entry())
 	require.NoError(t, err)
 	j := migration.Judge{Plan: plan, Meshes: meshes, Facts: facts.Facts()}
 	x, err := j.Explain(&l.Pod, &corev1.Namespace{})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/jsonkeys"
 	"github.com/meshcni/meshcni/internal/truncate"
 )
 
@@ -48,7 +49,7 @@ func (d *Dialects) UnmarshalJSON(text []byte) error {
 	}
 	var all []string
 	if err := json.Unmarshal(text, &all); err != nil || all == nil {
-		return fmt.Errorf("want a string or a list of strings, not %s", abbreviate(text))
+		return fmt.Errorf("want a string or a list of strings, not %s", jsonkeys.Abbreviate(text))
 	}
 	if *d = nil; len(all) == 0 {
 		return errors.New("the list is empty")

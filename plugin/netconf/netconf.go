@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -81,10 +82,9 @@ type Config struct {
 	ReadyWithoutAgent bool `json:"ready_without_agent,omitempty"`
 
 	Kubernetes Kubernetes `json:"kubernetes"`
-	// Ambient are settings of the dialect ambient. They replace options with which the program has that dialect. Default:
-	// none.
-	Ambient Ambient `json:"ambient,omitzero"`
-
+	// Meshes are the keys that this package does not know, undecoded. A mesh's own settings are under its name: see
+	// dialect.Configure. Default: none.
+	Meshes map[string]json.RawMessage `json:"-"`
 	// Annotations are all annotations of the pod, as the runtime passed them in runtimeConfig under AnnotationsCapability.
 	// nil means that they are unknown.
 	Annotations map[string]string `json:"-"`
@@ -218,10 +218,19 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		c.Agent = ""
 	}
 	c.Kubernetes.ExcludeNamespaces = append([]string{}, trimmed(c.Kubernetes.ExcludeNamespaces)...) // never null
-	return bytes.TrimSuffix(encode(struct {
-		keys
-		Capabilities map[string]bool `json:"capabilities"`
-	}{keys(c), map[string]bool{AnnotationsCapability: true}}, ""), []byte("\n")), nil
+	text := bytes.TrimSuffix(encode(keys(c), ""), []byte("}\n"))
+	for _, name := range slices.Sorted(maps.Keys(c.Meshes)) {
+		text = fmt.Appendf(text, ",%s:%s", line(name), line(c.Meshes[name]))
+	}
+	return fmt.Appendf(text, `,"capabilities":{%q:true}}`, AnnotationsCapability), nil
+}
+
+// line encodes in one line, and as a string what is no JSON: the mesh refuses it.
+func line(v any) []byte {
+	if raw, ok := v.(json.RawMessage); ok && !json.Valid(raw) {
+		v = string(raw)
+	}
+	return bytes.TrimSpace(encode(v, ""))
 }
 
 // encode returns JSON in which paths keep their '&' and '<'.

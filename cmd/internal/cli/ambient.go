@@ -1,7 +1,12 @@
 package cli
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
@@ -9,27 +14,74 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// Ambient declares the flags for the settings of the dialect ambient.
-func Ambient(fs *pflag.FlagSet, a *netconf.Ambient) {
-	fs.VarPF(Text(&a.DNSCapture, "bool"), "ambient-dns-capture", "", "dialect ambient: capture DNS queries of pods whose annotation does not say otherwise (default true)").NoOptDefVal = "true"
-	fs.VarPF(Text(&a.IPv6, "bool"), "ambient-ipv6", "", "dialect ambient: capture IPv6; false: it bypasses the mesh, see --uncaptured-family (default true)").NoOptDefVal = "true"
-	fs.Var(selectors{&a.EnablementSelectors}, "ambient-enablement-selectors", "dialect ambient: which pods, as a list of podSelector and namespaceSelector in YAML or JSON; [] is none (default: by the label istio.io/dataplane-mode)")
-	fs.Var(Text(&a.ProbeIPv4, "addr"), "ambient-probe-ipv4", "dialect ambient: source address that this node's own connections to pods in the mesh get (default 169.254.7.127)")
-	fs.Var(Text(&a.ProbeIPv6, "addr"), "ambient-probe-ipv6", "dialect ambient: the same for IPv6 (default fd16:9254:7127:1337:ffff:ffff:ffff:ffff)")
+// Ambient declares the flags for the settings of the dialect ambient. What else is wrong with a value, dialect.Configure
+// says.
+func Ambient(fs *pflag.FlagSet, c *netconf.Config) {
+	setting := func(key, kind, usage string) *pflag.Flag {
+		return fs.VarPF(&MeshSetting{c, "ambient", key, kind}, "ambient-"+strings.ReplaceAll(key, "_", "-"), "", "dialect ambient: "+usage)
+	}
+	setting("dns_capture", "bool", "capture DNS queries of pods whose annotation does not say otherwise (default true)").NoOptDefVal = "true"
+	setting("ipv6", "bool", "capture IPv6; false: it bypasses the mesh, see --uncaptured-family (default true)").NoOptDefVal = "true"
+	setting("enablement_selectors", SelectorsType, "which pods, as a list of podSelector and namespaceSelector in YAML or JSON; [] is none (default: by the label istio.io/dataplane-mode)")
+	setting("probe_ipv4", "addr", "source address that this node's own connections to pods in the mesh get (default 169.254.7.127)")
+	setting("probe_ipv6", "addr", "the same for IPv6 (default fd16:9254:7127:1337:ffff:ffff:ffff:ffff)")
 }
 
 // SelectorsType is the type of a flag for selectors, whose value is YAML or JSON.
 const SelectorsType = "selectors"
 
-type selectors struct{ to *netconf.Selectors }
+// MeshSetting is a flag for one key of a mesh's own settings.
+type MeshSetting struct {
+	to              *netconf.Config
+	mesh, key, kind string
+}
 
-func (s selectors) Set(text string) error {
-	data, err := yaml.YAMLToJSONStrict([]byte(text))
+func (s *MeshSetting) settings() (all map[string]json.RawMessage) {
+	_ = json.Unmarshal(s.to.Meshes[s.mesh], &all)
+	return all
+}
+
+// Set implements pflag.Value. It changes no map that another Config may have too.
+func (s *MeshSetting) Set(text string) (err error) {
+	var raw []byte
+	switch {
+	case text == "":
+		return errors.New("must not be empty")
+	case s.kind == "bool":
+		on, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("%q is not true or false", text)
+		}
+		raw = strconv.AppendBool(nil, on)
+	case s.kind == SelectorsType:
+		raw, err = yaml.YAMLToJSONStrict([]byte(text))
+	default:
+		raw, err = json.Marshal(text)
+	}
 	if err != nil {
 		return fmt.Errorf("a list of selectors: %w", err)
 	}
-	return s.to.UnmarshalText(data)
+	all := map[string]json.RawMessage{}
+	maps.Copy(all, s.settings())
+	all[s.key] = raw
+	meshes := map[string]json.RawMessage{}
+	maps.Copy(meshes, s.to.Meshes)
+	if meshes[s.mesh], err = json.Marshal(all); err == nil {
+		s.to.Meshes = meshes
+	}
+	return err
 }
 
-func (s selectors) String() string { return s.to.String() }
-func (s selectors) Type() string   { return SelectorsType }
+// String returns what [MeshSetting.Set] accepts, or "".
+func (s *MeshSetting) String() (text string) {
+	if s.to == nil {
+		return ""
+	}
+	if raw := s.settings()[s.key]; json.Unmarshal(raw, &text) != nil {
+		return string(raw)
+	}
+	return text
+}
+
+// Type implements pflag.Value.
+func (s *MeshSetting) Type() string { return s.kind }

@@ -96,7 +96,7 @@ func TestFailures(t *testing.T) {
 		"no question":    {engine.Request{Op: "x", Subject: good}, "", "unknown question"},
 		"config":         {engine.Request{Op: "look", Subject: bad}, "config", "exclude_namespace_selector"},
 		"selectors":      {engine.Request{Op: "look", Subject: selecting("- podSelector: [")}, "config", "ambient.enablement_selectors: "},
-		"selectors, too": {engine.Request{Op: "look", Subject: selecting("- podSelectors: {}")}, "config", "enablement_selectors[0].podSelectors: unknown key"},
+		"selectors, too": {engine.Request{Op: "look", Subject: selecting("- podSelectors: {}")}, "config", "enablement_selectors: [0].podSelectors: unknown key"},
 		"config, too":    {engine.Request{Op: "look", Subject: bad}, "config", "uncaptured_family"},
 		"pod":            {engine.Request{Op: "look", Subject: engine.Subject{Pod: "- 1"}}, "pod", "cannot unmarshal"},
 		"namespace":      {engine.Request{Op: "look", Subject: engine.Subject{Pod: "kind: Pod", Namespace: "kind: Pod"}}, "namespace", `it is a "Pod"`},
