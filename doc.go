@@ -63,7 +63,6 @@
 //	dialect/dialecttest     a dialect's settings, and its packets in network namespaces
 //	netnsexec/netnstest     those namespaces: a pod, the outside, a virtual machine
 //	plugin/plugintest       an API server with the pods, and the failures, that a test needs
-//	nodeproxy/nodeproxytest a node's proxy that speaks zds, with real sockets in pods, and with faults
 //
 // # Programs
 //

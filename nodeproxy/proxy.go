@@ -1,6 +1,5 @@
 // Package nodeproxy is what a mesh's proxy that runs once on the node has to do with the agent: implement [Proxy], three methods, and
-// hand it to the agent, package nodeagent. Package zds implements it for proxies that speak Istio's protocol; package nodeproxytest has
-// such a proxy for tests.
+// hand it to the agent, package nodeagent. Package zds implements it for proxies that speak Istio's protocol.
 //
 // # Joining and leaving
 //

@@ -22,10 +22,10 @@ import (
 
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
+	"github.com/meshcni/meshcni/internal/nodeproxytest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/status"
 )

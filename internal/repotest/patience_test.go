@@ -23,7 +23,7 @@ var impatient = map[string]string{
 	"e2e/runtime/sandbox_test.go runSandbox":                             "a kubelet's",
 	"netnsexec/exec_linux_test.go TestContextEndsTheChild":               "the deadline is what is tested",
 	"internal/nodecontrol/attach_linux_test.go TestAttachBeforeTheCache": "the end of the wait is what is tested",
-	"nodeproxy/nodeproxytest/property_linux_test.go TestWhateverHappens": "a caller that gives up at any time",
+	"internal/nodeproxytest/property_linux_test.go TestWhateverHappens":  "a caller that gives up at any time",
 	"redirect/apply/iptables_test.go TestDeadline":                       "the deadline is what is tested",
 	"repair/integration/ambient_linux_test.go TestAmbientCapabilities":   "asks again",
 }

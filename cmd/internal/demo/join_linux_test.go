@@ -21,10 +21,10 @@ import (
 
 	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
+	"github.com/meshcni/meshcni/internal/nodeproxytest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/status"
 )
 

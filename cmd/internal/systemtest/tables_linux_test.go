@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/meshcni/meshcni/internal/nodecontrol/conntrack/conntracktest"
+	"github.com/meshcni/meshcni/internal/nodeproxytest"
 	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )

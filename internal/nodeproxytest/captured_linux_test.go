@@ -20,11 +20,11 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/internal/nodeproxytest"
 	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/internal/streamtest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )

@@ -3,7 +3,7 @@ package nodeproxytest_test
 import (
 	"testing"
 
-	"github.com/meshcni/meshcni/nodeproxy/nodeproxytest"
+	"github.com/meshcni/meshcni/internal/nodeproxytest"
 )
 
 // In a test: one proxy in its own process, and another beside it that refuses the first pod.
