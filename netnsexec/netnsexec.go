@@ -48,9 +48,8 @@ var (
 // ErrRoot: [AtRoot] could not enter the root directory. Check with errors.Is(err, netnsexec.ErrRoot).
 var ErrRoot = errors.New("enter root directory")
 
-// ErrExited: the function given to [NetNS.Do] called runtime.Goexit, as testing.T.FailNow does. Check with
-// errors.Is(err, netnsexec.ErrExited).
-var ErrExited = errors.New("function ended its goroutine instead of returning")
+// errExited: the function given to [NetNS.Do] called runtime.Goexit, as testing.T.FailNow does.
+var errExited = errors.New("function ended its goroutine instead of returning")
 
 // waitDelay is the WaitDelay that Run gives an [exec.Cmd] without one: how long Run waits for output pipes that a
 // grandchild holds open, after the process or its context has ended. The default of os/exec is forever. On a busy node what a process

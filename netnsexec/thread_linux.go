@@ -17,7 +17,7 @@ type thread struct {
 }
 
 // onThread calls fn on a locked OS thread that is not the process's main one, and returns fn's error, a
-// [*PanicError], or [ErrExited].
+// [*PanicError], or errExited.
 func onThread(fn func(*thread) error) error {
 	done := make(chan error, 1)
 	go runLocked(fn, done)
@@ -25,7 +25,7 @@ func onThread(fn func(*thread) error) error {
 }
 
 func runLocked(fn func(*thread) error, done chan<- error) {
-	err := ErrExited // remains if fn calls runtime.Goexit, which only runs the deferred calls
+	err := errExited // remains if fn calls runtime.Goexit, which only runs the deferred calls
 	defer func() { done <- err }()
 
 	runtime.LockOSThread()
@@ -59,7 +59,7 @@ func safely(fn func() error) (err error) {
 // fn's goroutine, so that no other code runs on it.
 //
 // fn runs on a new goroutine. It must not start goroutines that expect to be in n, nor unlock the thread. A panic in fn is
-// returned as a [*PanicError], runtime.Goexit (t.FailNow) as [ErrExited]. Other errors say that n could not be entered:
+// returned as a [*PanicError], runtime.Goexit (t.FailNow) as an error too. Other errors say that n could not be entered:
 // errors.Is(err, fs.ErrPermission) without CAP_SYS_ADMIN, os.ErrClosed after Close.
 func (n *NetNS) Do(fn func() error) error {
 	return onThread(func(t *thread) error {

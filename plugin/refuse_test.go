@@ -156,7 +156,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"no backend":      {func(c *call) { c.netns.BackendErr = fmt.Errorf("iptables: %w", apply.ErrNoBackend) }, 50, []string{"no usable firewall backend"}},
 		"backend unclear": {func(c *call) { c.netns.BackendErr = errors.New("netlink") }, 101, []string{"choose firewall backend"}},
 		"a family fails": {func(c *call) {
-			c.netns.ApplyErr = &apply.FamilyError{Family: ruleset.IPv6, Op: "apply", Err: errors.New("exit status 2")}
+			c.netns.ApplyErr = errors.New("apply ipv6 rules: exit status 2")
 		}, 101, []string{"apply ipv6 rules", "exit status 2"}},
 		"no time to apply": {both(config("add_deadline", "60ms"), func(c *call) { c.netns.Applying = func(ctx context.Context) { <-ctx.Done() } }), 11, []string{"apply rules"}},
 		"failed as it ended": {both(config("add_deadline", "60ms"), func(c *call) {

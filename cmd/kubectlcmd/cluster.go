@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
 
@@ -162,6 +163,14 @@ func byFlag(err error) error {
 
 // programOf is the command of the agent's container, as its DaemonSet has it.
 func programOf(a agents.Agent) image {
-	c := agents.Container(a.Template())
+	c := agentContainer(a.Template())
 	return image{c.Image, c.Command}
+}
+
+// agentContainer returns the container of an agent's pod that has the agent: the first if no probe tells.
+func agentContainer(agent *corev1.PodSpec) *corev1.Container {
+	if c := agents.Probed(agent); c != nil {
+		return c
+	}
+	return &agent.Containers[0] // the API server takes no pod without one
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/nodeagent/agents"
 )
 
 // nodeJob is a command of the agent's image that a short-lived pod runs on one node.
@@ -165,9 +164,9 @@ func (c *cluster) jobPod(ctx context.Context, j nodeJob) (*corev1.Pod, error) {
 	case err == nil:
 		t := agent.Template()
 		pod.Namespace, pod.Spec.ServiceAccountName, pod.Spec.ImagePullSecrets = agent.Namespace, t.ServiceAccountName, t.ImagePullSecrets
-		asAgent(&run, agents.Container(t))
+		asAgent(&run, agentContainer(t))
 		if j.RunDirAt != "" {
-			j.Mounts = append(slices.Clone(j.Mounts), hostDir{Path: onHost(t, runDir(c.Identity, agents.Container(t))), At: j.RunDirAt})
+			j.Mounts = append(slices.Clone(j.Mounts), hostDir{Path: onHost(t, runDir(c.Identity, agentContainer(t))), At: j.RunDirAt})
 		}
 	case j.Image == "":
 		return nil, fmt.Errorf("%w whose image could be used: --image names one", agentapi.ErrNoAgent)

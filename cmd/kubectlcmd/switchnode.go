@@ -21,7 +21,6 @@ import (
 	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
@@ -119,7 +118,7 @@ func (x *switcher) cniDirsOf(said *agentapi.Node, agent *corev1.PodSpec) cniDirs
 
 // onHost is the host's path of a directory of an agent. Of one that is not the host's it is a guess, by its name.
 func onHost(agent *corev1.PodSpec, dir string) string {
-	if host, _ := behind(mountsOf(agent, agents.Container(agent)), path.Clean(dir)); host != "" {
+	if host, _ := behind(mountsOf(agent, agentContainer(agent)), path.Clean(dir)); host != "" {
 		return host
 	}
 	if rest, ok := strings.CutPrefix(dir, hostPrefix+"/"); ok {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -28,7 +29,7 @@ func (p Program) lookCommand() *cobra.Command {
 				return cli.Usagef("--uid: name a pod by its UID")
 			}
 			for _, uid := range uids {
-				if !agentapi.IsUID(uid) {
+				if !podid.IsUID(uid) {
 					return cli.Usagef("--uid %q: that is no pod's UID", uid)
 				}
 			}

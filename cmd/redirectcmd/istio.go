@@ -20,9 +20,9 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// IstioCommand is the command that does as Istio's init-container program of that name (pilot-agent istio-iptables): with its
+// istioCommand is the command that does as Istio's init-container program of that name (pilot-agent istio-iptables): with its
 // flags, of all versions since 1.10, its variables and its defaults. It is also what the program does if it is called so.
-const IstioCommand = "istio-iptables"
+const istioCommand = "istio-iptables"
 
 // routesCommand is its second command.
 const routesCommand = "configure-routes"
@@ -98,7 +98,7 @@ func (c *common) asIstio(fs *pflag.FlagSet) {
 
 // istioCommand makes the command and its second one.
 func (p Program) istioCommand() *cobra.Command {
-	cmd := p.istioVerb(IstioCommand+" [flags]", "Do as Istio's init-container program of this name, with its flags and defaults", runApply)
+	cmd := p.istioVerb(istioCommand+" [flags]", "Do as Istio's init-container program of this name, with its flags and defaults", runApply)
 	cmd.AddCommand(p.istioVerb(routesCommand+" [flags]", "Add the routes that the rules need, and no rules", runRoutes))
 	return cmd
 }
@@ -155,10 +155,10 @@ func runRoutes(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 // called returns the arguments of a program that was started by that name, such as a link to it. By the name of Istio's program
 // it is that program.
 func called(name string, args []string) []string {
-	if filepath.Base(name) != IstioCommand || len(args) > 0 && args[0] == IstioCommand {
+	if filepath.Base(name) != istioCommand || len(args) > 0 && args[0] == istioCommand {
 		return args
 	}
-	return append([]string{IstioCommand}, args...)
+	return append([]string{istioCommand}, args...)
 }
 
 // withoutEmpty drops the empty elements of a list.

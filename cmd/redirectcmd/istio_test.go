@@ -8,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/meshcni/meshcni/cmd/redirectcmd"
 )
 
 // template makes the arguments as the injection templates do: the same ones in the same order since 1.10, with more at the end.
@@ -88,7 +86,7 @@ func TestIstioCommand(t *testing.T) {
 			if files == nil {
 				files = map[string]string{}
 			}
-			got := call{env: append([]string{"DRY_RUN=true"}, tt.env...), files: files}.run(t, append([]string{redirectcmd.IstioCommand}, tt.args...)...)
+			got := call{env: append([]string{"DRY_RUN=true"}, tt.env...), files: files}.run(t, append([]string{"istio-iptables"}, tt.args...)...)
 			assert.Equal(t, tt.code, got.code, "%s%s", got.out, got.errOut)
 			for _, part := range tt.out {
 				assert.Contains(t, got.out, part)
@@ -106,21 +104,21 @@ func TestIstioCommand(t *testing.T) {
 // TestIstioFlagsThatDoNothing: each is named, unless it is off.
 func TestIstioFlagsThatDoNothing(t *testing.T) {
 	t.Parallel()
-	plain := call{}.run(t, redirectcmd.IstioCommand, "-n")
+	plain := call{}.run(t, "istio-iptables", "-n")
 	require.Zero(t, plain.code)
 	for _, f := range []string{
 		"--cni-mode", "--host-nsenter-exec", "--iptables-trace-logging", "--nftables-trace-logging", "--restore-format", "--force-apply", "--reconcile", "--iptables-version=1.8.9",
 		"--output-paths=/tmp/x", "--log_caller=all", "--log_rotate=/x", "--log_rotate_max_age=2", "--log_rotate_max_backups=3", "--log_rotate_max_size=4",
 		"--log_stacktrace_level=default:none", "--log_target=stderr", "--vklog=1",
 	} {
-		got := call{}.run(t, redirectcmd.IstioCommand, "-n", f)
+		got := call{}.run(t, "istio-iptables", "-n", f)
 		assert.Zero(t, got.code, "%s: %s", f, got.errOut)
 		assert.Equal(t, plain.out, got.out, f)
 		name, _, _ := strings.Cut(strings.Replace(f, "--nftables-", "--iptables-", 1), "=")
 		assert.Contains(t, got.errOut, "warning: "+name+" has no effect: ")
 	}
 	for _, f := range []string{"--cni-mode=false", "--native-nftables=false", "--force-legacy-iptables=false", "--iptables-version=", "--log_as_json=false"} {
-		assert.Equal(t, plain, call{}.run(t, redirectcmd.IstioCommand, "-n", f), f)
+		assert.Equal(t, plain, call{}.run(t, "istio-iptables", "-n", f), f)
 	}
 	unknown := call{}.run(t, "apply", "--cni-mode", "--dry-run")
 	assert.Equal(t, 2, unknown.code, "apply has flags of its own")
@@ -130,7 +128,7 @@ func TestIstioFlagsThatDoNothing(t *testing.T) {
 func TestIstioLogsJSON(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"-n", "--cni-mode"}, {"-b", "x"}} {
-		got := call{}.run(t, append([]string{redirectcmd.IstioCommand, "--log_as_json"}, args...)...)
+		got := call{}.run(t, append([]string{"istio-iptables", "--log_as_json"}, args...)...)
 		var levels []string
 		for line := range strings.Lines(got.out + got.errOut) {
 			var o struct{ Level, Time, Msg string }

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/internal/hostroottest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -156,7 +155,7 @@ func TestIstioOnTheKernel(t *testing.T) {
 			w := netnstest.NewWorld(t, tt.options)
 			before := state(t, w.Pod)
 			run := func(more ...string) said {
-				args := append([]string{redirectcmd.IstioCommand, "--network-namespace", w.Pod.Path()}, tt.args...)
+				args := append([]string{"istio-iptables", "--network-namespace", w.Pod.Path()}, tt.args...)
 				return call{env: tt.env, files: accounts}.run(t, append(args, more...)...)
 			}
 			got := run()
@@ -182,7 +181,7 @@ func TestIstioRoutes(t *testing.T) {
 	ns := netnstest.New(t)
 	before := state(t, ns)
 	run := func(args ...string) said {
-		got := call{}.run(t, append([]string{redirectcmd.IstioCommand}, append(args, "--network-namespace", ns.Path(), "--dual-stack", "-m", "TPROXY", "-b", "*", "-i", "*")...)...)
+		got := call{}.run(t, append([]string{"istio-iptables"}, append(args, "--network-namespace", ns.Path(), "--dual-stack", "-m", "TPROXY", "-b", "*", "-i", "*")...)...)
 		require.Zero(t, got.code, got.errOut)
 		return got
 	}

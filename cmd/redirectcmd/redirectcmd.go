@@ -72,7 +72,7 @@ func (p Program) Main(ctx context.Context, args []string) int {
 		return exitRefused
 	}
 	p.clear = clearer(p.Stdout)
-	if len(args) > 0 && args[0] == IstioCommand {
+	if len(args) > 0 && args[0] == istioCommand {
 		p.json = new(bool)
 		p.Stdout, p.Stderr = &lines{to: p.Stdout, json: p.json, level: slog.LevelInfo}, &lines{to: p.Stderr, json: p.json, level: slog.LevelError}
 	}

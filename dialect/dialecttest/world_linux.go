@@ -67,7 +67,7 @@ func Equivalent(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case, ow
 	o.Echo = true
 	w := netnstest.NewWorld(t, o)
 	for f, text := range own {
-		Restore(t, w.Pod, f, text)
+		restore(t, w.Pod, f, text)
 	}
 	t.Run("traced", func(t *testing.T) { c.compare(t, d, o, w.Pod) })
 	t.Run("sent", func(t *testing.T) {
@@ -134,8 +134,8 @@ func (c Case) compare(t *testing.T, d dialect.Dialect, o netnstest.Options, ns *
 	}
 }
 
-// Restore puts rules into a namespace as they are.
-func Restore(t testing.TB, ns *netnsexec.NetNS, f ruleset.Family, text string) {
+// restore puts rules into a namespace as they are.
+func restore(t testing.TB, ns *netnsexec.NetNS, f ruleset.Family, text string) {
 	t.Helper()
 	program := map[ruleset.Family]string{ruleset.IPv4: "iptables-nft-restore", ruleset.IPv6: "ip6tables-nft-restore"}[f]
 	netnstest.Require(t, netnstest.Binary(program))

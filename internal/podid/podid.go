@@ -7,6 +7,7 @@
 package podid
 
 import (
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,11 @@ const staticBytes = 32
 func IsStatic(uid string) bool {
 	return len(uid) == staticBytes && strings.Trim(uid, "0123456789abcdef") == ""
 }
+
+var uid = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
+
+// IsUID reports whether a text may be a pod's UID: the API server's are UUIDs, and those of static pods hashes.
+func IsUID(text string) bool { return uid.MatchString(text) }
 
 // Mirrored returns the UID of the static pod that a pod says it mirrors; "" if it says none, or what cannot be one. Whether it is
 // true is for the runtime to say: see [Is].

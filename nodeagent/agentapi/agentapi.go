@@ -8,9 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"regexp"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/recent"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -117,11 +117,6 @@ type Server struct {
 	Pod  func(ctx context.Context, uid string) Pod
 }
 
-var uid = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
-
-// IsUID reports whether a text may be a pod's UID: the API server's are UUIDs, and those of static pods hashes.
-func IsUID(text string) bool { return uid.MatchString(text) }
-
 // PodTimeout bounds the look into a pod's namespace, for which programs may run.
 const PodTimeout = 10 * time.Second
 
@@ -136,7 +131,7 @@ func (s Server) Handler() http.Handler {
 	turn := make(chan struct{}, 1)
 	mux.HandleFunc("GET "+PodPath+"{uid}", func(w http.ResponseWriter, r *http.Request) {
 		id := r.PathValue("uid")
-		if !IsUID(id) {
+		if !podid.IsUID(id) {
 			http.Error(w, "that is no pod's UID", http.StatusBadRequest)
 			return
 		}

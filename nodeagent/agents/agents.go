@@ -141,11 +141,3 @@ func (f *Finder) On(ctx context.Context, node string) (Agent, error) {
 	}
 	return a, err
 }
-
-// Container is that of an agent's pod that has the agent: the first if no probe tells.
-func Container(agent *corev1.PodSpec) *corev1.Container {
-	if c := Probed(agent); c != nil {
-		return c
-	}
-	return &agent.Containers[0] // the API server takes no pod without one
-}

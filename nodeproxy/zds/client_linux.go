@@ -34,7 +34,7 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 // closes it. It does not check that the file is one, see netnsexec.Open.
 //
 // The error is io.EOF when the agent has closed the connection. A packet that is no proper request is refused as Istio's
-// ztunnel does: it is answered with a nack, and the connection is closed. Then the error is [ErrMalformed]. After an error the proxy
+// ztunnel does: it is answered with a nack, and the connection is closed. After an error the proxy
 // connects again.
 func (c *Client) Receive() (Request, *os.File, error) {
 	packet, files, err := c.packet()
@@ -56,7 +56,7 @@ func (c *Client) Receive() (Request, *os.File, error) {
 	for _, f := range files {
 		_ = f.Close()
 	}
-	if errors.Is(err, ErrMalformed) {
+	if errors.Is(err, errMalformed) {
 		_, _ = c.conn.Write(marshalResponse(err.Error()))
 		_ = c.conn.Close()
 	}
@@ -70,9 +70,9 @@ func (c *Client) Receive() (Request, *os.File, error) {
 func (r Request) check(files int) error {
 	switch {
 	case r.Kind == Add && files != 1, r.Kind != Add && files != 0:
-		return fmt.Errorf("%s: %w: it came with %d files", r.Kind, ErrMalformed, files)
+		return fmt.Errorf("%s: %w: it came with %d files", r.Kind, errMalformed, files)
 	case r.Kind != SnapshotSent && r.UID == "":
-		return fmt.Errorf("%s: %w: it names no pod", r.Kind, ErrMalformed)
+		return fmt.Errorf("%s: %w: it names no pod", r.Kind, errMalformed)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (c *Client) packet() (packet []byte, files []*os.File, err error) {
 		}
 	}
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		err = fmt.Errorf("%w: it is cut off", ErrMalformed)
+		err = fmt.Errorf("%w: it is cut off", errMalformed)
 	}
 	return packet[:n], files, err
 }

@@ -11,8 +11,8 @@ import (
 // errors.Is(err, zds.ErrTimeout).
 var ErrTimeout = errors.New("the proxy did not answer in time")
 
-// ErrRemoved: while the pod waited for its Add to be sent, it was removed. Check with errors.Is(err, zds.ErrRemoved).
-var ErrRemoved = errors.New("the pod was removed meanwhile")
+// errRemoved: while the pod waited for its Add to be sent, it was removed.
+var errRemoved = errors.New("the pod was removed meanwhile")
 
 // NackError: the proxy refused a request. Get it with errors.As(err, &nackError).
 type NackError struct {

@@ -7,4 +7,12 @@ var (
 	MarshalResponse = marshalResponse
 	ParseHello      = parseHello
 	ParseRequest    = parseRequest
+	ParseResponse   = parseResponse
+
+	ErrMalformed = errMalformed
+	ErrRemoved   = errRemoved
+	ErrTooLong   = errTooLong
 )
+
+// Marshal encodes a request.
+func (r Request) Marshal() ([]byte, error) { return r.marshal() }

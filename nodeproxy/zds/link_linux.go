@@ -57,7 +57,7 @@ func (l *link) answer(packet []byte) error {
 	if !l.awaiting {
 		return errors.New("the proxy sent what no request had asked for")
 	}
-	reason, err := ParseResponse(packet)
+	reason, err := parseResponse(packet)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (l *link) receive(take func(packet []byte) error) error {
 		case err != nil:
 			failed = err
 		case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
-			failed = fmt.Errorf("%w: a packet is too long, or has files", ErrMalformed)
+			failed = fmt.Errorf("%w: a packet is too long, or has files", errMalformed)
 		case n == 0: // an empty packet looks the same, and is none of this protocol either
 			failed = io.EOF
 		default:

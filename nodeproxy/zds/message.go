@@ -15,12 +15,11 @@ const maxMessage = 1024
 // version1 is the only version of the protocol, as the proxy's hello names it.
 const version1 = 1
 
-// ErrTooLong: a message would have more than 1,024 bytes, so nothing was sent. Check with
-// errors.Is(err, zds.ErrTooLong).
-var ErrTooLong = fmt.Errorf("message is longer than %d bytes", maxMessage)
+// errTooLong: a message would have more than 1,024 bytes, so nothing was sent.
+var errTooLong = fmt.Errorf("message is longer than %d bytes", maxMessage)
 
-// ErrMalformed: a packet is no message of this protocol. Check with errors.Is(err, zds.ErrMalformed).
-var ErrMalformed = errors.New("malformed message")
+// errMalformed: a packet is no message of this protocol.
+var errMalformed = errors.New("malformed message")
 
 // Kind is the kind of a request. Its values are the numbers of WorkloadRequest's fields.
 type Kind uint8
@@ -84,8 +83,8 @@ const (
 	ackError    = 1
 )
 
-// Marshal encodes a request. The error is [ErrTooLong], or says what the request lacks.
-func (r Request) Marshal() ([]byte, error) {
+// marshal encodes a request. The error is errTooLong, or says what the request lacks.
+func (r Request) marshal() ([]byte, error) {
 	var body []byte
 	uid := protowire.Number(requestUID)
 	switch r.Kind {
@@ -115,7 +114,7 @@ func (r Request) Marshal() ([]byte, error) {
 	}
 	packet := appendMessage(nil, protowire.Number(r.Kind), body)
 	if len(packet) > maxMessage {
-		return nil, fmt.Errorf("%s: %w: %d", r.Kind, ErrTooLong, len(packet))
+		return nil, fmt.Errorf("%s: %w: %d", r.Kind, errTooLong, len(packet))
 	}
 	if !r.valid() {
 		return nil, fmt.Errorf("%s of pod %q: a string is not UTF-8", r.Kind, r.UID)
@@ -131,7 +130,7 @@ func (r Request) valid() bool {
 	return ok
 }
 
-// parseRequest decodes a packet from the agent. An error is [ErrMalformed].
+// parseRequest decodes a packet from the agent. An error is errMalformed.
 func parseRequest(packet []byte) (Request, error) {
 	var r Request
 	err := eachField(packet, func(number protowire.Number, f field) error {
@@ -155,7 +154,7 @@ func parseRequest(packet []byte) (Request, error) {
 		err = errors.New("it asks for nothing that is known")
 	}
 	if err != nil {
-		return Request{}, fmt.Errorf("request: %w: %w", ErrMalformed, err)
+		return Request{}, fmt.Errorf("request: %w: %w", errMalformed, err)
 	}
 	return r, nil
 }
@@ -214,7 +213,7 @@ func parseHello(packet []byte) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("hello: %w: %w", ErrMalformed, err)
+		return fmt.Errorf("hello: %w: %w", errMalformed, err)
 	}
 	if version != version1 {
 		return fmt.Errorf("hello: version %d of the protocol is not known, only version %d", version, version1)
@@ -233,9 +232,9 @@ func marshalResponse(reason string) []byte {
 	return appendMessage(nil, responseAck, appendString(nil, ackError, reason))
 }
 
-// ParseResponse decodes a proxy's answer, and returns the reason for which it refuses the request, or "". An error is
-// [ErrMalformed].
-func ParseResponse(packet []byte) (reason string, err error) {
+// parseResponse decodes a proxy's answer, and returns the reason for which it refuses the request, or "". An error is
+// errMalformed.
+func parseResponse(packet []byte) (reason string, err error) {
 	acked := false
 	err = eachField(packet, func(number protowire.Number, f field) error {
 		if number != responseAck {
@@ -257,7 +256,7 @@ func ParseResponse(packet []byte) (reason string, err error) {
 		err = errors.New("it is no ack")
 	}
 	if err != nil {
-		return "", fmt.Errorf("response: %w: %w", ErrMalformed, err)
+		return "", fmt.Errorf("response: %w: %w", errMalformed, err)
 	}
 	return reason, nil
 }

@@ -22,7 +22,7 @@ type op struct {
 }
 
 func newOp(r Request, netns syscall.Conn) (*op, error) {
-	packet, err := r.Marshal()
+	packet, err := r.marshal()
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (q *queue) remove(del *op) *op {
 		gone := o.req.UID == del.req.UID && o.req.Kind != Del
 		if gone {
 			close(o.sent)
-			o.end(ErrRemoved)
+			o.end(errRemoved)
 		}
 		return gone
 	})

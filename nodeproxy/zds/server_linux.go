@@ -120,7 +120,8 @@ func (s *Server) accept(ctx context.Context, from *sockfile.Listener) {
 // Add hands a pod to the proxy that connected last, and returns once it has accepted it. If that one disconnects before it
 // answers, the one before it is asked; if another connects meanwhile, that one too.
 //
-// The error is [nodeproxy.ErrNoProxy], [ErrTimeout], [*NackError], [ErrTooLong], [ErrRemoved], that of a closed NetNS, or the context's.
+// The error is [nodeproxy.ErrNoProxy], [ErrTimeout], [*NackError], that of a message that is too long, of a pod that was removed meanwhile or of a
+// closed NetNS, or the context's.
 // After each of them, a proxy that may have the pod is told to give it back; unless it had the pod, in the same namespace,
 // before the call, or has it by its snapshot.
 func (s *Server) Add(ctx context.Context, w nodeproxy.Workload) error {
@@ -213,11 +214,11 @@ func addRequest(w nodeproxy.Workload) Request {
 }
 
 // Remove takes a pod back from all proxies, and returns once each has answered or is gone: one that connects again gets a
-// snapshot. A proxy that has no such pod, or refuses, is no error. An Add of the pod that is not sent yet ends with [ErrRemoved].
+// snapshot. A proxy that has no such pod, or refuses, is no error. An Add of the pod that is not sent yet ends with an error.
 // The error is [ErrTimeout], or the context's; all proxies are told nevertheless.
 func (s *Server) Remove(ctx context.Context, uid types.UID) error {
 	request := Request{Kind: Del, UID: string(uid)}
-	if _, err := request.Marshal(); err != nil {
+	if _, err := request.marshal(); err != nil {
 		return fmt.Errorf("take pod back: %w", err)
 	}
 	s.mu.Lock()

@@ -74,19 +74,18 @@ func (u Unusable) String() string {
 // iptables and no usable nftables. Check with errors.Is(err, apply.ErrNoBackend).
 var ErrNoBackend = errors.New("no usable firewall backend")
 
-// FamilyError is the failure of one family. Get at it with errors.As. All rules are then as they were before.
-type FamilyError struct {
-	Family ruleset.Family
-	// Op is "apply", "check" or "remove".
-	Op  string
-	Err error
+// familyError is the failure of one family. All rules are then as they were before.
+type familyError struct {
+	family ruleset.Family
+	op     string // "apply", "check" or "remove"
+	err    error
 }
 
 // Error returns for example "apply ipv6 rules: ip6tables-restore: exit status 2: ...".
-func (e *FamilyError) Error() string { return fmt.Sprintf("%s %s rules: %v", e.Op, e.Family, e.Err) }
+func (e *familyError) Error() string { return fmt.Sprintf("%s %s rules: %v", e.op, e.family, e.err) }
 
 // Unwrap returns the cause.
-func (e *FamilyError) Unwrap() error { return e.Err }
+func (e *familyError) Unwrap() error { return e.err }
 
 // NFT returns the ruleset as input for nft -f: one transaction that replaces an earlier program of
 // the same owner. It has the same rules that the nftables backend writes. It is empty if no family

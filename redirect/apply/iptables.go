@@ -186,7 +186,7 @@ func (s *session) read(ctx context.Context, c *change) (err error) {
 }
 
 func (s *session) apply(ctx context.Context, c *change) error {
-	fail := func(err error) error { return &FamilyError{Family: c.family, Op: "apply", Err: err} }
+	fail := func(err error) error { return &familyError{family: c.family, op: "apply", err: err} }
 	if err := s.read(ctx, c); err != nil {
 		return fail(err)
 	}
@@ -228,7 +228,7 @@ func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (found 
 func (s *session) differences(ctx context.Context, changes []*change) ([]ruleset.Difference, error) {
 	err := each(changes, func(c *change) error {
 		if err := s.read(ctx, c); err != nil {
-			return &FamilyError{Family: c.family, Op: "check", Err: err}
+			return &familyError{family: c.family, op: "check", err: err}
 		}
 		c.diffs = c.want.Diff(c.live)
 		return nil

@@ -203,7 +203,7 @@ func (s *session) change(ctx context.Context, changes []*change) error {
 			err = rules.verify(c.want)
 		}
 		if err != nil {
-			return &FamilyError{Family: c.family, Op: "apply", Err: err}
+			return &familyError{family: c.family, op: "apply", err: err}
 		}
 	}
 	return nil

@@ -108,7 +108,7 @@ func (p *plumbing) make(ctx context.Context, rs ruleset.Ruleset, families []rule
 		for _, x := range fixturesOf(f, program.LoopbackAddrs, program.Routing) {
 			switch made, err := p.makeOne(ctx, x); {
 			case err != nil:
-				return changed, &FamilyError{Family: f, Op: "apply", Err: fmt.Errorf("%s: %w", x, err)}
+				return changed, &familyError{family: f, op: "apply", err: fmt.Errorf("%s: %w", x, err)}
 			case made:
 				p.made = append(p.made, x)
 				changed = true
