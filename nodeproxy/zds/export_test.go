@@ -11,6 +11,7 @@ var (
 
 	ErrMalformed = errMalformed
 	ErrRemoved   = errRemoved
+	ErrTimeout   = errTimeout
 	ErrTooLong   = errTooLong
 )
 

@@ -20,9 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
-// Accepted is the Accept header of every request. Protobuf halves the time of a GET on an open connection (see
+// accepted is the Accept header of every request. Protobuf halves the time of a GET on an open connection (see
 // BenchmarkPod); a proxy or a very small API server may answer with JSON.
-const Accepted = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+const accepted = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 
 // A Client reads pods and namespaces with the credentials of one kubeconfig. It is safe for concurrent use. Make it with
 // [Open]; the zero Client does not work.

@@ -57,7 +57,7 @@ func TestPodIsOneGETInProtobuf(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, testPod(), got)
 	assert.Equal(t, []string{podPath}, server.Requests())
-	assert.Equal(t, kubepod.Accepted, header.Get("Accept"))
+	assert.Equal(t, "application/vnd.kubernetes.protobuf,application/json", header.Get("Accept"))
 	assert.True(t, strings.HasPrefix(header.Get("User-Agent"), filepath.Base(os.Args[0])+"/"), header.Get("User-Agent"))
 	assert.Empty(t, header.Get("Accept-Encoding"))
 }

@@ -164,7 +164,7 @@ var errHelper = errors.New("it has an exec or auth-provider entry, and the plugi
 
 // header says who asks, and for what. A token's file is read each time, since it is rotated.
 func (u user) header() http.Header {
-	h := http.Header{"Accept": {Accepted}, "User-Agent": {filepath.Base(os.Args[0]) + "/" + version.String()}}
+	h := http.Header{"Accept": {accepted}, "User-Agent": {filepath.Base(os.Args[0]) + "/" + version.String()}}
 	if u.TokenFile != "" {
 		if text, err := os.ReadFile(u.TokenFile); err == nil {
 			u.Token = strings.TrimSpace(string(text))

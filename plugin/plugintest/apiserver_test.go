@@ -30,7 +30,7 @@ func TestAPIServerAnswersAsARealOne(t *testing.T) {
 		contentType, contains       string
 	}{
 		{"GET", "/api/v1/namespaces/a/pods/b", "plugintest-token", "", 200, "application/json", `"kind":"Pod"`},
-		{"GET", "/api/v1/namespaces/a/pods/b", "plugintest-token", kubepod.Accepted, 200, "application/vnd.kubernetes.protobuf", "k8s\x00"},
+		{"GET", "/api/v1/namespaces/a/pods/b", "plugintest-token", "application/vnd.kubernetes.protobuf,application/json", 200, "application/vnd.kubernetes.protobuf", "k8s\x00"},
 		{"GET", "/api/v1/namespaces/a", "plugintest-token", "", 200, "application/json", `"kind":"Namespace"`},
 		{"GET", "/api/v1/namespaces/z", "plugintest-token", "", 404, "application/json", `"reason":"NotFound"`},
 		{"GET", "/api/v1/namespaces/a/pods", "plugintest-token", "", 404, "application/json", `"reason":"NotFound"`},
