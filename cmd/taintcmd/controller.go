@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/internal/readytaint"
+	"github.com/meshcni/meshcni/internal/taintmetrics"
 )
 
 // The times of the Lease: those of Kubernetes' own controllers (RecommendedDefaultLeaderElectionConfiguration of
@@ -40,7 +41,7 @@ type controller struct {
 	*api
 	log     *slog.Logger
 	events  record.EventRecorder
-	metrics *metrics
+	metrics *taintmetrics.Metrics
 	synced  atomic.Bool
 	leads   atomic.Bool
 }
@@ -50,7 +51,7 @@ func newController(config *rest.Config, s *settings, log *slog.Logger, events re
 	if err != nil {
 		return nil, err
 	}
-	return &controller{api: a, log: log, events: events, metrics: newMetrics(s.product)}, nil
+	return &controller{api: a, log: log, events: events, metrics: taintmetrics.New(s.product)}, nil
 }
 
 // ready: one that only stands by is ready for that.
@@ -103,8 +104,8 @@ func (c *controller) elect(ctx context.Context) error {
 func (c *controller) lead(ctx context.Context) {
 	c.log.Info("this controller is the one that works", "lease", c.lease, "identity", c.identity)
 	c.leads.Store(true)
-	c.metrics.leader.Set(1)
-	defer c.metrics.leader.Set(0)
+	c.metrics.Leader.Set(1)
+	defer c.metrics.Leader.Set(0)
 	poke := make(chan struct{}, 1)
 	w := &work{controller: c, own: map[types.UID]*corev1.Node{}, poke: poke}
 	nodes, agents, sets, err := c.informers(w.changed)
@@ -165,14 +166,14 @@ func (w *work) once(ctx context.Context) (next time.Duration) {
 	if set == nil {
 		// Without agents by design the clocks stand still, and nothing is held against a node.
 		w.state = nil
-		w.metrics.observe(nil)
+		w.metrics.Observe(nil)
 		w.breaker(nil, nil)
 		return 0
 	}
 	nodes, byName := w.observed(set)
 	state, plan := w.Next(w.state, nodes, time.Now())
 	w.state = state
-	w.metrics.observe(plan.Nodes)
+	w.metrics.Observe(plan.Nodes)
 	w.breaker(set, plan.Held)
 	next = plan.Next
 	failed := false
@@ -184,7 +185,7 @@ func (w *work) once(ctx context.Context) (next time.Duration) {
 		case err == nil, apierrors.IsNotFound(err), ctx.Err() != nil: // or the node is gone
 		default:
 			failed = true
-			w.metrics.failures.Inc()
+			w.metrics.Failures.Inc()
 			if w.retry == 0 || !apierrors.IsConflict(err) {
 				w.log.Warn("cannot change the taints of a node; it is tried again", "node", a.Node, "change", a.Change, "error", err)
 			}
@@ -271,7 +272,7 @@ func (w *work) do(ctx context.Context, set *appsv1.DaemonSet, node *corev1.Node,
 
 // tell reports the changes.
 func (w *work) tell(a readytaint.Action) {
-	w.metrics.changes.WithLabelValues(string(a.Change), string(a.Why)).Inc()
+	w.metrics.Changes.WithLabelValues(string(a.Change), string(a.Why)).Inc()
 	w.log.Info("taint changed", "node", a.Node, "change", a.Change, "reason", a.Why, "key", w.key)
 	if a.Change == readytaint.Add {
 		w.events.Eventf(reference("Node", "", a.Node, types.UID(a.Node)), corev1.EventTypeWarning, "AgentTaintAdded", "new pods are kept off by the taint %s: %s", w.key, by(a))
@@ -284,14 +285,14 @@ func (w *work) tell(a readytaint.Action) {
 func (w *work) breaker(set *appsv1.DaemonSet, held []string) {
 	switch {
 	case len(held) > 0 && w.held == 0:
-		w.metrics.breaker.Set(1)
+		w.metrics.Breaker.Set(1)
 		w.log.Error("too many nodes have no agent that is ready: no further taint is put back", "held", len(held), "first", held[0], "max-share", w.MaxShare)
 		w.events.Eventf(reference("DaemonSet", set.Namespace, set.Name, set.UID), corev1.EventTypeWarning, "AgentTaintHeld",
 			"%d nodes have no agent that is ready and are not tainted, since a share of %v of all nodes is already; the first is %s", len(held), w.MaxShare, held[0])
 		w.events.Eventf(reference("Node", "", held[0], types.UID(held[0])), corev1.EventTypeWarning, "AgentTaintHeld",
 			"the agent is gone, and the node is not tainted, since a share of %v of all nodes is already", w.MaxShare)
 	case len(held) == 0 && w.held > 0:
-		w.metrics.breaker.Set(0)
+		w.metrics.Breaker.Set(0)
 		w.log.Info("taints are put back again where agents are gone")
 	}
 	w.held = len(held)

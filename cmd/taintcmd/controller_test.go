@@ -9,15 +9,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/taintmetrics"
 )
 
 // Without a DaemonSet no taint is put back by design, so that no share is used up any more.
 func TestBreakerWithoutAgents(t *testing.T) {
 	t.Parallel()
-	c := &controller{log: slog.New(slog.DiscardHandler), metrics: newMetrics(meshcni.Identity{})}
+	c := &controller{log: slog.New(slog.DiscardHandler), metrics: taintmetrics.New(meshcni.Identity{})}
 	w := &work{controller: c, sets: cache.NewStore(cache.MetaNamespaceKeyFunc), held: 3}
-	c.metrics.breaker.Set(1)
+	c.metrics.Breaker.Set(1)
 	assert.Zero(t, w.once(t.Context()))
-	assert.Zero(t, testutil.ToFloat64(c.metrics.breaker))
+	assert.Zero(t, testutil.ToFloat64(c.metrics.Breaker))
 	assert.Zero(t, w.held)
 }

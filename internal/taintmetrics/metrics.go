@@ -1,4 +1,6 @@
-package taintcmd
+// Package taintmetrics has the metrics of the taint controller, apart from it, so that what compares metrics with the alerts and pages
+// that use them need not run one.
+package taintmetrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -7,58 +9,56 @@ import (
 	"github.com/meshcni/meshcni/internal/readytaint"
 )
 
-// metrics are the controller's. All but leader mean something only where that is 1.
-type metrics struct {
-	nodes           *prometheus.GaugeVec
-	changes         *prometheus.CounterVec
-	failures        prometheus.Counter
-	breaker, leader prometheus.Gauge
-	all             []prometheus.Collector
+// Metrics are the controller's. All but Leader mean something only where that is 1.
+type Metrics struct {
+	Changes         *prometheus.CounterVec // by change and reason
+	Failures        prometheus.Counter
+	Breaker, Leader prometheus.Gauge
+
+	nodes *prometheus.GaugeVec
+	all   []prometheus.Collector
 }
 
-// Collector returns the controller's metrics before anything has happened, for what compares their names with those that alerts and
-// pages use.
-func Collector(of meshcni.Identity) prometheus.Collector { return newMetrics(of) }
-
-func newMetrics(of meshcni.Identity) *metrics {
+// New returns a product's metrics before anything has happened.
+func New(of meshcni.Identity) *Metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
-	m := &metrics{
+	m := &Metrics{
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: of.Metric("taint_nodes"),
 			Help: "Nodes, by state: ready, waiting (registered with the taint), gone (within the grace), tainted (again), held (over the share), outside (no agent can run there), kept-off (another taint keeps agents off)."},
 			[]string{"state"}),
-		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: of.Metric("taint_changes_total"),
+		Changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: of.Metric("taint_changes_total"),
 			Help: "Changes of nodes' taints (add, remove), by reason: agent-ready, no-agent, agent-gone, node-booted."}, []string{"change", "reason"}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: of.Metric("taint_failures_total"), Help: "Changes of nodes' taints that failed, and are tried again."}),
-		breaker:  gauge(of.Metric("taint_breaker_open"), "1 while nodes are not tainted because the share is used up."),
-		leader:   gauge(of.Metric("taint_leader"), "1 while this controller is the one that works, else 0."),
+		Failures: prometheus.NewCounter(prometheus.CounterOpts{Name: of.Metric("taint_failures_total"), Help: "Changes of nodes' taints that failed, and are tried again."}),
+		Breaker:  gauge(of.Metric("taint_breaker_open"), "1 while nodes are not tainted because the share is used up."),
+		Leader:   gauge(of.Metric("taint_leader"), "1 while this controller is the one that works, else 0."),
 	}
 	for _, s := range readytaint.Standings {
 		m.nodes.WithLabelValues(string(s))
 	}
-	m.changes.WithLabelValues(string(readytaint.Remove), string(readytaint.AgentReady))
-	m.changes.WithLabelValues(string(readytaint.Add), string(readytaint.AgentGone))
-	m.all = []prometheus.Collector{m.nodes, m.changes, m.failures, m.breaker, m.leader}
+	m.Changes.WithLabelValues(string(readytaint.Remove), string(readytaint.AgentReady))
+	m.Changes.WithLabelValues(string(readytaint.Add), string(readytaint.AgentGone))
+	m.all = []prometheus.Collector{m.nodes, m.Changes, m.Failures, m.Breaker, m.Leader}
 	return m
 }
 
-// observe sets how many nodes stand how.
-func (m *metrics) observe(nodes map[readytaint.Standing]int) {
+// Observe sets how many nodes stand how.
+func (m *Metrics) Observe(nodes map[readytaint.Standing]int) {
 	for _, s := range readytaint.Standings {
 		m.nodes.WithLabelValues(string(s)).Set(float64(nodes[s]))
 	}
 }
 
 // Describe implements [prometheus.Collector].
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range m.all {
 		c.Describe(ch)
 	}
 }
 
 // Collect implements [prometheus.Collector].
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range m.all {
 		c.Collect(ch)
 	}

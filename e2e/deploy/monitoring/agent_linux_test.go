@@ -3,10 +3,6 @@ package monitoring_test
 import (
 	"context"
 	"fmt"
-	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/dialect/builtin"
-	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -19,13 +15,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/internal/nodecontrol"
+	"github.com/meshcni/meshcni/internal/taintmetrics"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/nodecmd"
-	"github.com/meshcni/meshcni/cmd/taintcmd"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/conntables"
 	"github.com/meshcni/meshcni/internal/nodepods"
@@ -88,7 +89,7 @@ func exported(t *testing.T) map[string]metric {
 	_, err := installer.New(installer.Options{Config: config, Registry: registry})
 	require.NoError(t, err)
 	require.NoError(t, openRepair(env, registry))
-	registry.MustRegister(nodeProxy(t), taintcmd.Collector(meshcni.Identity{}), conntables.New(conntables.Options{}))
+	registry.MustRegister(nodeProxy(t), taintmetrics.New(meshcni.Identity{}), conntables.New(conntables.Options{}))
 	found := map[string]metric{}
 	describe(found, registry)
 	// Of the agent's socket, which nothing exports but a running agent; TestScrape sees it.
