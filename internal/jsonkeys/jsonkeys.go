@@ -24,7 +24,7 @@ func Take(keys map[string]json.RawMessage, key string) json.RawMessage {
 	return raw
 }
 
-// Fault is what is wrong with one key.
+// Fault tells of one wrong key.
 type Fault struct {
 	// Path is the key with those above it, such as "kubernetes.exclude_namespaces".
 	Path string
