@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/internal/socktest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
+	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -64,9 +64,9 @@ func TestFaults(t *testing.T) {
 		faults nodeproxytest.Faults
 		want   func(error) bool
 	}{
-		"no":      {nodeproxytest.Faults{Nack: 1}, func(err error) bool { return strings.Contains(err.Error(), "the proxy refused Add of pod") }},
-		"silence": {nodeproxytest.Faults{DropAcks: 1}, func(err error) bool { return strings.Contains(err.Error(), "did not answer in time") }},
-		"late":    {nodeproxytest.Faults{Delay: 3 * ack}, func(err error) bool { return strings.Contains(err.Error(), "did not answer in time") }},
+		"no":      {nodeproxytest.Faults{Nack: 1}, func(err error) bool { var nack *zds.NackError; return errors.As(err, &nack) }},
+		"silence": {nodeproxytest.Faults{DropAcks: 1}, func(err error) bool { return errors.Is(err, zds.ErrTimeout) }},
+		"late":    {nodeproxytest.Faults{Delay: 3 * ack}, func(err error) bool { return errors.Is(err, zds.ErrTimeout) }},
 		"exit":    {nodeproxytest.Faults{ExitAfter: 1}, func(err error) bool { return errors.Is(err, nodeproxy.ErrNoProxy) }},
 	} {
 		t.Run(name, func(t *testing.T) {

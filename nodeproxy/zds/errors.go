@@ -3,23 +3,29 @@ package zds
 import (
 	"errors"
 	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// errTimeout: the proxy did not answer in time. Its connection is closed, so a late answer is not read.
-var errTimeout = errors.New("the proxy did not answer in time")
+// ErrTimeout: the proxy did not answer in time. Its connection is closed, so a late answer is not read. Check with
+// errors.Is(err, zds.ErrTimeout).
+var ErrTimeout = errors.New("the proxy did not answer in time")
 
 // errRemoved: while the pod waited for its Add to be sent, it was removed.
 var errRemoved = errors.New("the pod was removed meanwhile")
 
-// nackError: the proxy refused a request.
-type nackError struct {
-	kind   Kind
-	uid    string // the pod's
-	reason string // the proxy's
+// NackError: the proxy refused a request. Get it with errors.As(err, &nackError).
+type NackError struct {
+	// Kind is the request, UID its pod.
+	Kind Kind
+	UID  types.UID
+	// Reason is the proxy's.
+	Reason string
 }
 
-func (e *nackError) Error() string {
-	return fmt.Sprintf("the proxy refused %s of pod %q: %s", e.kind, e.uid, e.reason)
+// Error returns for example `the proxy refused Add of pod "6d4b…": address in use`.
+func (e *NackError) Error() string {
+	return fmt.Sprintf("the proxy refused %s of pod %q: %s", e.Kind, e.UID, e.Reason)
 }
 
 // errGone: the connection ended before the request was answered.

@@ -11,7 +11,6 @@ var (
 
 	ErrMalformed = errMalformed
 	ErrRemoved   = errRemoved
-	ErrTimeout   = errTimeout
 	ErrTooLong   = errTooLong
 )
 

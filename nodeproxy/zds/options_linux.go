@@ -40,7 +40,7 @@ type Options struct {
 	// counts, whatever is in the snapshot. Each NetNS must stay valid until the snapshot is sent; if one is closed before, the pod is
 	// kept instead of added.
 	Snapshot func(context.Context) ([]nodeproxy.Workload, error)
-	// Refused is called with each pod that no caller of Add hears about, and why: the proxy refused it, or its
+	// Refused is called with each pod that no caller of Add hears about: the proxy refused it, as a [*NackError], or its
 	// namespace is closed, and it came from a snapshot. The proxy does not serve it, or not yet: Istio's ztunnel tries again by itself.
 	// It must not block. Nil: only the log tells.
 	Refused func(types.UID, error)

@@ -120,8 +120,8 @@ func (s *Server) accept(ctx context.Context, from *sockfile.Listener) {
 // Add hands a pod to the proxy that connected last, and returns once it has accepted it. If that one disconnects before it
 // answers, the one before it is asked; if another connects meanwhile, that one too.
 //
-// The error is [nodeproxy.ErrNoProxy], or says that the proxy refused the pod or did not answer in time, that the message is too long,
-// that the pod was removed meanwhile, or that NetNS is closed, or is the context's.
+// The error is [nodeproxy.ErrNoProxy], [ErrTimeout], [*NackError], that of a message that is too long, of a pod that was removed meanwhile or of a
+// closed NetNS, or the context's.
 // After each of them, a proxy that may have the pod is told to give it back; unless it had the pod, in the same namespace,
 // before the call, or has it by its snapshot.
 func (s *Server) Add(ctx context.Context, w nodeproxy.Workload) error {
@@ -215,7 +215,7 @@ func addRequest(w nodeproxy.Workload) Request {
 
 // Remove takes a pod back from all proxies, and returns once each has answered or is gone: one that connects again gets a
 // snapshot. A proxy that has no such pod, or refuses, is no error. An Add of the pod that is not sent yet ends with an error.
-// The error says that a proxy did not answer in time, or is the context's; all proxies are told nevertheless.
+// The error is [ErrTimeout], or the context's; all proxies are told nevertheless.
 func (s *Server) Remove(ctx context.Context, uid types.UID) error {
 	request := Request{Kind: Del, UID: string(uid)}
 	if _, err := request.marshal(); err != nil {

@@ -100,7 +100,9 @@ func TestAddFails(t *testing.T) {
 		added := a.adding(t.Context(), pod(t, "a"))
 		c.expect("Add a")
 		c.ack(errors.New("address in use"))
-		require.EqualError(t, await(t, added), `hand pod shop/a over: the proxy refused Add of pod "a": address in use`)
+		var nack *zds.NackError
+		require.ErrorAs(t, await(t, added), &nack)
+		assert.Equal(t, zds.NackError{Kind: zds.Add, UID: "a", Reason: "address in use"}, *nack)
 		c.expect("Del a") // a proxy tries again by itself, and nobody wants the pod there any more
 		c.ack(nil)
 	})

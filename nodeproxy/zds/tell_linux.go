@@ -22,12 +22,12 @@ func (p *proxy) tell(o *op) error {
 		return nil
 	}
 	id, err := p.exchange(o)
-	var nack *nackError
+	var nack *NackError
 	var closed *closedError
 	refused := errors.As(err, &nack)
 	fatal := err != nil && !refused && !errors.As(err, &closed) || refused && o.req.Kind == SnapshotSent
 	switch {
-	case fatal && !errors.Is(err, errTimeout):
+	case fatal && !errors.Is(err, ErrTimeout):
 		err = fmt.Errorf("%w: %w", errGone, err)
 	case !fatal && err != nil && o.snapshot:
 		p.refused(types.UID(o.req.UID), err)
@@ -129,7 +129,7 @@ type closedError struct{ err error }
 func (e *closedError) Error() string { return "its network namespace: " + e.err.Error() }
 func (e *closedError) Unwrap() error { return e.err }
 
-// exchange sends a request and waits for the answer: nil, [*nackError] or [*closedError]. Any other error leaves the
+// exchange sends a request and waits for the answer: nil, [*NackError] or [*closedError]. Any other error leaves the
 // connection without use. With an Add comes the identity of the namespace that was sent.
 func (p *proxy) exchange(o *op) (id netnsexec.ID, err error) {
 	patience := p.s.opts.AckTimeout
@@ -152,7 +152,7 @@ func (p *proxy) exchange(o *op) (id netnsexec.ID, err error) {
 	case err != nil:
 		return id, fmt.Errorf("%s: %w", o.req.Kind, err)
 	case reason != "":
-		return id, &nackError{kind: o.req.Kind, uid: o.req.UID, reason: reason}
+		return id, &NackError{Kind: o.req.Kind, UID: types.UID(o.req.UID), Reason: reason}
 	}
 	return id, nil
 }
@@ -165,7 +165,7 @@ func (p *proxy) answer(patience time.Duration) (reason string, err error) {
 	case reason = <-p.link.answers:
 		return reason, nil
 	case <-timer.C:
-		return "", fmt.Errorf("%w (%s)", errTimeout, patience)
+		return "", fmt.Errorf("%w (%s)", ErrTimeout, patience)
 	case <-p.ctx.Done():
 	}
 	select {

@@ -49,12 +49,12 @@ func TestNFTUnsupported(t *testing.T) {
 	} {
 		err := classify(&stepError{tc.step, &nfnetlink.BatchError{Errno: tc.errno}})
 		assert.ErrorIs(t, err, tc.errno)
-		var unsupported *unsupportedError
+		var unsupported *UnsupportedError
 		assert.Equal(t, tc.feature != "", errors.As(err, &unsupported), err)
 		assert.Equal(t, tc.feature != "", errors.Is(err, ErrNoBackend), err)
 		if unsupported != nil {
-			assert.Equal(t, tc.feature, unsupported.feature)
-			assert.NotEmpty(t, unsupported.need)
+			assert.Equal(t, tc.feature, unsupported.Feature)
+			assert.NotEmpty(t, unsupported.Need)
 		}
 	}
 	err := classify(fmt.Errorf("list: %w", unix.EINVAL))
