@@ -10,8 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/meshcni/meshcni/internal/podnetns"
-	"github.com/meshcni/meshcni/internal/podrepair"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -133,11 +131,11 @@ func unusable(applied apply.Result) (s string) {
 func redirectFailed(err error) result {
 	r := result{outcome: statuscode.Failed, reason: statuscode.Error, detail: words(err), retry: true}
 	switch {
-	case errors.Is(err, podnetns.ErrNoProcess):
+	case errors.Is(err, ErrNoProcess):
 		r.outcome, r.reason = statuscode.NoProcess, statuscode.NoProcess
-	case errors.Is(err, podrules.ErrVariant):
+	case errors.Is(err, ErrVariant):
 		r.reason = statuscode.Variant
-	case errors.Is(err, podrepair.ErrRefused):
+	case errors.Is(err, ErrRefused):
 		r.reason = status.CodePodRefused
 	case errors.Is(err, context.DeadlineExceeded):
 		r.reason = statuscode.Timeout

@@ -20,7 +20,6 @@ import (
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/internal/nodeevents"
-	"github.com/meshcni/meshcni/internal/podrepair"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/status"
 )
@@ -100,7 +99,7 @@ func newController(o Options) (*Controller, error) {
 		queue: newQueue(), verifying: newQueue(),
 	}
 	c.breaker.limits = c.limits
-	inPlace := &podrepair.InPlace{
+	inPlace := &InPlace{
 		Meshes: o.Meshes, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Records: o.Records, Log: o.Log,
 	}
 	if c.cluster == nil {
@@ -117,9 +116,9 @@ func newController(o Options) (*Controller, error) {
 	inPlace.Namespace = o.namespaces(c.cluster)
 	c.namespaceOfOther = func(context.Context, *corev1.Pod) (*corev1.Namespace, error) { return nil, errNotAsked }
 	if o.uses().Namespaces {
-		c.namespaceOfOther = (&podrepair.InPlace{Meshes: dialect.SetOf(slices.Concat(slices.Collect(o.Meshes.All()), slices.Collect(o.Meshes.Others().All()))...), Namespace: inPlace.Namespace}).NamespaceOf
+		c.namespaceOfOther = (&InPlace{Meshes: dialect.SetOf(slices.Concat(slices.Collect(o.Meshes.All()), slices.Collect(o.Meshes.Others().All()))...), Namespace: inPlace.Namespace}).namespace
 	}
-	c.namespace = inPlace.NamespaceOf
+	c.namespace = inPlace.namespace
 	if c.redirector == nil {
 		c.redirector = inPlace
 	}

@@ -3,7 +3,6 @@ package repair_test
 import (
 	"encoding/json"
 	"fmt"
-	"github.com/meshcni/meshcni/plugin/netconf"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/meshcni/meshcni/plugin/netconf"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

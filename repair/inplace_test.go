@@ -12,7 +12,6 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/internal/podrepair"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -25,31 +24,31 @@ func TestWhoThePluginRefusesIsNotProgrammed(t *testing.T) {
 	pod.Namespace, pod.Name, pod.UID = "shop", "cart", "7f3c0a52-0000-4000-8000-000000000001"
 	pod.Annotations = map[string]string{istio.StatusAnnotation: "{}"}
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}}
-	m := &podrepair.InPlace{Meshes: dialect.SetOf(istio.New()).WithOptions(dialect.Options{RefuseProxyUID: true}), ProcRoot: t.TempDir()}
+	m := &repair.InPlace{Meshes: dialect.SetOf(istio.New()).WithOptions(dialect.Options{RefuseProxyUID: true}), ProcRoot: t.TempDir()}
 
 	_, err := m.Apply(t.Context(), pod)
-	require.ErrorIs(t, err, podrepair.ErrRefused)
+	require.ErrorIs(t, err, repair.ErrRefused)
 	require.EqualError(t, err, `the plugin refuses the pod: pod shop/cart: container "app" bypasses the mesh: it runs as the proxy's user, 1337, `+
 		`whose outbound traffic is not redirected; give the application another, or the proxy a user of its own`)
 	var bypass *dialect.BypassError
 	require.ErrorAs(t, err, &bypass)
 	_, err = m.Check(t.Context(), pod)
-	require.ErrorIs(t, err, podrepair.ErrRefused)
+	require.ErrorIs(t, err, repair.ErrRefused)
 
-	m = &podrepair.InPlace{Meshes: dialect.SetOf(istio.New()), ProcRoot: t.TempDir()}
+	m = &repair.InPlace{Meshes: dialect.SetOf(istio.New()), ProcRoot: t.TempDir()}
 	_, err = m.Apply(t.Context(), pod)
-	require.NotErrorIs(t, err, podrepair.ErrRefused)
+	require.NotErrorIs(t, err, repair.ErrRefused)
 	require.ErrorContains(t, err, "find network namespace", "now it is looked for")
 
 	pod.Annotations[istio.ExcludeInboundPorts] = "x"
 	_, err = m.Apply(t.Context(), pod)
-	require.ErrorIs(t, err, podrepair.ErrRefused, "so are pods with wrong settings")
+	require.ErrorIs(t, err, repair.ErrRefused, "so are pods with wrong settings")
 	require.ErrorContains(t, err, istio.ExcludeInboundPorts)
 }
 
 // TestRefusalIsSaid, once, by repair and by verification.
 func TestRefusalIsSaid(t *testing.T) {
-	refused := fmt.Errorf("%w: container %q runs as the proxy", podrepair.ErrRefused, "app")
+	refused := fmt.Errorf("%w: container %q runs as the proxy", repair.ErrRefused, "app")
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionRepair

@@ -16,7 +16,6 @@ import (
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/linkerd"
-	"github.com/meshcni/meshcni/internal/podrepair"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/internal/repairtest"
@@ -172,7 +171,7 @@ func TestNodeProxysPodsAreNotProgrammed(t *testing.T) {
 	pod.Spec.Containers = []corev1.Container{{Name: "app"}, {Name: "linkerd-proxy"}}
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}}
 	labels := map[string]string{ambient.DataplaneMode: "ambient"}
-	m := &podrepair.InPlace{
+	m := &repair.InPlace{
 		Meshes: dialect.SetOf(ambient.New(ambient.Options{}), linkerd.New()), ProcRoot: t.TempDir(),
 		Namespace: func(_ context.Context, name string) (*corev1.Namespace, error) {
 			if name == "unread" {
@@ -182,9 +181,9 @@ func TestNodeProxysPodsAreNotProgrammed(t *testing.T) {
 		},
 	}
 	_, err := m.Check(t.Context(), pod)
-	require.ErrorIs(t, err, podrepair.ErrNodeProxy)
+	require.ErrorIs(t, err, repair.ErrNodeProxy)
 	_, err = m.Apply(t.Context(), pod)
-	require.ErrorIs(t, err, podrepair.ErrNodeProxy)
+	require.ErrorIs(t, err, repair.ErrNodeProxy)
 	rules, err := m.Rulesets(t.Context(), pod)
 	require.NoError(t, err)
 	require.Len(t, rules, 1)
@@ -198,7 +197,7 @@ func TestNodeProxysPodsAreNotProgrammed(t *testing.T) {
 	require.ErrorContains(t, err, "find network namespace", "it is Linkerd's there, and looked for")
 	pod.Spec.Containers = pod.Spec.Containers[:1]
 	_, err = m.Apply(t.Context(), pod)
-	require.ErrorIs(t, err, podrepair.ErrNotSelected)
+	require.ErrorIs(t, err, repair.ErrNotSelected)
 }
 
 func TestCriteriaOfAnotherMesh(t *testing.T) {

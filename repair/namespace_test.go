@@ -15,7 +15,6 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/linkerd"
-	"github.com/meshcni/meshcni/internal/podrepair"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/repair"
@@ -128,7 +127,7 @@ func TestInPlaceInheritsBySchema(t *testing.T) {
 	}})
 	pod := named(t, "passed", "a")
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}}
-	m := &podrepair.InPlace{Meshes: dialect.SetOf(d)}
+	m := &repair.InPlace{Meshes: dialect.SetOf(d)}
 	_, err := m.Rulesets(t.Context(), pod)
 	require.ErrorContains(t, err, "read namespace default: nothing here can")
 	m.Namespace = func(context.Context, string) (*corev1.Namespace, error) {

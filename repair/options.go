@@ -108,7 +108,7 @@ type Options struct {
 	// cluster replaces the API server at Config in tests. There are then no events, no permission checks and no ClusterBudget. It needs
 	// a method Namespace like [kube.Client]'s if the dialect may read namespaces.
 	cluster kube.Cluster
-	// redirector programs running pods. nil means a [podrepair.InPlace] made from these Options; tests have another.
+	// redirector programs running pods. nil means an [InPlace] made from these Options; tests have another.
 	redirector redirector
 }
 
@@ -116,37 +116,12 @@ type Options struct {
 // by default, since that is how they start at a boot. Each pod has one such action at most, because its successor starts later.
 var bootBudget = Budget{PerMinute: 120, Burst: 110}
 
-// redirector reads and writes the rules of a running pod. [podrepair.InPlace] implements it.
+// redirector reads and writes the rules of a running pod. [InPlace] implements it.
 type redirector interface {
 	// Check returns how the pod's live rules differ from the wanted ones.
 	Check(ctx context.Context, pod *corev1.Pod) ([]ruleset.Difference, error)
 	// Apply makes the live rules the wanted ones.
 	Apply(ctx context.Context, pod *corev1.Pod) (apply.Result, error)
-}
-
-// namespaces returns what reads a namespace: the watch of the node's pods, if it has them too, and else the API server. nil: nothing
-// can.
-func (o Options) namespaces(cluster kube.Cluster) func(context.Context, string) (*corev1.Namespace, error) {
-	var ask func(context.Context, string) (*corev1.Namespace, error)
-	if n, ok := cluster.(interface {
-		Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
-	}); ok {
-		ask = n.Namespace
-	}
-	watched, ok := o.Pods.(interface {
-		Namespace(name string) (*corev1.Namespace, error)
-	})
-	if !ok {
-		return ask
-	}
-	mayAsk := ask != nil && o.uses().Namespaces
-	return func(ctx context.Context, name string) (*corev1.Namespace, error) {
-		ns, err := watched.Namespace(name)
-		if err != nil && mayAsk {
-			return ask(ctx, name)
-		}
-		return ns, err
-	}
 }
 
 // WithDefaults returns the options with the defaults in the place of zero values, as [New] takes them.

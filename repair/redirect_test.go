@@ -18,9 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/podnetns"
-	"github.com/meshcni/meshcni/internal/podrepair"
-	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -67,7 +64,7 @@ func TestNoProcessYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionRepair
-			b.rules.Fail(fmt.Errorf("find: %w", podnetns.ErrNoProcess))
+			b.rules.Fail(fmt.Errorf("find: %w", repair.ErrNoProcess))
 		}, named(t, "crash-loop", "a"))
 		time.Sleep(10 * time.Minute)
 		assert.Equal(t, map[string]int{"no-process no-process": 1}, b.outcomes(), "said once")
@@ -132,7 +129,7 @@ func TestNoPauseProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionRepair
-			b.rules.Fail(podnetns.ErrNoProcess)
+			b.rules.Fail(repair.ErrNoProcess)
 		}, named(t, "crash-loop", "a"))
 		time.Sleep(10 * time.Minute)
 		b.rules.Fail(nil)
@@ -176,7 +173,7 @@ func TestDriftOfAReplacedPod(t *testing.T) {
 // nothing is concluded from it.
 func TestVerificationFails(t *testing.T) {
 	for result, err := range map[string]error{
-		"variant": fmt.Errorf("pod: %w", podrules.ErrVariant), "no-process": podnetns.ErrNoProcess, "failed": errors.New("no such netlink"),
+		"variant": fmt.Errorf("pod: %w", repair.ErrVariant), "no-process": repair.ErrNoProcess, "failed": errors.New("no such netlink"),
 	} {
 		t.Run(result, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -196,7 +193,7 @@ func TestVerificationFails(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := start(t, func(b *bench, c *repair.Options) {
 				c.VerifyInterval = time.Minute
-				b.rules.Fail(podrepair.ErrNotSelected)
+				b.rules.Fail(repair.ErrNotSelected)
 			}, named(t, "passed", "a"))
 			time.Sleep(10 * time.Minute)
 			assert.Empty(t, b.counter("meshcni_verifications_total"))

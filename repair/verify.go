@@ -11,9 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/podnetns"
-	"github.com/meshcni/meshcni/internal/podrepair"
-	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -73,7 +70,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	defer cancel()
 	diffs, err := c.check(ctx, cached)
 	switch {
-	case errors.Is(err, podrepair.ErrNotSelected), errors.Is(err, podrepair.ErrNodeProxy), errors.Is(err, errSlow):
+	case errors.Is(err, ErrNotSelected), errors.Is(err, ErrNodeProxy), errors.Is(err, errSlow):
 		return
 	case err == nil && len(diffs) == 0:
 		c.verified(cached, statuscode.Intact, "")
@@ -153,11 +150,11 @@ func (c *Controller) verifiedNone(ctx context.Context, pod *corev1.Pod, found tr
 
 func verifyFailed(err error) status.Code {
 	switch {
-	case errors.Is(err, podnetns.ErrNoProcess):
+	case errors.Is(err, ErrNoProcess):
 		return statuscode.NoProcess
-	case errors.Is(err, podrules.ErrVariant):
+	case errors.Is(err, ErrVariant):
 		return statuscode.Variant
-	case errors.Is(err, podrepair.ErrRefused):
+	case errors.Is(err, ErrRefused):
 		return status.CodeRefused
 	}
 	return statuscode.Failed

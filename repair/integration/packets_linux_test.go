@@ -14,8 +14,6 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
-	"github.com/meshcni/meshcni/internal/podrepair"
-	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
@@ -161,7 +159,7 @@ func TestDrift(t *testing.T) {
 // putRules puts the pod's rules there as the plugin would have.
 func putRules(t testing.TB, backend ruleset.Backend, pod livingPod) {
 	t.Helper()
-	m := &podrepair.InPlace{Meshes: dialect.SetOf(mesh), Backend: backend}
+	m := &repair.InPlace{Meshes: dialect.SetOf(mesh), Backend: backend}
 	result, err := m.Apply(t.Context(), pod.Pod)
 	require.NoError(t, err)
 	require.True(t, result.Changed)
@@ -178,11 +176,11 @@ func TestRulesOfAbsentIptables(t *testing.T) {
 			w := newWorld(t)
 			pod := live(t, w, "recovered", "web-0")
 			putRules(t, backend, pod)
-			m := &podrepair.InPlace{Meshes: dialect.SetOf(mesh), Path: t.TempDir()}
+			m := &repair.InPlace{Meshes: dialect.SetOf(mesh), Path: t.TempDir()}
 			_, err := m.Check(t.Context(), pod.Pod)
-			require.ErrorIs(t, err, podrules.ErrVariant)
+			require.ErrorIs(t, err, repair.ErrVariant)
 			_, err = m.Apply(t.Context(), pod.Pod)
-			require.ErrorIs(t, err, podrules.ErrVariant)
+			require.ErrorIs(t, err, repair.ErrVariant)
 			assert.Equal(t, captured, pod.fates(t))
 		})
 	}

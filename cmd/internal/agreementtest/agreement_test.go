@@ -29,13 +29,13 @@ import (
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
-	"github.com/meshcni/meshcni/internal/podrepair"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/repair"
 )
 
 // question is a pod, and what is known and wanted of it.
@@ -136,12 +136,12 @@ func (q question) plugin(t *testing.T) verdict {
 
 // repair does not say what it finds of bypasses; that is the plugin's to log.
 func (q question) repair(t *testing.T, bypasses []string) verdict {
-	m := &podrepair.InPlace{Meshes: q.meshes(t), Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
+	m := &repair.InPlace{Meshes: q.meshes(t), Namespace: func(context.Context, string) (*corev1.Namespace, error) { return q.namespace, nil }}
 	rs, err := m.Rulesets(t.Context(), q.pod)
-	v := verdict{selected: !errors.Is(err, podrepair.ErrNotSelected), bypasses: bypasses}
+	v := verdict{selected: !errors.Is(err, repair.ErrNotSelected), bypasses: bypasses}
 	switch {
-	case errors.Is(err, podrepair.ErrRefused):
-		v.refused = strings.TrimPrefix(err.Error(), podrepair.ErrRefused.Error()+": ")
+	case errors.Is(err, repair.ErrRefused):
+		v.refused = strings.TrimPrefix(err.Error(), repair.ErrRefused.Error()+": ")
 	case v.selected:
 		require.NoError(t, err)
 		v.rules = text(rs[0])

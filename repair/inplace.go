@@ -1,6 +1,4 @@
-// Package podrepair compares and writes the rules of running pods as the plugin would have them. It is the hand of package repair,
-// which decides on which pods, and when.
-package podrepair
+package repair
 
 import (
 	"cmp"
@@ -24,12 +22,18 @@ import (
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/status"
 )
 
-// The reasons that a pod's rules are neither compared nor written, beside those of packages podnetns and podrules. Check with
-// errors.Is(err, podrepair.ErrRefused), and so on.
+// The reasons for which [InPlace] neither compares nor writes a pod's rules. Check with errors.Is(err, repair.ErrNoProcess), and so on.
 var (
+	// ErrNoProcess: the pod has no running process that leads to its network namespace. Retrying may help.
+	ErrNoProcess = podnetns.ErrNoProcess
+
+	// ErrVariant: iptables made the pod's rules, and its programs are missing here. Options.HostRoot is the root of a host that has them.
+	ErrVariant = podrules.ErrVariant
+
 	// ErrNotSelected: the mesh's policy passes the pod over, so it should have no rules.
 	ErrNotSelected = errors.New("the pod is not in the mesh")
 
@@ -40,8 +44,8 @@ var (
 	ErrRefused = errors.New("the plugin refuses the pod")
 )
 
-// InPlace programs pods in their running network namespaces, with the plan and the backends of the plugin. Meshes are required, and
-// so is Namespace if one of them may read it. It is safe for concurrent use.
+// InPlace compares and writes the rules of running pods, each in its network namespace, as the plugin would have them: for the [Controller], and
+// for one of your own. Meshes are required, and so is Namespace if one of them may read it. It is safe for concurrent use.
 type InPlace struct {
 	// Meshes are the node's, as the plugin is configured: pods that it refuses are refused here too.
 	Meshes dialect.Set
@@ -82,8 +86,33 @@ func (m *InPlace) init() {
 	m.once.Do(func() { m.namespaces, m.found = cache.NewLRUExpireCache(maxCached), cache.NewLRUExpireCache(maxCached) })
 }
 
-// NamespaceOf returns the pod's namespace if a mesh reads it, and otherwise nil.
-func (m *InPlace) NamespaceOf(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
+// namespaces returns what reads a namespace: the watch of the node's pods, if it has them too, and else the API server. nil: nothing
+// can.
+func (o Options) namespaces(cluster kube.Cluster) func(context.Context, string) (*corev1.Namespace, error) {
+	var ask func(context.Context, string) (*corev1.Namespace, error)
+	if n, ok := cluster.(interface {
+		Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
+	}); ok {
+		ask = n.Namespace
+	}
+	watched, ok := o.Pods.(interface {
+		Namespace(name string) (*corev1.Namespace, error)
+	})
+	if !ok {
+		return ask
+	}
+	mayAsk := ask != nil && o.uses().Namespaces
+	return func(ctx context.Context, name string) (*corev1.Namespace, error) {
+		ns, err := watched.Namespace(name)
+		if err != nil && mayAsk {
+			return ask(ctx, name)
+		}
+		return ns, err
+	}
+}
+
+// namespace returns the pod's namespace if a mesh reads it, and otherwise nil.
+func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
 	if !m.Meshes.ReadsNamespace(pod) {
 		return nil, nil
 	}
@@ -102,8 +131,8 @@ func (m *InPlace) NamespaceOf(ctx context.Context, pod *corev1.Pod) (*corev1.Nam
 	return ns, nil
 }
 
-// Check returns how the pod's live rules differ from the wanted ones. Errors are those of this package, podnetns.ErrNoProcess and
-// podrules.ErrVariant among others.
+// Check returns how the rules of a running pod differ from those that the plugin would write; none: they are there. Errors include
+// [ErrNotSelected], [ErrNodeProxy], [ErrRefused], [ErrNoProcess] and [ErrVariant].
 func (m *InPlace) Check(ctx context.Context, pod *corev1.Pod) (diffs []ruleset.Difference, err error) {
 	err = m.in(ctx, pod, func(b apply.Backend, ns *netnsexec.NetNS, w wanted) (err error) {
 		if diffs, err = podrules.Differences(ctx, b, m.unusable(pod, ns.ID()), w.rules...); err != nil {
@@ -124,7 +153,8 @@ func (m *InPlace) unusable(pod *corev1.Pod, netns netnsexec.ID) (what []string) 
 	return what
 }
 
-// Apply makes the live rules the wanted ones. Errors are those of Check.
+// Apply writes the rules that the plugin would write, and updates the records. Errors are those of Check. After one, the
+// rules are as they were, unless it says otherwise.
 func (m *InPlace) Apply(ctx context.Context, pod *corev1.Pod) (result apply.Result, err error) {
 	err = m.in(ctx, pod, func(b apply.Backend, ns *netnsexec.NetNS, w wanted) error {
 		if result, err = b.Apply(ctx, w.rules[0]); err != nil {
@@ -242,7 +272,7 @@ type wanted struct {
 }
 
 func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (w wanted, err error) {
-	namespace, err := m.NamespaceOf(ctx, pod)
+	namespace, err := m.namespace(ctx, pod)
 	if err != nil {
 		return wanted{}, err
 	}
