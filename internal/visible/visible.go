@@ -53,9 +53,6 @@ func Append(out []byte, r rune, n int) []byte {
 	return fmt.Appendf(out, `\u%04x`, r)
 }
 
-// Sprintf is [fmt.Sprintf] with operands that cannot end a line.
-func Sprintf(format string, operands ...any) string { return fmt.Sprintf(format, all(operands)...) }
-
 // operand is a value that formats to one line.
 type operand struct{ value any }
 

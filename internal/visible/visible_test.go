@@ -64,8 +64,10 @@ func TestPrinter(t *testing.T) {
 			assert.Len(t, strings.Split(b.String(), "\n"), 3, "%s of %T: %q", verb, o, b.String())
 		}
 	}
-	assert.Equal(t, `  7 x\n    "a\nb" true 1.50`, visible.Sprintf("%3d %-6s%q %t %.2f", 7, "x\n", "a\nb", true, 1.5), "verbs do what they do in fmt")
 	var b strings.Builder
+	visible.To(&b).Printf("%3d %-6s%q %t %.2f", 7, "x\n", "a\nb", true, 1.5)
+	assert.Equal(t, `  7 x\n    "a\nb" true 1.50`, b.String(), "verbs do what they do in fmt")
+	b.Reset()
 	visible.To(&b).Text("one\x1b[1m\n\ttwo\rforged\nend")
 	assert.Equal(t, "one\\u001b[1m\n\ttwo\\u000dforged\nend", b.String())
 }
