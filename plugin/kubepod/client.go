@@ -195,15 +195,15 @@ func decode(body []byte, kind string, into object) error {
 
 func checkName(what, name string) error {
 	if name == "" {
-		return fmt.Errorf("empty %s: %w", what, errInvalidName)
+		return fmt.Errorf("empty %s: %w", what, ErrInvalidName)
 	}
 	for _, segment := range []string{".", ".."} {
 		if name == segment {
-			return fmt.Errorf("%s %q may not be '%s': %w", what, name, segment, errInvalidName)
+			return fmt.Errorf("%s %q may not be '%s': %w", what, name, segment, ErrInvalidName)
 		}
 	}
 	if i := strings.IndexAny(name, "/%"); i >= 0 {
-		return fmt.Errorf("%s %q may not contain '%c': %w", what, name, name[i], errInvalidName)
+		return fmt.Errorf("%s %q may not contain '%c': %w", what, name, name[i], ErrInvalidName)
 	}
 	return nil
 }

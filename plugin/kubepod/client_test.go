@@ -87,7 +87,7 @@ func TestNamespace(t *testing.T) {
 }
 
 func isResponseError(err error) bool {
-	return strings.Contains(err.Error(), "response is no ")
+	return errors.Is(err, kubepod.ErrResponse)
 }
 
 // Each failure is told apart by the line that the package documentation gives, costs one request, and is
@@ -228,11 +228,11 @@ func TestNames(t *testing.T) {
 	client := open(t, server)
 	for _, c := range [][2]string{{"", "web"}, {"default", ""}, {"default", ".."}, {"..", "web"}, {"a/b", "web"}, {"default", "a/../../../secrets/x"}, {"a", "b%2fc"}} {
 		_, err := client.Pod(t.Context(), c[0], c[1])
-		require.ErrorContains(t, err, "not an object name", c)
+		require.ErrorIs(t, err, kubepod.ErrInvalidName, c)
 		assert.False(t, kubepod.Transient(err))
 	}
 	_, err := client.Namespace(t.Context(), "")
-	require.ErrorContains(t, err, "not an object name")
+	require.ErrorIs(t, err, kubepod.ErrInvalidName)
 	assert.Empty(t, server.Requests())
 }
 

@@ -17,6 +17,8 @@
 //	apierrors.IsUnauthorized(err)                      // the token is wrong or has expired
 //	d, ok := apierrors.SuggestsClientDelay(err)        // 429 and 503: Retry-After, in seconds
 //	var c *kubepod.ConfigError; errors.As(err, &c)     // kubeconfig missing, unreadable or malformed (c.Path)
+//	errors.Is(err, kubepod.ErrResponse)                // the server answered 200 with something else
+//	errors.Is(err, kubepod.ErrInvalidName)                    // a namespace or name that no object can have
 //	errors.Is(err, context.DeadlineExceeded)           // ctx ran out: in DNS, dial, TLS, or waiting
 //	kubepod.Transient(err)                             // worth another try
 //

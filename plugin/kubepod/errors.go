@@ -9,8 +9,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// errInvalidName means that a namespace or name is empty or cannot be part of a URL's path ("..", "a/b"), so no request was made.
-var errInvalidName = errors.New("not an object name")
+// ErrInvalidName means that a namespace or name is empty or cannot be part of a URL's path ("..", "a/b"), so no request was made.
+// Check with errors.Is(err, kubepod.ErrInvalidName).
+var ErrInvalidName = errors.New("not an object name")
 
 // A ConfigError means that the kubeconfig cannot be used: it is missing, unreadable, malformed, incomplete, or names a
 // credential helper. Check with errors.As; for a missing file, errors.Is(err, fs.ErrNotExist).
@@ -27,7 +28,11 @@ func (e *ConfigError) Error() string { return fmt.Sprintf("use kubeconfig %q: %v
 // Unwrap returns the cause.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// responseError: the server answered with success but with garbage, another kind or another object. Often it is not an API server.
+// ErrResponse means that the server answered with success but with garbage, another kind or another object. Often it is not an API
+// server. Check with errors.Is(err, kubepod.ErrResponse).
+var ErrResponse = errors.New("not what was asked for")
+
+// responseError is an ErrResponse with its cause.
 type responseError struct {
 	kind string // that was asked for, "Pod" or "Namespace"
 	err  error  // the body's fault, never nil
@@ -35,7 +40,7 @@ type responseError struct {
 
 func (e *responseError) Error() string { return fmt.Sprintf("response is no %s: %v", e.kind, e.err) }
 
-func (e *responseError) Unwrap() error { return e.err }
+func (e *responseError) Unwrap() []error { return []error{ErrResponse, e.err} }
 
 // Transient implements plugin.Retrier; see the function [Transient].
 func (c *Client) Transient(err error) bool { return Transient(err) }
@@ -46,14 +51,13 @@ func (c *Client) Transient(err error) bool { return Transient(err) }
 //   - 401 and 403: a token or a role binding may be on its way,
 //   - 408, 429 and 5xx, refused and reset connections, failed look-ups and handshakes, truncated answers,
 //   - context.DeadlineExceeded, which may be that of one attempt only,
-//   - a success with something else than what was asked for.
+//   - [ErrResponse].
 //
-// It is false for nil, a [ConfigError], a namespace or name that no object can have, context.Canceled and every other
-// status (3xx, 400, 410, …).
+// It is false for nil, a [ConfigError], [ErrInvalidName], context.Canceled and every other status (3xx, 400, 410, …).
 func Transient(err error) bool {
 	var config *ConfigError
 	switch {
-	case err == nil, errors.As(err, &config), errors.Is(err, errInvalidName), errors.Is(err, context.Canceled):
+	case err == nil, errors.As(err, &config), errors.Is(err, ErrInvalidName), errors.Is(err, context.Canceled):
 		return false
 	}
 	var status apierrors.APIStatus
