@@ -157,7 +157,7 @@ func liveRuleOf(f Family, text string) (LiveRule, error) {
 }
 
 // ParseRule parses a rule as iptables-save prints it, without "-A CHAIN". An unknown match or target is [ErrForeign], and so is a
-// comment: in rules that this module writes it is beside the text.
+// comment: in rules that this module writes it is beside the text. A name that iptables has as a target is never a jump.
 func ParseRule(f Family, text string) (Rule, error) {
 	p, err := parseRule(f, text)
 	switch {
@@ -207,7 +207,7 @@ func foreignTarget(words []string) (t Target) {
 	switch {
 	case named > 1: // of a CONNMARK the options tell
 		return Target{}
-	case named == 0 && at+2 == len(words) && chains.Safe(name):
+	case named == 0 && at+2 == len(words) && chains.Safe(name) && !chains.IsTarget(name):
 		return Target{Action: ActionJump, Chain: name}
 	}
 	return t

@@ -2,6 +2,8 @@ package ruleset_test
 
 import (
 	"encoding/json"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +78,31 @@ func TestParseRule(t *testing.T) {
 	}
 }
 
+// TestTargetsOfIptables: no target that this host's iptables has is taken for a chain to jump to.
+func TestTargetsOfIptables(t *testing.T) {
+	files, err := filepath.Glob("/usr/lib*/*/xtables/lib*_*.so")
+	require.NoError(t, err)
+	found := 0
+	for _, file := range files {
+		kind, name, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".so"), "_")
+		if name != strings.ToUpper(name) || !slices.Contains([]string{"libxt", "libipt", "libip6t"}, kind) {
+			continue // a match, or of a bridge
+		}
+		found++
+		if r, err := ruleset.ParseRule(ruleset.IPv4, "-p tcp -j "+name); err == nil {
+			assert.NotEqual(t, ruleset.ActionJump, r.Target.Action, name)
+		} else {
+			require.ErrorIs(t, err, ruleset.ErrForeign, name)
+		}
+		live, err := ruleset.Parse(ruleset.IPv4, "*nat\n-A OUTPUT -m statistic -j "+name+"\nCOMMIT\n")
+		require.NoError(t, err)
+		assert.Empty(t, live[0].Rules[0].JumpTo, name)
+	}
+	if found == 0 {
+		t.Log("no extensions of iptables are here")
+	}
+}
+
 // TestForeignRules: what is outside the model is said to be, never guessed at.
 func TestForeignRules(t *testing.T) {
 	for _, text := range []string{
@@ -83,6 +110,12 @@ func TestForeignRules(t *testing.T) {
 		"-m set --match-set blocked src -j DROP",
 		"-m statistic --mode random --probability 0.5 -j RETURN",
 		"-j SNAT --to-source 10.0.0.1",
+		"-j REJECT",
+		"-p tcp -j MASQUERADE",
+		"-m statistic -j NOTRACK", // foreign twice
+		"-j QUEUE",
+		"-j TARPIT",
+		"-j OUTPUT",
 		"-j REDIRECT", // to the same port
 		"-j REDIRECT --to-ports 80-90",
 		"-j REDIRECT --to-ports 80 --random",

@@ -203,6 +203,8 @@ func (p *ruleParser) target() error {
 		return fmt.Errorf("target %q: %w", name, ErrForeign)
 	case len(p.words) > 0: // a jump has none, which tells it from a target that is not modelled
 		return fmt.Errorf("option %q of target %s: %w", p.words[0], name, ErrForeign)
+	case chains.IsTarget(name):
+		return fmt.Errorf("target %q: %w", name, ErrForeign)
 	}
 	p.rule.Target = Target{Action: ActionJump, Chain: name}
 	return nil
