@@ -10,10 +10,11 @@ import (
 // hand the namespace over.
 type NodeProxy struct {
 	// StatusAnnotation is the annotation in which the agent reports that a pod is in the proxy's care. Others of the mesh
-	// may act on it, so it must never say more than is true. Empty: the mesh has none.
+	// encrypt what they send to the pod by it, so it is no report of the moment. Empty: the mesh has none.
 	StatusAnnotation string
-	// Enrolled is its value when the pod is captured and its proxy listens, Pending when the rules are there and the proxy is
-	// not. The annotation is absent from a pod that is outside.
+	// Enrolled is its value from when the pod is captured and its proxy listens until it leaves, whatever is missing meanwhile.
+	// Pending is its value when rules are there that let what is sent to the pod pass, and nobody has listened for peers for a
+	// minute. The annotation is absent from a pod that is outside.
 	Enrolled, Pending string
 	// ProbeSources are the source addresses, one a family, that the host's own connections to captured pods get, so that
 	// the rules can let the kubelet's probes pass.

@@ -49,6 +49,7 @@ type Controller struct {
 	opts     Options
 	queue    *lanes.Queue[types.UID] // the pods whose looks take long have a lane of their own
 	bounds   func(types.UID) (attempt, look time.Duration)
+	deafTime time.Duration
 	limits   *budget.Groups // of mending, by namespace
 	metrics  *metrics
 	mayTell  func() bool   // whether the events' limit allows one more
@@ -80,6 +81,7 @@ func New(o Options) (*Controller, error) {
 	c := &Controller{
 		opts:     o,
 		bounds:   o.bounds,
+		deafTime: time.Minute,
 		limits:   budget.ForGroups(o.Budget, o.MaxDriftShare, o.MinDrifted, o.TrialInterval),
 		mayTell:  nodeevents.Limit(),
 		started:  make(chan struct{}),

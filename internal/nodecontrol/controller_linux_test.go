@@ -319,7 +319,11 @@ func TestAnnotationThatLies(t *testing.T) {
 	n.proxy.set(func(p *proxy) { p.down = errors.New("no proxy is connected") })
 	n.start()
 	n.eventually(in, status.StateWaiting, "no-proxy")
-	assert.Empty(t, n.pods.annotation(in), "it is honest while the pod waits")
+	assert.Equal(t, "enabled", n.pods.annotation(in), "peers are not told to send plaintext")
+	n.kill()
+	n.made = func(c *nodecontrol.Controller) { c.DeafAfter(0) }
+	n.start()
+	n.until("it is taken back if that lasts", func() bool { return n.pods.annotation(in) == "" })
 	n.eventually(out, status.StateOutside, "not-enabled")
 	assert.Empty(t, n.pods.annotation(out))
 	_, none := n.rules(in)

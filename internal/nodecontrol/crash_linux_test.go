@@ -53,19 +53,19 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestProxyAway: captured pods stay captured, are not said to be, and are handed over when a proxy is back.
+// TestProxyAway: captured pods stay captured, are not said to be, but to peers, and are handed over when a proxy is back.
 func TestProxyAway(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, ruleset.BackendNftables)
 	uid, outside := n.pod(1), n.pod(2)
 	n.pods.change(outside, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
 	n.pods.label("shop", "ambient")
+	n.made = func(c *nodecontrol.Controller) { c.DeafAfter(0) }
 	n.start()
 	n.captured(uid)
 	n.proxy.set(func(p *proxy) { p.down = errors.New("no proxy is connected") })
 	n.c.ProxyChanged()
 	n.eventually(uid, status.StateDrifted, "no-proxy")
-	n.until("honest", func() bool { return n.pods.annotation(uid) == "pending" })
 	differ, _ := n.rules(uid)
 	assert.Empty(t, differ, "no connection passes the mesh")
 	require.ErrorContains(t, n.c.Ready(), "no proxy is connected")
@@ -75,6 +75,7 @@ func TestProxyAway(t *testing.T) {
 	n.proxy.set(func(p *proxy) { p.down = nil })
 	n.c.ProxyChanged()
 	n.captured(uid)
+	assert.Equal(t, []string{string(uid) + " enabled"}, n.pods.written(), "peers were never told to send plaintext")
 	require.NoError(t, n.c.Ready())
 	assert.Empty(t, n.c.Warnings())
 	assert.False(t, n.proxy.holds(outside))

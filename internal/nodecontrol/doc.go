@@ -12,8 +12,8 @@
 // # Captured
 //
 // A pod is reported captured only if the kernel shows its rules and the proxy's listeners in its network namespace, and the
-// proxy that is connected has accepted that namespace; while none is connected, the last one had. The annotation follows: it is
-// set last, removed first, corrected when it says more than is so, and never believed.
+// proxy that is connected has accepted that namespace; while none is connected, the last one had. The annotation tells peers
+// whether to use the tunnel: it is set last, removed first, stays whatever is missing meanwhile, and is never believed.
 //
 // # Joining and leaving
 //

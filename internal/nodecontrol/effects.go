@@ -36,6 +36,8 @@ type work struct {
 	unfound error
 	// result is that of the rules that this run wrote; nil: it wrote none.
 	result *apply.Result
+	// refuses: at the last look, rules redirected what is sent to the pod to nobody, so that the annotation comes before the proxy.
+	refuses bool
 	// removed: this run removed rules.
 	removed bool
 	// forgot: this run gave the namespace up.
@@ -83,11 +85,14 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 		}
 	}
 	a.Ours = a.Ours || a.Rules == machine.RulesSame
+	a.Inbound = !w.plan.Redirect.Inbound.Ports.Empty()
 	a.Moves = w.moves()
-	if a.Rules == machine.RulesNone && !a.Handed && !w.e.captured {
+	if a.Rules == machine.RulesNone && !a.Handed && !w.e.captured && a.Annotation != machine.SaysEnrolled {
 		return a, nil // it is handed over before anything else, whoever listens there
 	}
 	a.Listening, err = w.listening()
+	a.Deaf = !w.e.deaf.IsZero() && time.Since(w.e.deaf) >= w.c.deafTime
+	w.refuses = a.Rules == machine.RulesSame && a.Inbound && !a.Captured()
 	return a, err
 }
 
@@ -244,7 +249,15 @@ func (w *work) listening() (bool, error) {
 		return false, err
 	}
 	w.missing = missing
-	return len(w.missing) == 0, nil
+	tunnel := w.plan.Redirect.Proxy.TunnelPort
+	serves := func(n listeners.Need) bool { return !n.UDP && n.Port == tunnel && !slices.Contains(missing, n) }
+	switch {
+	case len(missing) == 0 || slices.ContainsFunc(w.needs, serves):
+		w.e.deaf = time.Time{}
+	case w.e.deaf.IsZero():
+		w.e.deaf = time.Now()
+	}
+	return len(missing) == 0, nil
 }
 
 // Do implements [machine.Effects].
@@ -264,7 +277,9 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 		w.e.heard = time.Now()
 		return w.tell(ctx, value)
 	case machine.SetEnrolled:
-		w.foretell()
+		if !w.refuses {
+			w.foretell()
+		}
 		return w.tell(ctx, w.mesh.NodeProxy.Enrolled)
 	case machine.HandOver:
 		return w.handOver(ctx)
@@ -305,7 +320,7 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 	return fmt.Errorf("no such action: %d", act)
 }
 
-// correctTimeout bounds the correction of an annotation that says too much, since what is missing is mended only after it.
+// correctTimeout bounds the write of an annotation that says too much, since what is missing is mended only after it.
 const correctTimeout = time.Second
 
 // tell writes the annotation. A pod that is gone, or whose name another has by now, needs none.

@@ -47,6 +47,8 @@ type entry struct {
 	// left is the time at which the pod ceased to be redirected, heard that since which its annotation is gone too, busy that at which the proxy was last seen to carry
 	// something of it. They count while it drains.
 	left, heard, busy time.Time
+	// deaf is the time since which nobody listens for peers; zero: somebody does, or nobody has looked.
+	deaf time.Time
 	// told is the annotation's last value of ours, toldOn the object of the cache that it was set on; while the cache has that, it is behind.
 	told   string
 	toldOn *corev1.Pod
@@ -97,7 +99,7 @@ func (c *Controller) setNS(e *entry, ref NetNS) error {
 		return ref.Close()
 	}
 	before := e.ns
-	e.ns, e.unusable, e.unmoved = ref, nil, ""
+	e.ns, e.unusable, e.unmoved, e.deaf = ref, nil, "", time.Time{}
 	c.mu.Lock()
 	e.share.NetNS = nil
 	if ref != nil {

@@ -18,3 +18,6 @@ func (c *Controller) LookAgain(uid types.UID) bool {
 	}
 	return slow
 }
+
+// DeafAfter sets for how long nobody may listen for peers before they are told. It is for before Run.
+func (c *Controller) DeafAfter(d time.Duration) { c.deafTime = d }

@@ -373,6 +373,13 @@ func (p *pods) annotation(uid types.UID) string {
 	return p.pods[uid].Annotations["ambient.istio.io/redirection"]
 }
 
+// written lists the annotations that were set, oldest first.
+func (p *pods) written() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.writes)
+}
+
 // probes is a [nodecontrol.Probes] in memory.
 type probes struct {
 	mu    sync.Mutex

@@ -70,7 +70,12 @@ func newShop(t *testing.T, n *node, patience time.Duration) *shop {
 		OnChange: func() { n.c.ProxyChanged() },
 	})
 	require.NoError(t, err)
-	n.options = func(o *nodecontrol.Options) { o.Proxy, o.ListenTimeout, o.DrainTimeout = server, limit, s.patience }
+	also := n.options
+	n.options = func(o *nodecontrol.Options) {
+		if o.Proxy, o.ListenTimeout, o.DrainTimeout = server, limit, s.patience; also != nil {
+			also(o)
+		}
+	}
 	n.start()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

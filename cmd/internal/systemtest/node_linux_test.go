@@ -284,7 +284,7 @@ func (n *node) states() map[string]status.Pod {
 // becomes waits until a pod has a state, and the annotation that goes with it.
 func (n *node) becomes(p *pod, state status.State) {
 	n.t.Helper()
-	annotation := map[status.State]string{status.StateCaptured: "enabled", status.StateDrifted: "pending"}[state]
+	annotation := map[status.State]string{status.StateCaptured: "enabled"}[state]
 	require.NoError(n.t, proctest.Poll(patience, func() error {
 		is, api := n.states()[p.Name], n.Pod(n.t, n.ns, p.Name).Annotations[redirection]
 		if is.State != state || api != annotation {

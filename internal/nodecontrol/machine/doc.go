@@ -26,6 +26,9 @@
 //
 // # The annotation
 //
-// It only reports. It is set last and removed first, and corrected when it says more than the kernel does. No decision about
-// traffic rests on it.
+// Peers encrypt by it: to a pod that says that it is in the mesh they use the tunnel, to others they send plaintext, which the proxy takes.
+// So it is no report of the moment. It is set last on joining and removed first on leaving, and stays while the pod is to be in, whatever
+// is missing: as long as rules redirect what is sent to the pod, nothing gets in without a proxy, by tunnel or not, and it is set if
+// it says anything else. It is taken back only if nobody has listened for the tunnel for long and the rules do not redirect what is sent to
+// the pod, so that peers cannot reach it by the tunnel and can without. No decision about traffic of this node rests on it.
 package machine

@@ -14,29 +14,30 @@ func Next(w Wanted, a Actual) []Action {
 	return nil
 }
 
-// correct takes back what the annotation says too much.
-func correct(w Wanted, a Actual) []Action {
+// enroll lists what is to be done about the annotation of a pod that is to be in, whatever else is; and what it says then.
+func enroll(w Wanted, a Actual) (acts []Action, says Annotation) {
+	closed := a.Rules == RulesSame && a.Inbound
 	switch {
-	case !w.Status || !a.Namespace || a.Annotation != SaysEnrolled && a.Annotation != SaysElse || a.inForce():
-		return nil
+	case !w.Status:
+	case closed && a.Annotation != SaysEnrolled:
+		return []Action{SetEnrolled}, SaysEnrolled
+	case closed || !a.Deaf || a.Annotation != SaysEnrolled:
 	case a.ruled():
-		return []Action{SetPending}
+		return []Action{SetPending}, SaysPending
+	default:
+		return []Action{ClearStatus}, SaysNothing
 	}
-	return []Action{ClearStatus}
+	return nil, a.Annotation
 }
 
 func join(w Wanted, a Actual) (acts []Action) {
 	if !a.Namespace {
 		return nil
 	}
-	acts = correct(w, a)
+	acts, says := enroll(w, a)
 	if !a.Listening || !a.Handed {
 		if !a.Proxy {
-			// Rules that lead to nobody are not written. Those that are there stay: no traffic passes the mesh.
-			if w.Status && a.ruled() && a.Rules != RulesUnread && a.Annotation == SaysNothing {
-				acts = append(acts, SetPending)
-			}
-			return acts
+			return acts // rules that lead to nobody are not written. Those that are there stay: no traffic passes the mesh
 		}
 		acts = append(acts, HandOver, AwaitListeners)
 	}
@@ -49,7 +50,7 @@ func join(w Wanted, a Actual) (acts []Action) {
 	if a.Rules != RulesSame {
 		acts = append(acts, WriteRules)
 	}
-	if w.Status && a.Annotation != SaysEnrolled || len(acts) > 0 && (acts[0] == SetPending || acts[0] == ClearStatus) {
+	if w.Status && says != SaysEnrolled {
 		acts = append(acts, SetEnrolled)
 	}
 	return acts

@@ -14,7 +14,7 @@ import (
 
 // well is a captured pod.
 var well = machine.Actual{
-	Namespace: true, Noted: true, Ours: true, Rules: machine.RulesSame, Listening: true, Handed: true, Held: true, Proxy: true, Moves: true,
+	Namespace: true, Noted: true, Ours: true, Rules: machine.RulesSame, Inbound: true, Listening: true, Handed: true, Held: true, Proxy: true, Moves: true,
 	Exempt: true, AnyExempt: true, Annotation: machine.SaysEnrolled,
 }
 
@@ -33,17 +33,33 @@ func TestNext(t *testing.T) {
 		"the proxy is away and listens":     {machine.In, func(a *machine.Actual) { a.Proxy = false }, nil, status.StateCaptured, "captured"},
 		"somebody listens, and no proxy is": {machine.In, func(a *machine.Actual) { a.Handed, a.Proxy = false, false }, nil, status.StateDrifted, "no-proxy"},
 		"somebody listens, and no rules are": {machine.In, func(a *machine.Actual) { a.Handed, a.Proxy, a.Rules = false, false, machine.RulesNone },
-			[]machine.Action{machine.ClearStatus}, status.StateDrifted, "no-proxy"},
-		"the proxy is gone": {machine.In, func(a *machine.Actual) { a.Handed, a.Proxy, a.Listening = false, false, false },
-			[]machine.Action{machine.SetPending}, status.StateDrifted, "no-proxy"},
-		"the proxy is gone, and that is said": {machine.In, func(a *machine.Actual) {
+			nil, status.StateDrifted, "no-proxy"},
+		"the proxy is gone": {machine.In, func(a *machine.Actual) { a.Handed, a.Proxy, a.Listening, a.Deaf = false, false, false, true },
+			nil, status.StateDrifted, "no-proxy"},
+		"the proxy is gone, and peers are told to send plaintext": {machine.In, func(a *machine.Actual) {
 			a.Handed, a.Proxy, a.Listening, a.Annotation = false, false, false, machine.SaysPending
+		}, []machine.Action{machine.SetEnrolled}, status.StateDrifted, "no-proxy"},
+		"the proxy is gone, and what is sent to the pod reaches it": {machine.In, func(a *machine.Actual) {
+			a.Handed, a.Proxy, a.Listening, a.Inbound = false, false, false, false
 		}, nil, status.StateDrifted, "no-proxy"},
+		"the same for long": {machine.In, func(a *machine.Actual) {
+			a.Handed, a.Proxy, a.Listening, a.Inbound, a.Deaf = false, false, false, false, true
+		}, []machine.Action{machine.SetPending}, status.StateDrifted, "no-proxy"},
+		"the same, and that is said": {machine.In, func(a *machine.Actual) {
+			a.Handed, a.Proxy, a.Listening, a.Inbound, a.Deaf, a.Annotation = false, false, false, false, true, machine.SaysPending
+		}, nil, status.StateDrifted, "no-proxy"},
+		"no proxy, no rules, for long": {machine.In, func(a *machine.Actual) {
+			a.Handed, a.Proxy, a.Listening, a.Rules, a.Deaf = false, false, false, machine.RulesNone, true
+		}, []machine.Action{machine.ClearStatus}, status.StateDrifted, "no-proxy"},
 		"rules flushed": {machine.In, func(a *machine.Actual) { a.Rules = machine.RulesNone },
-			[]machine.Action{machine.ClearStatus, machine.WriteRules, machine.SetEnrolled}, status.StateDrifted, "rules-missing"},
+			[]machine.Action{machine.WriteRules}, status.StateDrifted, "rules-missing"},
 		"a rule changed": {machine.In, func(a *machine.Actual) { a.Rules = machine.RulesDiffer },
-			[]machine.Action{machine.SetPending, machine.WriteRules, machine.SetEnrolled}, status.StateDrifted, "rules-differ"},
+			[]machine.Action{machine.WriteRules}, status.StateDrifted, "rules-differ"},
 		"no listeners": {machine.In, func(a *machine.Actual) { a.Listening = false },
+			[]machine.Action{machine.HandOver, machine.AwaitListeners}, status.StateDrifted, "no-listeners"},
+		"no listeners, and peers are told to send plaintext": {machine.In, func(a *machine.Actual) { a.Listening, a.Annotation = false, machine.SaysNothing },
+			[]machine.Action{machine.SetEnrolled, machine.HandOver, machine.AwaitListeners}, status.StateDrifted, "no-listeners"},
+		"no listeners for long, and what is sent to the pod reaches it": {machine.In, func(a *machine.Actual) { a.Listening, a.Inbound, a.Deaf = false, false, true },
 			[]machine.Action{machine.SetPending, machine.HandOver, machine.AwaitListeners, machine.SetEnrolled}, status.StateDrifted, "no-listeners"},
 		"another proxy's connections would be reset": {machine.In, func(a *machine.Actual) { a.Moves = false }, []machine.Action{machine.SetSysctl}, status.StateCaptured, "captured"},
 		"no exemption":   {machine.In, func(a *machine.Actual) { a.Exempt = false }, []machine.Action{machine.PutProbes}, status.StateCaptured, "captured"},

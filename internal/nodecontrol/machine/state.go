@@ -67,8 +67,12 @@ type Actual struct {
 	// Ours: rules that are there are ours to remove.
 	Ours  bool
 	Rules Rules
+	// Inbound: the wanted rules redirect what others send to the pod, so that without a proxy nothing gets in.
+	Inbound bool
 	// Listening: the proxy's listeners are all there.
 	Listening bool
+	// Deaf: for long, nobody has listened on the port by which peers come, in no family.
+	Deaf bool
 	// Handed: the proxy that is there now has accepted the pod with this namespace; while none is there, the last one had.
 	Handed bool
 	// Carries: the proxy carries connections of the pod. It is known only of a pod that is to be out and is no longer redirected.
@@ -91,11 +95,9 @@ type Actual struct {
 
 // Captured reports whether the pod's traffic goes through a proxy that listens. Listeners alone do not tell whose they are: a
 // process of the pod may have the same ports.
-func (a Actual) Captured() bool { return a.inForce() && a.Handed }
-
-// inForce reports whether peers can reach the pod through the mesh, whichever proxy it is that listens. It is enough for the
-// annotation, which must not change each time that one proxy follows another.
-func (a Actual) inForce() bool { return a.Namespace && a.Rules == RulesSame && a.Listening }
+func (a Actual) Captured() bool {
+	return a.Namespace && a.Rules == RulesSame && a.Listening && a.Handed
+}
 
 // heldBack reports whether a pod that is to be out stays with the proxy for a while: for what it carries, and for peers that use the tunnel
 // until they hear of it.

@@ -31,6 +31,8 @@ type world struct {
 	annotation machine.Annotation
 	noted      bool
 	carries    bool         // connections through the proxy
+	bypass     bool         // what others send to the pod is not redirected
+	deaf       bool         // nobody has listened for long
 	sysctl     map[int]bool // set for the proxy, by sandbox
 	// The memory.
 	held     int // 0 unknown, 1 no, 2 yes
@@ -96,6 +98,7 @@ func (w *world) Observe(context.Context) (machine.Actual, error) {
 	}
 	w.noted = true
 	a.Namespace, a.Rules, a.Listening, a.Handed = true, w.now(), w.listens(), w.handed == w.ns && (w.has == w.ns || !w.proxy)
+	a.Inbound, a.Deaf = !w.bypass, w.deaf && !w.listens()
 	a.Moves = w.sysctl[w.ns]
 	a.Carries, a.Due = a.Rules == machine.RulesDraining && w.carries, w.due || w.atOnce
 	if w.choice == machine.In {
@@ -137,13 +140,15 @@ func (w *world) Do(_ context.Context, act machine.Action) error {
 
 func (w *world) do(act machine.Action) error {
 	switch act {
-	case machine.ClearStatus:
-		w.annotation = machine.SaysNothing
-	case machine.SetPending:
-		w.annotation = machine.SaysPending
+	case machine.ClearStatus, machine.SetPending:
+		closed := w.now() == machine.RulesSame && !w.bypass
+		require.True(w.t, w.choice != machine.In || w.deaf && !w.listens() && !closed, "peers are told to send plaintext")
+		if w.annotation = machine.SaysNothing; act == machine.SetPending {
+			w.annotation = machine.SaysPending
+		}
 	case machine.SetEnrolled:
 		require.Equal(w.t, machine.RulesSame, w.now(), "the annotation tells of rules that are not there")
-		require.True(w.t, w.listens() && w.accepted[w.ns], "the annotation tells of a proxy that is not there")
+		require.True(w.t, !w.bypass || w.listens() && w.accepted[w.ns], "the annotation tells of a proxy that is not there")
 		w.annotation = machine.SaysEnrolled
 	case machine.HandOver:
 		if w.held = 2; !w.proxy {
@@ -216,7 +221,7 @@ func (w *world) round() (state status.State, err error) {
 func TestWorld(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{t: t, atOnce: rapid.Bool().Draw(t, "at once"), ns: 1, visible: true, rules: map[int]machine.Rules{}, listening: map[int]bool{}, accepted: map[int]bool{}, sysctl: map[int]bool{}, choice: machine.Out}
+		w := &world{t: t, bypass: rapid.Bool().Draw(t, "bypass"), atOnce: rapid.Bool().Draw(t, "at once"), ns: 1, visible: true, rules: map[int]machine.Rules{}, listening: map[int]bool{}, accepted: map[int]bool{}, sysctl: map[int]bool{}, choice: machine.Out}
 		w.rules[1] = machine.RulesNone
 		events := map[string]func(){
 			"in":              func() { w.choose(machine.In) },
@@ -241,15 +246,16 @@ func TestWorld(t *testing.T) {
 			"time passes":    w.wait,
 			"sysctl changed": func() { w.sysctl[w.ns] = false },
 			"set emptied":    func() { w.exempt = false },
-			"a lie":          func() { w.annotation = machine.SaysEnrolled },
-			"nonsense":       func() { w.annotation = machine.SaysElse },
-			"killed":         w.forget,
+			"deaf":           func() { w.deaf = true }, "not for long": func() { w.deaf = false },
+			"a lie":    func() { w.annotation = machine.SaysEnrolled },
+			"nonsense": func() { w.annotation = machine.SaysElse },
+			"killed":   w.forget,
 		}
 		names := make([]string, 0, len(events))
 		for _, name := range []string{
 			"in", "in", "in", "out", "gone", "unsure", "another sandbox", "no process", "a process", "proxy down", "proxy up", "proxy up", "proxy forgets",
 			"proxy away", "the pod listens", "connections", "connections end", "time passes", "time passes",
-			"rules flushed", "rules changed", "sysctl changed", "set emptied", "a lie", "nonsense", "killed",
+			"rules flushed", "rules changed", "sysctl changed", "set emptied", "deaf", "not for long", "a lie", "nonsense", "killed",
 		} {
 			require.Contains(t, events, name)
 			names = append(names, name)
