@@ -7,6 +7,7 @@ package kubectlcmd
 import (
 	"context"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/internal/apianswer"
 	"github.com/meshcni/meshcni/mesh"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
 )
@@ -129,6 +131,11 @@ func connect(flags *genericclioptions.ConfigFlags) (*rest.Config, kubernetes.Int
 	config.QPS = -1
 	// Most of the work for many pods is reading their JSON.
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	proxy, setting := config.Proxy, "the kubeconfig's proxy-url"
+	if proxy == nil { // as kubectl
+		proxy, setting = http.ProxyFromEnvironment, ""
+	}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return apianswer.Checked(next, proxy, setting) })
 	client, err := kubernetes.NewForConfig(config)
 	return config, client, err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/repairflags"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/inpod"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -131,7 +132,7 @@ func (s settings) restConfig(userAgent string) (*rest.Config, error) {
 		return nil, err
 	}
 	if s.access.Kubeconfig == "" {
-		if _, err := os.Stat(config.BearerTokenFile); err != nil {
+		if _, err := os.Stat(inpod.Token(s.access.ServiceAccountDir)); err != nil {
 			return nil, fmt.Errorf("read the service account's token: %w", err)
 		}
 	}

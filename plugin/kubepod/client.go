@@ -2,6 +2,7 @@ package kubepod
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/meshcni/meshcni/internal/apianswer"
 )
 
 // accepted is the Accept header of every request. Protobuf halves the time of a GET on an open connection (see
@@ -29,6 +32,7 @@ const accepted = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 type Client struct {
 	server string // without a slash at the end
 	user   user
+	proxy  *url.URL // of the kubeconfig; nil: none
 	http   http.Client
 }
 
@@ -43,14 +47,18 @@ const maxBody = 8 << 20
 // every pod should not start credential helpers.
 func Open(kubeconfigPath string) (*Client, error) {
 	cluster, user, err := load(kubeconfigPath)
+	var proxy *url.URL
+	if err == nil {
+		proxy, err = cluster.proxy()
+	}
 	var t *http.Transport
 	if err == nil {
-		t, err = transport(cluster, user)
+		t, err = transport(cluster, user, proxy)
 	}
 	if err != nil {
 		return nil, &ConfigError{Path: kubeconfigPath, Err: err}
 	}
-	return &Client{server: cluster.Server, user: user, http: http.Client{
+	return &Client{server: cluster.Server, user: user, proxy: proxy, http: http.Client{
 		Transport: t,
 		// A redirect would be a second request, and would carry the token to whatever host it names.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -69,7 +77,7 @@ func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, 
 	}
 	pod.TypeMeta = metav1.TypeMeta{} // only JSON has it
 	if err == nil && (pod.Namespace != namespace || pod.Name != name) {
-		err = &responseError{"Pod", fmt.Errorf("it is named %q in namespace %q", pod.Name, pod.Namespace)}
+		err = &responseError{kind: "Pod", err: fmt.Errorf("it is named %q in namespace %q", pod.Name, pod.Namespace)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get pod %s/%s: %w", namespace, name, err)
@@ -87,7 +95,7 @@ func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace,
 	}
 	ns.TypeMeta = metav1.TypeMeta{}
 	if err == nil && ns.Name != name {
-		err = &responseError{"Namespace", fmt.Errorf("it is named %q", ns.Name)}
+		err = &responseError{kind: "Namespace", err: fmt.Errorf("it is named %q", ns.Name)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get namespace %s: %w", name, err)
@@ -101,7 +109,11 @@ func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace,
 func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
 	err := errors.Join(checkName("namespace", namespace), checkName("name", name))
 	if err == nil {
-		_, err = c.do(ctx, http.MethodPatch, at("namespaces", namespace, "pods", name, "status"), patch)
+		var answer *http.Response
+		var body []byte
+		if answer, body, err = c.do(ctx, http.MethodPatch, at("namespaces", namespace, "pods", name, "status"), patch); err == nil {
+			err = c.refusal(answer, body, "Pod")
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("patch status of pod %s/%s: %w", namespace, name, err)
@@ -121,25 +133,42 @@ func at(segments ...string) string {
 type object interface{ Unmarshal(protobuf []byte) error }
 
 func (c *Client) get(ctx context.Context, kind, path string, into object) error {
-	body, err := c.do(ctx, http.MethodGet, path, nil)
+	answer, body, err := c.do(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return err
 	}
 	if err := decode(body, kind, into); err != nil {
-		var status metav1.Status
-		if decode(body, "Status", &status) == nil && status.Status != metav1.StatusSuccess {
-			return &apierrors.StatusError{ErrStatus: status}
-		}
-		return &responseError{kind, err}
+		return cmp.Or(c.refusal(answer, body, kind), error(&responseError{kind: kind, err: err}))
 	}
 	return nil
 }
 
-// do makes one request, and returns the body of an answer that says success.
-func (c *Client) do(ctx context.Context, method, path string, patch []byte) ([]byte, error) {
+// refusal returns what an answer says that has not the kind that was asked for (empty: any), or nil if it is another object of the API.
+func (c *Client) refusal(answer *http.Response, body []byte, kind string) error {
+	var status metav1.Status
+	if decode(body, "Status", &status) == nil && status.Status != metav1.StatusSuccess {
+		status.Message = cmp.Or(status.Message, fmt.Sprintf("the API server answers %d %s without a word", answer.StatusCode, cmp.Or(string(status.Reason), http.StatusText(answer.StatusCode))))
+		return &apierrors.StatusError{ErrStatus: status}
+	}
+	foreign := apianswer.Of(answer, body)
+	if foreign == nil {
+		return nil
+	}
+	err := apianswer.Through(c.proxy, "the kubeconfig's proxy-url", foreign)
+	switch code := answer.StatusCode; code {
+	case http.StatusOK, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound: // these are the API server's to say
+		return &responseError{kind: kind, err: err}
+	default:
+		wait, _ := strconv.Atoi(answer.Header.Get("Retry-After"))
+		return &responseError{kind: kind, err: err, status: apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", wait, true)}
+	}
+}
+
+// do makes one request, and returns an answer that says success, and its body.
+func (c *Client) do(ctx context.Context, method, path string, patch []byte) (*http.Response, []byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.server+"/api/v1/"+path, bytes.NewReader(patch))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	request.Header = c.user.header()
 	if method == http.MethodPatch {
@@ -147,35 +176,22 @@ func (c *Client) do(ctx context.Context, method, path string, patch []byte) ([]b
 	}
 	answer, err := c.http.Do(request)
 	if err != nil {
-		return nil, err
+		return nil, nil, apianswer.Through(c.proxy, "the kubeconfig's proxy-url", err)
 	}
 	defer func() { _ = answer.Body.Close() }()
 	body, err := io.ReadAll(http.MaxBytesReader(nil, answer.Body, maxBody))
 	if err != nil {
-		return nil, fmt.Errorf("read the answer: %w", err)
+		return nil, nil, fmt.Errorf("read the answer: %w", err)
 	}
 	if answer.StatusCode >= http.StatusOK && answer.StatusCode <= http.StatusPartialContent {
-		return body, nil
+		return answer, body, nil
 	}
-	var status metav1.Status
-	if decode(body, "Status", &status) == nil && status.Status == metav1.StatusFailure {
-		return nil, &apierrors.StatusError{ErrStatus: status}
-	}
-	text := ""
-	if strings.HasPrefix(answer.Header.Get("Content-Type"), "text/") {
-		text = strings.TrimSpace(string(body[:min(len(body), 2048)]))
-	}
-	wait, _ := strconv.Atoi(answer.Header.Get("Retry-After"))
-	i := strings.LastIndexByte(path, '/')
-	return nil, apierrors.NewGenericServerResponse(answer.StatusCode, method, schema.GroupResource{Resource: path[:i]}, path[i+1:], text, wait, true)
+	return nil, nil, cmp.Or(c.refusal(answer, body, ""), error(&responseError{err: fmt.Errorf("%s with something else than a Status", answer.Status)}))
 }
-
-// magic begins what the API server writes as protobuf.
-var magic = []byte("k8s\x00")
 
 // decode reads an object of core/v1, in either format: which it is shows, whatever the header says.
 func decode(body []byte, kind string, into object) error {
-	text, binary := bytes.CutPrefix(body, magic)
+	text, binary := bytes.CutPrefix(body, apianswer.Magic)
 	var of runtime.Unknown
 	if binary {
 		if err := of.Unmarshal(text); err != nil {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni/internal/apianswer"
 	"github.com/meshcni/meshcni/internal/version"
 )
 
@@ -193,8 +194,23 @@ func (u user) header() http.Header {
 	return h
 }
 
+// proxy is what the kubeconfig names; nil: none. The environment is the runtime's, whose proxies are for its images.
+func (c cluster) proxy() (*url.URL, error) {
+	if c.Proxy == "" {
+		return nil, nil
+	}
+	address, err := url.Parse(c.Proxy)
+	if err != nil {
+		return nil, fmt.Errorf("proxy-url: %w", err)
+	}
+	if !slices.Contains([]string{"http", "https", "socks5"}, address.Scheme) {
+		return nil, fmt.Errorf("proxy-url %q is none of HTTP, HTTPS or SOCKS5", c.Proxy)
+	}
+	return address, nil
+}
+
 // transport speaks HTTP/1.1, which suits one small GET: HTTP/2 adds a settings exchange.
-func transport(c cluster, u user) (*http.Transport, error) {
+func transport(c cluster, u user, through *url.URL) (*http.Transport, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName, InsecureSkipVerify: c.Insecure, NextProtos: []string{"http/1.1"}} //nolint:gosec // as the kubeconfig says
 	if len(c.CA) > 0 {
 		if c.Insecure {
@@ -211,16 +227,9 @@ func transport(c cluster, u user) (*http.Transport, error) {
 		}
 		secure.Certificates = []tls.Certificate{pair}
 	}
-	proxy := http.ProxyFromEnvironment
-	if c.Proxy != "" {
-		address, err := url.Parse(c.Proxy)
-		if err != nil {
-			return nil, fmt.Errorf("proxy-url: %w", err)
-		}
-		if !slices.Contains([]string{"http", "https", "socks5"}, address.Scheme) {
-			return nil, fmt.Errorf("proxy-url %q is none of HTTP, HTTPS or SOCKS5", c.Proxy)
-		}
-		proxy = http.ProxyURL(address)
+	proxy := apianswer.Direct
+	if through != nil {
+		proxy = http.ProxyURL(through)
 	}
 	return &http.Transport{
 		Proxy: proxy,

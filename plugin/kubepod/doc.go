@@ -17,15 +17,15 @@
 //	apierrors.IsUnauthorized(err)                      // the token is wrong or has expired
 //	d, ok := apierrors.SuggestsClientDelay(err)        // 429 and 503: Retry-After, in seconds
 //	var c *kubepod.ConfigError; errors.As(err, &c)     // kubeconfig missing, unreadable or malformed (c.Path)
-//	errors.Is(err, kubepod.ErrResponse)                // the server answered 200 with something else
+//	errors.Is(err, kubepod.ErrResponse)                // something that is no API server has answered
 //	errors.Is(err, kubepod.ErrInvalidName)                    // a namespace or name that no object can have
 //	errors.Is(err, context.DeadlineExceeded)           // ctx ran out: in DNS, dial, TLS, or waiting
 //	kubepod.Transient(err)                             // worth another try
 //
 // # Environment
 //
-// As in any Go program, HTTPS_PROXY, HTTP_PROXY and NO_PROXY apply unless the kubeconfig names a proxy-url. A plugin
-// inherits them from its container runtime, which therefore needs a NO_PROXY for the API server's address.
+// A proxy is used if the kubeconfig names one (proxy-url), and no other: a plugin inherits HTTPS_PROXY and its like from its container
+// runtime, where they are for images.
 //
 // # Cost
 //

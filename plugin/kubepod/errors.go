@@ -28,19 +28,30 @@ func (e *ConfigError) Error() string { return fmt.Sprintf("use kubeconfig %q: %v
 // Unwrap returns the cause.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// ErrResponse means that the server answered with success but with garbage, another kind or another object. Often it is not an API
-// server. Check with errors.Is(err, kubepod.ErrResponse).
+// ErrResponse means garbage, another kind or another object, or a failure that is no Status: something that is no API server has
+// answered, and the error quotes it. Check with errors.Is(err, kubepod.ErrResponse).
 var ErrResponse = errors.New("not what was asked for")
 
 // responseError is an ErrResponse with its cause.
 type responseError struct {
-	kind string // that was asked for, "Pod" or "Namespace"
-	err  error  // the body's fault, never nil
+	kind   string                 // that was asked for, "Pod" or "Namespace"; empty: err says it all
+	err    error                  // never nil
+	status *apierrors.StatusError // by its HTTP status; nil: that says nothing
 }
 
-func (e *responseError) Error() string { return fmt.Sprintf("response is no %s: %v", e.kind, e.err) }
+func (e *responseError) Error() string {
+	if e.kind == "" {
+		return e.err.Error()
+	}
+	return fmt.Sprintf("response is no %s: %v", e.kind, e.err)
+}
 
-func (e *responseError) Unwrap() []error { return []error{ErrResponse, e.err} }
+func (e *responseError) Unwrap() []error {
+	if e.status == nil {
+		return []error{ErrResponse, e.err}
+	}
+	return []error{ErrResponse, e.err, e.status}
+}
 
 // Transient implements plugin.Retrier; see the function [Transient].
 func (c *Client) Transient(err error) bool { return Transient(err) }
@@ -48,7 +59,7 @@ func (c *Client) Transient(err error) bool { return Transient(err) }
 // Transient reports whether the same request may succeed soon. It is true for
 //
 //   - 404: the plugin may run before the pod has reached this API server's cache,
-//   - 401 and 403: a token or a role binding may be on its way,
+//   - 401 and 403 of the API server: a token or a role binding may be on its way,
 //   - 408, 429 and 5xx, refused and reset connections, failed look-ups and handshakes, truncated answers,
 //   - context.DeadlineExceeded, which may be that of one attempt only,
 //   - [ErrResponse].

@@ -50,14 +50,19 @@ func (a Access) Validate() error {
 	return nil
 }
 
-// Config returns the client configuration. It reads the kubeconfig, but no token.
+// Config returns the client configuration, whose files are read again when they change. It reads the kubeconfig, but no token.
 func (a Access) Config() (*rest.Config, error) {
 	if a.Kubeconfig == "" {
 		return inpod.Config(a.Protocol, a.Host, a.Port, a.ServiceAccountDir), a.Validate()
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", a.Kubeconfig)
+	read := func() (*rest.Config, error) { return clientcmd.BuildConfigFromFlags("", a.Kubeconfig) }
+	config, err := read()
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	return config, nil
+	server, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return &rest.Config{Host: server.String(), Transport: inpod.Reread(read)}, nil
 }
