@@ -133,7 +133,7 @@ func asker(url string) func() error {
 
 func ask(url string) error {
 	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{}} // and no proxy
-	resp, err := client.Get(url) //nolint:noctx // the client has a timeout
+	resp, err := client.Get(url)                                                   //nolint:noctx // the client has a timeout
 	if err != nil {
 		return err
 	}
