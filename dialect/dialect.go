@@ -141,6 +141,9 @@ func (d Dialect) Decide(pod *corev1.Pod, namespace *corev1.Namespace) selection.
 // the pod counts as IPv4 only. The Redirect is valid. Without the Namespace that the settings are inherited from,
 // errors.Is(err, dialect.ErrNamespaceUnknown).
 func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Reading, error) {
+	if pod == nil {
+		return Reading{}, selection.ErrNoPod
+	}
 	b, err := d.build(pod, namespace, addrs)
 	if err != nil {
 		return Reading{}, err

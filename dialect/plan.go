@@ -67,7 +67,8 @@ type Plan struct {
 // Plan decides whether the pod is in the mesh, what its rules are, and what bypasses them. Everything that captures,
 // checks, compares, repairs or explains a pod calls it, so all decide alike. It reads nothing but its arguments.
 //
-// An error refuses the pod. The Plan then has the decision, and those warnings and bypasses that are known. errors.As
+// An error refuses the pod. The Plan then has the decision, and those warnings and bypasses that are known; it has no Redirect and no
+// Ruleset, and nothing applies the zero value of either. errors.As
 // finds a [*redirect.SettingError] for each setting that is wrong, a [*SettingsError] for settings that are wrong
 // together, and a [*BypassError] for each container that the options refuse.
 // Without a Namespace that the dialect needs, errors.Is(err, dialect.ErrNamespaceUnknown); Decision.Selected is then true, and
@@ -100,6 +101,7 @@ func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan,
 	p.Redirect, p.Origins = b.Redirect, b.Origins
 	p.families(s, o)
 	if p.Ruleset, err = p.Redirect.Ruleset(); err != nil {
+		p.Redirect, p.Origins, p.Captured = redirect.Redirect{}, nil, nil
 		return p, d.blame(s.Pod, b, err)
 	}
 	return p, nil

@@ -99,8 +99,11 @@ func (d Dialect) plain() Input {
 	return in
 }
 
-// unknown refuses a pod that cannot be decided about: its namespace is needed and not known, or Policy.Decline panicked.
+// unknown refuses a pod that cannot be decided about: its namespace is needed and not known, the Policy cannot decide, or there is no pod.
 func (d *Dialect) unknown(pod *corev1.Pod, alone selection.Decision) error {
+	if errors.Is(alone.Err, selection.ErrNoPod) {
+		return alone.Err
+	}
 	if alone.Err != nil {
 		return d.refused(pod, d.invalid(alone.Err))
 	}

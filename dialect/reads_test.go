@@ -183,7 +183,6 @@ func TestUnsaidNamespace(t *testing.T) {
 func TestUndecided(t *testing.T) {
 	halves := []metav1.LabelSelector{
 		{}, {MatchLabels: on}, {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "mesh", Operator: metav1.LabelSelectorOpDoesNotExist}}},
-		{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "mesh", Operator: "Is"}}}, // invalid
 	}
 	var selectors []selection.Selector
 	for _, pod := range halves {

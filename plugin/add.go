@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -73,18 +74,23 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	defer func() { _ = ns.Close() }()
 	done.netns = ns.ID()
 
-	// To look at the namespace takes about as long as the request, and needs none of its answer.
+	// To look at the namespace takes about as long as the request, and needs none of its answer; nor does what is wrong with a mesh.
 	var (
 		seen     found
 		unseen   error
+		invalid  error
 		panicked *netnsexec.PanicError
 		looking  sync.WaitGroup
 	)
 	looking.Go(func() { seen, unseen = r.look(ctx, ns, t) })
+	looking.Go(func() { invalid = dialect.Validate(slices.Collect(t.meshes.All())) })
 	done.answer = r.fetch(ctx, t)
 	looking.Wait()
 	if errors.As(unseen, &panicked) {
 		panic(panicked)
+	}
+	if invalid != nil {
+		return done, t.refusal(r.config, invalid)
 	}
 	if done.answer.failure != nil {
 		if done.decision, failure = r.presume(ctx, t, done.answer); failure == nil {

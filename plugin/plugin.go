@@ -32,11 +32,9 @@ type Plugin struct {
 	// IO.Args[0], which is the "type" in network configurations. Default: meshcni's.
 	Identity meshcni.Identity
 	// Dialects are the meshes that the configuration's "dialect" may name, by their Name; it may name several. The first one
-	// is used when the configuration names none. Required; builtin.All has this module's.
+	// is used when the configuration names none. Required; builtin.All has this module's. STATUS says what is wrong with any of them
+	// ([dialect.Validate]), and an ADD with what is wrong with the configured ones starts no pod that they may have.
 	Dialects []dialect.Dialect
-	// Validated: the Identity and the Dialects are known to be valid, as those of builtin.All are, or by a test that calls
-	// [meshcni.Identity.Validate] and [dialect.Validate]. It saves each ADD a millisecond.
-	Validated bool
 	// OpenPods returns the source of pods; see [PodsFrom]. ADD calls it for a pod that nothing else rules out, and STATUS
 	// to see whether it works. DEL and GC never do. Its errors are not retried. With nil, pods that may be in the mesh are
 	// refused.
@@ -190,10 +188,8 @@ func (o IO) withDefaults() IO {
 
 // meshes returns the configured meshes with the namespaces that the configuration excludes.
 func (p Plugin) meshes(c netconf.Config) (dialect.Set, error) {
-	if !p.Validated || len(p.Dialects) == 0 {
-		if err := errors.Join(p.Identity.Validate(), dialect.Validate(p.Dialects)); err != nil {
-			return dialect.Set{}, err
-		}
+	if err := p.Identity.Validate(); err != nil {
+		return dialect.Set{}, err
 	}
 	s, err := dialect.Configure(p.Dialects, c)
 	return s, errors.Join(err, mayAttach(c, s))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -166,7 +167,7 @@ func version(text []byte) []byte {
 // status reports what would make every ADD fail.
 func (r *run) status(ctx context.Context) *types.Error {
 	meshes, err := r.meshes(r.config)
-	if err != nil {
+	if err := errors.Join(err, dialect.Validate(r.Dialects)); err != nil {
 		return codeOf(err, types.ErrInvalidNetworkConfig, "network configuration")
 	}
 	if failure := r.agentReady(ctx, meshes); failure != nil {

@@ -135,6 +135,9 @@ func TestRenderParseRender(t *testing.T) {
 func rendersToItself(t require.TestingT, r redirect.Redirect) {
 	rs, err := r.Ruleset()
 	require.NoError(t, err)
+	if rs != (ruleset.Ruleset{}) {
+		require.NoError(t, rs.Validate())
+	}
 	for _, f := range ruleset.Families {
 		p := rs.Family(f)
 		if p == nil {

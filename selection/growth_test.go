@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
@@ -30,7 +31,39 @@ func TestInvalidSelector(t *testing.T) {
 	assert.ErrorContains(t, p.Validate(), `namespace selector 2: "Like" is not a valid label selector operator`)
 	assert.NoError(t, policy.Validate())
 	p.Selectors = p.Selectors[1:]
-	assert.Equal(t, status.CodeNotEnabled, p.Decide(&corev1.Pod{}, nil).Reason, "what cannot be matches nothing")
+	d := p.Decide(&corev1.Pod{}, nil)
+	require.ErrorContains(t, d.Err, "namespace selector 1", "what cannot be is no reason to leave a pod alone")
+	assert.True(t, d.Selected && d.Undecided)
+}
+
+// TestNamesThatNothingHas: no pod is left alone, with or without a look at the whole of it, by a Policy that could match nothing.
+func TestNamesThatNothingHas(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "proxy"}}}}
+	for want, p := range map[string]selection.Policy{
+		"ProxyContainers: nothing in a cluster can have the name \"The Proxy\"":        {ProxyContainers: []string{"The Proxy"}},
+		"InitContainers has an empty name":                                             {InitContainers: []string{""}},
+		"PrivilegedInitContainers: nothing in a cluster can have the name \"Init_it\"": {PrivilegedInitContainers: []string{"Init_it"}},
+		"StatusAnnotation: no annotation can have the key \"a b\"":                     {StatusAnnotation: "a b"},
+		"InjectKey: no annotation can have the key \"a//b\"":                           {InjectKey: "a//b"},
+		"requirement 1 has no Keys":                                                    {Required: []selection.Requirement{{}}},
+		"Traces: nothing in a cluster can have the name \"/x\"":                        {Traces: []string{"/x"}},
+		"ExcludedNamespaceLabels 1 is nil":                                             {ExcludedNamespaceLabels: []labels.Selector{nil}},
+		"ExcludedNamespaceLabels 1 requires nothing":                                   {ExcludedNamespaceLabels: []labels.Selector{labels.Everything()}},
+		"ProxyCommand \"proxy\" without ProxyTypes":                                    {ProxyContainers: []string{"proxy"}, ProxyCommand: "proxy"},
+	} {
+		d := p.Decide(pod, nil)
+		require.ErrorContains(t, d.Err, want)
+		require.ErrorContains(t, p.Validate(), want)
+		assert.True(t, d.Selected && d.Undecided, want)
+		d, out := p.RuleOut(map[string]string{})
+		assert.False(t, out, want)
+		require.ErrorContains(t, d.Err, want)
+		_, out = p.PresumeOut(map[string]string{})
+		assert.False(t, out, want)
+	}
+	d := selection.Policy{}.Decide(nil, nil)
+	require.ErrorIs(t, d.Err, selection.ErrNoPod)
+	assert.True(t, d.Selected && d.Undecided)
 }
 
 func TestRuleOutByRequirement(t *testing.T) {

@@ -74,8 +74,8 @@ type Policy struct {
 	Traces []string
 }
 
-// Selector matches a pod by its own labels and those of its namespace. An empty half matches everything, an invalid one
-// nothing (see [Policy.Validate]).
+// Selector matches a pod by its own labels and those of its namespace. An empty half matches everything; with an invalid one it
+// cannot be told about any pod whether the Policy selects it (see [Decision].Err).
 type Selector struct {
 	Pod       metav1.LabelSelector `json:"podSelector"`
 	Namespace metav1.LabelSelector `json:"namespaceSelector"`
@@ -88,14 +88,29 @@ type Requirement struct {
 	Values []string
 }
 
+// ErrNoPod: a pod that is decided on is nil. Check with errors.Is(err, selection.ErrNoPod).
+var ErrNoPod = errors.New("no pod is given, so nothing can be decided about it")
+
+// undecidable is the Decision about a pod of which it cannot be told whether it is in the mesh.
+func undecidable(err error) Decision {
+	return Decision{Selected: true, Reason: status.CodeSelected, Detail: err.Error(), Undecided: true, Err: err}
+}
+
 // decided makes the Decision that rules a pod out, for the functions below. They report whether they do.
 func decided(r status.Code, format string, args ...any) (Decision, bool) {
 	return Decision{Reason: r, Detail: fmt.Sprintf(format, args...)}, true
 }
 
 // Decide reports whether the pod's traffic is to be redirected. The Namespace object may be nil: the Decision is then
-// Undecided where its labels could change it, see [Policy.ReadsNamespace]. It does not panic if Decline does.
+// Undecided where its labels could change it, see [Policy.ReadsNamespace]. It does not panic if Decline does. Of a nil pod, or by a Policy with
+// selectors or names that can match nothing, the Decision is none, and has Err.
 func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
+	if pod == nil {
+		return undecidable(ErrNoPod)
+	}
+	if errs := p.matchless(); len(errs) > 0 {
+		return undecidable(errors.Join(errs...))
+	}
 	var warnings warning.List
 	d, out := p.ruleOut(pod, namespace, &warnings)
 	if !out {
@@ -195,6 +210,9 @@ func (p Policy) ExcludesNamespace(name string) bool {
 // RuleOut decides by a pod's annotations alone, all of them, which a container runtime may pass to a plugin. It reports
 // whether they rule the pod out; if not, nothing is decided yet, and the Decision has no more than Err.
 func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
+	if errs := p.matchless(); len(errs) > 0 {
+		return Decision{Err: errors.Join(errs...)}, false
+	}
 	if d, out := p.foreign(annotations); out {
 		return d, true
 	}
@@ -211,7 +229,7 @@ func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 // the last word.
 func (p Policy) PresumeOut(annotations map[string]string) (Decision, bool) {
 	injected := slices.ContainsFunc(p.Traces, func(key string) bool { _, ok := annotations[key]; return ok })
-	if annotations == nil || len(p.Traces) == 0 || injected {
+	if annotations == nil || len(p.Traces) == 0 || injected || len(p.matchless()) > 0 {
 		return Decision{}, false
 	}
 	return decided(status.CodeNotInjected, "annotation %s is absent", strings.Join(p.Traces, " or "))
@@ -236,8 +254,7 @@ func (p Policy) declined(pod *corev1.Pod, proxy *corev1.Container) (d Decision, 
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			err := fmt.Errorf("%w: %s", errDecline, truncate.Text(fmt.Sprint(v), maxPanic))
-			d, out = Decision{Selected: true, Reason: status.CodeSelected, Detail: err.Error(), Undecided: true, Err: err}, true
+			d, out = undecidable(fmt.Errorf("%w: %s", errDecline, truncate.Text(fmt.Sprint(v), maxPanic))), true
 		}
 	}()
 	reason, detail := p.Decline(pod, proxy)
@@ -291,9 +308,10 @@ func (p Policy) notEnabled(pod *corev1.Pod, namespace *corev1.Namespace) (Decisi
 	return decided(status.CodeNotEnabled, "no selector matches the labels of the pod and its namespace")
 }
 
-func matches(by *metav1.LabelSelector, of map[string]string) bool {
+// matches takes a selector that is valid, as those of a Policy are once it decides.
+func matches(by *metav1.LabelSelector, has map[string]string) bool {
 	selector, err := metav1.LabelSelectorAsSelector(by)
-	return err == nil && selector.Matches(labels.Set(of))
+	return err == nil && selector.Matches(labels.Set(has))
 }
 
 func (s Selector) readsNamespace() bool {
@@ -307,12 +325,24 @@ func (p Policy) ReadsNamespace() bool {
 }
 
 // Validate reports what makes the Policy select other pods than it seems to, joined: selectors that are invalid or none, settings
-// about InjectKey that say nothing, and requirements that no pod can meet.
+// about InjectKey that say nothing, names that nothing in a cluster can have, and requirements that no pod can meet.
 func (p Policy) Validate() error {
 	errs := p.validateInject()
 	if p.Selectors != nil && len(p.Selectors) == 0 && !p.InjectSelects {
 		errs = append(errs, errors.New("its Selectors is an empty list, which picks no pod; nil checks nothing"))
 	}
+	if len(p.ProxyTypes) > 0 && p.ProxyCommand == "" {
+		errs = append(errs, errors.New("ProxyTypes mean nothing without ProxyCommand"))
+	}
+	if len(p.ProxyContainers) == 0 && (p.DisableEnv != "" || p.ProxyCommand != "") {
+		errs = append(errs, errors.New("DisableEnv and ProxyCommand are of the proxy container, and ProxyContainers names none"))
+	}
+	return errors.Join(append(errs, p.matchless()...)...)
+}
+
+// matchless returns an error for each part of the Policy that can match nothing, or everything, which its author cannot have meant: to
+// decide by it would be to leave alone pods of the mesh. It takes some microseconds, so every decision asks it.
+func (p Policy) matchless() (errs []error) {
 	for i := range p.Selectors {
 		for _, half := range []struct {
 			name string
@@ -330,65 +360,50 @@ func (p Policy) Validate() error {
 			errs = append(errs, fmt.Errorf("ExcludedNamespaceLabels %d requires nothing, so it excludes every namespace", i+1))
 		}
 	}
-	for i, r := range p.Required {
-		if len(r.Keys) == 0 {
-			errs = append(errs, fmt.Errorf("requirement %d has no Keys, so no pod meets it", i+1))
-		}
-		if slices.Contains(r.Values, "") {
-			errs = append(errs, fmt.Errorf("requirement %d has an empty value, which meets nothing", i+1))
-		}
-	}
 	if p.ProxyCommand != "" && len(p.ProxyTypes) == 0 {
 		errs = append(errs, fmt.Errorf("ProxyCommand %s without ProxyTypes, so that no proxy is of one", truncate.Quote(p.ProxyCommand)))
 	}
-	if len(p.ProxyTypes) > 0 && p.ProxyCommand == "" {
-		errs = append(errs, errors.New("ProxyTypes mean nothing without ProxyCommand"))
-	}
-	if len(p.ProxyContainers) == 0 && (p.DisableEnv != "" || p.ProxyCommand != "") {
-		errs = append(errs, errors.New("DisableEnv and ProxyCommand are of the proxy container, and ProxyContainers names none"))
-	}
-	return errors.Join(append(errs, p.validateNames()...)...)
-}
-
-// validateNames returns an error for each name that nothing in a cluster can have, so that it would never be found.
-func (p Policy) validateNames() (errs []error) {
-	container := func(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
-	key := func(key string) bool { return len(validation.IsQualifiedName(strings.ToLower(key))) == 0 }
-	type list struct {
-		field string
-		names []string
-		can   func(string) bool
-	}
-	lists := []list{
-		{"ExcludedNamespaces", p.ExcludedNamespaces, func(string) bool { return true }}, // an operator adds to them
-		{"InitContainers", p.InitContainers, container},
-		{"PrivilegedInitContainers", p.PrivilegedInitContainers, container},
-		{"ProxyContainers", p.ProxyContainers, container},
-		{"Traces", p.Traces, key},
-	}
-	for i, r := range p.Required {
-		lists = append(lists, list{fmt.Sprintf("requirement %d", i+1), r.Keys, key})
-	}
-	for _, list := range lists {
-		if slices.Contains(list.names, "") {
-			errs = append(errs, fmt.Errorf("%s has an empty name", list.field))
-		}
-		for _, name := range list.names {
-			if name != "" && !list.can(name) {
-				errs = append(errs, fmt.Errorf("%s: nothing in a cluster can have the name %s", list.field, truncate.Quote(name)))
+	names := func(field string, names []string, can func(string) []string) {
+		for _, name := range names {
+			switch {
+			case name == "":
+				errs = append(errs, fmt.Errorf("%s has an empty name", field))
+			case can != nil && len(can(name)) > 0:
+				errs = append(errs, fmt.Errorf("%s: nothing in a cluster can have the name %s", field, truncate.Quote(name)))
 			}
 		}
 	}
+	names("ExcludedNamespaces", p.ExcludedNamespaces, nil) // an operator adds to them
+	names("InitContainers", p.InitContainers, validation.IsDNS1123Label)
+	names("PrivilegedInitContainers", p.PrivilegedInitContainers, validation.IsDNS1123Label)
+	names("ProxyContainers", p.ProxyContainers, validation.IsDNS1123Label)
+	names("Traces", p.Traces, wrongKey)
+	for i, r := range p.Required {
+		field := fmt.Sprintf("requirement %d", i+1)
+		names(field, r.Keys, wrongKey)
+		if len(r.Keys) == 0 {
+			errs = append(errs, fmt.Errorf("%s has no Keys, so no pod meets it", field))
+		}
+		if slices.Contains(r.Values, "") {
+			errs = append(errs, fmt.Errorf("%s has an empty value, which meets nothing", field))
+		}
+	}
 	for _, one := range [][2]string{{"InjectKey", p.InjectKey}, {"ForeignAnnotation", p.ForeignAnnotation}, {"StatusAnnotation", p.StatusAnnotation}} {
-		if one[1] != "" && !key(one[1]) {
+		if one[1] != "" && len(wrongKey(one[1])) > 0 {
 			errs = append(errs, fmt.Errorf("%s: no annotation can have the key %s", one[0], truncate.Quote(one[1])))
 		}
 	}
 	return errs
 }
 
+// wrongKey returns why no annotation can have the key.
+func wrongKey(key string) []string { return validation.IsQualifiedName(strings.ToLower(key)) }
+
 // Proxy returns the pod's proxy container, regular containers before init containers; nil when it has none.
 func (p Policy) Proxy(pod *corev1.Pod) *corev1.Container {
+	if pod == nil {
+		return nil
+	}
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			if slices.Contains(p.ProxyContainers, list[i].Name) {

@@ -26,8 +26,8 @@ type Decision struct {
 	// a namespace without labels, which is no answer to go by.
 	// It is also set with Err.
 	Undecided bool `json:"undecided,omitempty"`
-	// Err: Policy.Decline panicked, so it cannot be told whether the pod is in the mesh. Selected is then true, so that nobody who
-	// does not look here leaves the pod alone.
+	// Err: it cannot be told whether the pod is in the mesh, because Policy.Decline panicked, the Policy is wrong, or there is no pod.
+	// Selected is then true, so that nobody who does not look here leaves the pod alone.
 	Err error `json:"-"`
 	// Warnings lists settings that could not be read and so count as not set.
 	Warnings warning.List `json:"warnings,omitempty"`

@@ -8,5 +8,5 @@ import (
 )
 
 func main() {
-	plugin.Plugin{Dialects: builtin.All(), Validated: true, OpenPods: plugin.PodsFrom(kubepod.Open)}.Exec()
+	plugin.Plugin{Dialects: builtin.All(), OpenPods: plugin.PodsFrom(kubepod.Open)}.Exec()
 }

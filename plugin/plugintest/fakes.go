@@ -214,6 +214,9 @@ func (n openNetNS) Apply(ctx context.Context, rs ruleset.Ruleset) (apply.Result,
 	if err := ctx.Err(); err != nil {
 		return apply.Result{}, fmt.Errorf("apply rules: %w", err)
 	}
+	if err := rs.Validate(); err != nil {
+		return apply.Result{}, err
+	}
 	changed := !n.Live.Equal(rs)
 	n.Live = rs
 	return apply.Result{Backend: "fake", Changed: changed, Skipped: n.Skip, Unusable: n.Unusable}, nil
@@ -226,6 +229,9 @@ func (n openNetNS) Check(_ context.Context, rs ruleset.Ruleset) ([]ruleset.Diffe
 	n.Checked++
 	if n.CheckErr != nil {
 		return nil, n.CheckErr
+	}
+	if err := rs.Validate(); err != nil {
+		return nil, err
 	}
 	var diffs []ruleset.Difference
 	for _, f := range ruleset.Families {

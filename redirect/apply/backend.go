@@ -11,7 +11,8 @@ import (
 type Backend interface {
 	// Name is never ruleset.BackendAuto or ruleset.BackendIptables.
 	Name() ruleset.Backend
-	// Apply makes the live rules those of rs.
+	// Apply makes the live rules those of rs, which must be valid: see [ruleset.Ruleset.Validate]. So the zero Ruleset, as of a plan that
+	// came with an error, is an error here and in Check.
 	Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error)
 	// Check returns the differences between the live rules and rs, or nil.
 	Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error)

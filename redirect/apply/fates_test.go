@@ -14,11 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // podAddrs are the addresses of the test world's pod, its primary one first.
@@ -72,8 +75,10 @@ func TestFates(t *testing.T) {
 				require.NoError(t, err)
 				w := netnstest.NewWorld(t, options)
 				b := choose(t, w.Pod, backend)
-				_, err = b.Apply(t.Context(), rs)
-				require.NoError(t, err)
+				if rs != (ruleset.Ruleset{}) { // else the mesh leaves the pod alone
+					_, err = b.Apply(t.Context(), rs)
+					require.NoError(t, err)
+				}
 				got := w.Run(netnstest.Probes(netnstest.Plan{}))
 				require.Len(t, want.Fates, len(got))
 				for probe, fate := range want.Fates {
@@ -99,4 +104,34 @@ func choose(t testing.TB, ns *netnsexec.NetNS, name ruleset.Backend) apply.Backe
 	b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: name, Runner: ns.Sandbox()})
 	require.NoError(t, err)
 	return b
+}
+
+// TestGuards: what a caller has made by mistake is applied to nothing, and no namespace is as it says.
+func TestGuards(t *testing.T) {
+	direct := redirect.Default().MustRuleset()
+	direct.IPv4.Chain(ruleset.NAT, "OUTPUT").Rules[0] = ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: 15001}}
+	wrong := redirect.Default()
+	wrong.Proxy.OutboundPort = 0
+	nothing, err := wrong.Ruleset()
+	require.Error(t, err)
+	refused, err := istio.New().Plan(dialect.Subject{}, dialect.Options{})
+	require.ErrorIs(t, err, selection.ErrNoPod)
+	for _, backend := range everyBackend {
+		ns := netnstest.New(t)
+		before, b := state(t, ns), choose(t, ns, backend)
+		for name, rs := range map[string]ruleset.Ruleset{
+			"zero": {}, "of an error": nothing, "of a refused plan": refused.Ruleset, "hand-made": direct,
+			"without owner": {IPv4: &ruleset.FamilyRuleset{Family: ruleset.IPv4}},
+		} {
+			want := rs.Validate()
+			require.Error(t, want, name)
+			_, err := b.Apply(t.Context(), rs)
+			require.ErrorContains(t, err, want.Error(), "%s: %s", backend, name)
+			_, err = b.Check(t.Context(), rs)
+			require.ErrorContains(t, err, want.Error(), "%s: %s", backend, name)
+			_, err = apply.HandOver(t.Context(), ns, rs, ruleset.Layout{}, apply.Options{Backend: backend, Runner: ns.Sandbox()})
+			require.ErrorContains(t, err, want.Error(), "%s: %s", backend, name)
+		}
+		assert.Equal(t, before, state(t, ns), backend)
+	}
 }

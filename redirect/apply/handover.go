@@ -22,6 +22,9 @@ import (
 //
 // If it fails, the rules are as they were, or the error says that they could not be restored.
 func HandOver(ctx context.Context, ns Namespace, rs ruleset.Ruleset, layout ruleset.Layout, o Options) (Result, error) {
+	if err := rs.Validate(); err != nil {
+		return Result{}, err
+	}
 	if o.Backend != ruleset.BackendNftables {
 		b, err := Choose(ctx, ns, o)
 		if err != nil {

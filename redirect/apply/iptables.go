@@ -81,6 +81,9 @@ func (b *iptablesBackend) session(ctx context.Context, fn func(*session) error) 
 
 // Apply makes the live rules those of rs; see [Backend].
 func (b *iptablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (result Result, err error) {
+	if err := rs.Validate(); err != nil {
+		return Result{}, err
+	}
 	start := time.Now()
 	err = b.session(ctx, func(s *session) (err error) {
 		result, err = s.applyAll(ctx, rs)
@@ -208,6 +211,9 @@ func (s *session) apply(ctx context.Context, c *change) error {
 
 // Check returns how the live rules differ from rs; see [Backend].
 func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (found []ruleset.Difference, err error) {
+	if err := rs.Validate(); err != nil {
+		return nil, err
+	}
 	err = b.session(ctx, func(s *session) (err error) {
 		changes, stale, _ := s.plan(rs, rs.Owner())
 		if found, err = s.differences(ctx, append(changes, stale...)); err != nil {

@@ -428,8 +428,10 @@ func TestHalfOfAFamily(t *testing.T) {
 		ns := netnstest.New(t)
 		before := state(t, ns)
 		rs := dual().MustRuleset()
-		nat := rs.IPv4.Chain(ruleset.NAT, "ISTIO_OUTPUT")
-		nat.Rules = append(nat.Rules, ruleset.Rule{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "NOWHERE"}})
+		nat := rs.IPv4.Chain(ruleset.NAT, "ISTIO_INBOUND")
+		nat.Rules = append(nat.Rules, ruleset.Rule{ // which has no socket's owner to match
+			Owner: []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.OwnerUID, 1)}, Target: ruleset.Target{Action: ruleset.ActionReturn},
+		})
 		_, err := choose(t, ns, v).Apply(t.Context(), rs)
 		require.Error(t, err)
 		assert.Contains(t, err.Error(), "apply ipv4 rules: "+string(v)+"-restore")

@@ -120,9 +120,11 @@ func hasIPv6() (bool, error) {
 // families lists the families that the namespace has.
 func (s *nftSession) families() []ruleset.Family { return host{ipv6: s.ipv6}.families() }
 
-// Apply makes the live rules and routing those of rs; see [Backend]. A ruleset
-// without any program has no owner, so nothing is done.
+// Apply makes the live rules and routing those of rs; see [Backend].
 func (n *nftablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
+	if err := rs.Validate(); err != nil {
+		return Result{}, err
+	}
 	result := Result{Backend: ruleset.BackendNftables}
 	start := time.Now()
 	added := false
@@ -147,6 +149,9 @@ func (n *nftablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result
 
 // Check returns how the live rules and routing differ from rs; see [Backend].
 func (n *nftablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (diffs []ruleset.Difference, err error) {
+	if err := rs.Validate(); err != nil {
+		return nil, err
+	}
 	err = n.session(ctx, func(s *nftSession) error {
 		wanted, _ := s.present(rs)
 		live, err := s.readLive(rs.Owner())
@@ -189,10 +194,7 @@ func (s *nftSession) present(rs ruleset.Ruleset) (wanted ruleset.Ruleset, skippe
 func (s *nftSession) apply(ctx context.Context, rs ruleset.Ruleset, result *Result) error {
 	owner := rs.Owner()
 	if owner.Prefix == "" {
-		if rs.IPv4 != nil || rs.IPv6 != nil {
-			return errors.New("the ruleset's owner has no prefix, so its rules could not be told from others'")
-		}
-		return nil
+		return errors.New("the owner has no prefix, so its rules could not be told from others'")
 	}
 	wanted, skipped := s.present(rs)
 	result.Skipped = skipped

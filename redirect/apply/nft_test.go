@@ -133,7 +133,8 @@ func everything() ruleset.Ruleset {
 		}
 		tcp := func(t ruleset.Target) ruleset.Rule { return ruleset.Rule{Proto: ruleset.TCP, Target: t} }
 		ret := ruleset.Target{Action: ruleset.ActionReturn}
-		rs.Set(&ruleset.FamilyRuleset{Family: f, Owner: ruleset.Ownership{Prefix: "ALL_THERE_IS_"}, Chains: []ruleset.Chain{
+		p := &ruleset.FamilyRuleset{Family: f, Owner: ruleset.Ownership{Prefix: "ALL_THERE_IS_"}}
+		for _, c := range []ruleset.Chain{
 			{Table: ruleset.Raw, Name: ruleset.Output, Rules: []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.ActionZone, Zone: 7}}}},
 			{Table: ruleset.Mangle, Name: ruleset.Prerouting, Rules: []ruleset.Rule{
 				{States: ruleset.StateNew | ruleset.StateUntracked, Target: ruleset.Target{Action: ruleset.ActionSaveMark}},
@@ -155,7 +156,6 @@ func everything() ruleset.Ruleset {
 				{SrcType: ruleset.AddrTypeLocal, DstType: ruleset.AddrTypeNotLocal, Target: ret},
 				{Proto: 47, Target: ret},
 				{Out: ruleset.InterfaceMatch{Name: "eth0", Not: true}, Target: ret},
-				{Out: ruleset.InterfaceMatch{Name: "eth*"}, Target: ret},
 				{Out: ruleset.InterfaceMatch{Name: "eth+"}, Target: ret},
 				{Out: ruleset.InterfaceMatch{Name: "abcdefghijklmn+", Not: true}, Target: ret},
 				tcp(ruleset.Target{Action: ruleset.ActionDNAT, To: netip.AddrPortFrom(to.Addr(), 99)}),
@@ -163,7 +163,12 @@ func everything() ruleset.Ruleset {
 				{Dst: ruleset.PrefixMatch{Prefix: netip.PrefixFrom(to.Addr(), 0).Masked(), Not: true}, Target: ret},
 			}},
 			{Table: ruleset.Filter, Name: ruleset.Input, Rules: []ruleset.Rule{{Comment: strings.Repeat(`"é`, 80), Target: ruleset.Target{Action: ruleset.ActionDrop}}}},
-		}})
+		} {
+			own := ruleset.Chain{Table: c.Table, Name: p.Owner.Prefix + c.Name, Rules: c.Rules}
+			c.Rules = []ruleset.Rule{{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: own.Name}}}
+			p.Chains = append(p.Chains, c, own)
+		}
+		rs.Set(p)
 	}
 	return rs
 }

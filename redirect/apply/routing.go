@@ -333,6 +333,9 @@ func (x fixture) leads(r rtnetlink.Rule) bool {
 // Route adds what the rules of rs need besides themselves, the policy routing and addresses of lo, and leaves all rules alone. It is
 // for rules that another program applies; [Backend.Apply] adds the same. It returns what the namespace does not accept now.
 func Route(ctx context.Context, ns Namespace, rs ruleset.Ruleset) ([]Unusable, error) {
+	if err := rs.Validate(); err != nil {
+		return nil, err
+	}
 	unlock, err := lock(ctx, ns)
 	if err != nil {
 		return nil, err

@@ -8,8 +8,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
-// Ruleset is the whole program of a pod. The zero value is the empty program, in force where
-// nothing is redirected. A nil Program means that the family is left alone.
+// Ruleset is the whole program of a pod. A nil program means that the family is left alone. The zero value says nothing: nothing applies
+// it or compares a namespace with it, see [Ruleset.Validate].
 type Ruleset struct {
 	IPv4 *FamilyRuleset `json:"ipv4,omitempty"`
 	IPv6 *FamilyRuleset `json:"ipv6,omitempty"`

@@ -97,7 +97,7 @@ func (q question) plugin(t *testing.T) verdict {
 	agent := &plugintest.Agent{Options: q.options}
 	agent.Set(q.pod, q.namespace)
 	var stdout, log bytes.Buffer
-	p := plugin.Plugin{Dialects: builtin.All(), Validated: true, OpenPods: pods.Open, OpenAgent: agent.Open, OpenNetNS: ns.Open, OpenLog: func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) {
+	p := plugin.Plugin{Dialects: builtin.All(), OpenPods: pods.Open, OpenAgent: agent.Open, OpenNetNS: ns.Open, OpenLog: func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) {
 		return slog.New(slog.NewJSONHandler(&log, nil)), io.NopCloser(nil)
 	}}
 	env := map[string]string{
