@@ -11,8 +11,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 )
@@ -121,13 +123,30 @@ func (c Config) Validate() error {
 	if !slices.Contains([]string{"http", "https"}, c.KubernetesProtocol) {
 		bad("kubernetes-service-protocol %q: must be one of http, https", c.KubernetesProtocol)
 	}
-	if _, _, err := netconf.Parse(c.Plugin.Marshal(), c.Identity); err != nil {
-		errs = append(errs, err)
-	}
-	if _, err := c.Entry(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.validateEntry())
 	return errors.Join(errs...)
+}
+
+// leastDeadline is a bound within which a busy node still captures a pod: below it, pods of the mesh may never start.
+const leastDeadline = netconf.Duration(time.Second)
+
+// validateEntry returns what the plugin, which reads the same bytes, would refuse.
+func (c Config) validateEntry() error {
+	text, err := c.Entry()
+	if err != nil {
+		return err
+	}
+	e, _, err := netconf.Parse(text, c.Identity)
+	if err == nil && e.AddDeadline < leastDeadline {
+		err = fmt.Errorf("add-deadline %s: must be at least %s, or pods of the mesh may never start", e.AddDeadline, leastDeadline)
+	}
+	if err == nil && !c.Chained && !attachment.ValidName(e.Name) {
+		err = fmt.Errorf("name %q: must be letters, digits, '_', '.' and '-'", e.Name)
+	}
+	if err != nil && c.PluginConfig != "" {
+		err = fmt.Errorf("the plugin's configuration template: %w", err)
+	}
+	return err
 }
 
 func (c Config) validateConfName() error {

@@ -16,11 +16,15 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
+// aloneVersion is the cniVersion of a configuration of the plugin alone.
+const aloneVersion = "1.0.0"
+
 // Entry returns the plugin's entry in the network configuration: Plugin with its paths, or PluginConfig, in which these words
 // are replaced: __KUBECONFIG_FILEPATH__, __KUBECONFIG_FILENAME__, __KUBERNETES_SERVICE_HOST__, __KUBERNETES_SERVICE_PORT__ and
 // __LOG_LEVEL__.
 //
-// A setting of Plugin that is not the default is added to a template that does not have its key; paths are not.
+// A setting of Plugin that is not the default is added to a template that does not have its key, and without Chained a name and a
+// cniVersion are; paths are not.
 //
 // For a template that no runtime would accept, errors.Is(err, conflist.ErrInvalid).
 func (c Config) Entry() ([]byte, error) {
@@ -34,7 +38,7 @@ func (c Config) Entry() ([]byte, error) {
 		e.Kubernetes.CNIBinDir = hostpath.OnHost(c.CNIBinDirs[0])
 	}
 	if !c.Chained {
-		e.CNIVersion, e.Name = "1.0.0", e.Type
+		e.CNIVersion, e.Name = aloneVersion, e.Type
 	}
 	return e.Marshal(), nil
 }
@@ -56,8 +60,11 @@ func (c Config) fromTemplate() (entry []byte, overruled []string, err error) {
 	if name := f.Plugins()[0].Type; !fileName.MatchString(name) {
 		return nil, nil, fmt.Errorf("reading the plugin's configuration template: %w: type %q is no file name", conflist.ErrInvalid, name)
 	}
-	template := object(entry)
-	added, overruled := fillGaps(template, object(c.Plugin.Marshal()), object(Default(c.Identity).Plugin.Marshal()))
+	template, settings := object(entry), c.Plugin
+	if !c.Chained { // the plugin refuses a network of its own without them
+		settings.CNIVersion, settings.Name = aloneVersion, f.Plugins()[0].Type
+	}
+	added, overruled := fillGaps(template, object(settings.Marshal()), object(Default(c.Identity).Plugin.Marshal()))
 	if added {
 		entry = append(marshalLine(template), '\n')
 	}
@@ -69,6 +76,7 @@ func (c Config) fromTemplate() (entry []byte, overruled []string, err error) {
 func fillGaps(template, settings, defaults map[string]any) (added bool, overruled []string) {
 	for key, value := range settings {
 		given, has := template[key]
+		has = has && given != nil && given != "" // which the plugin takes for absent
 		inner, nested := value.(map[string]any)
 		into, isObject := given.(map[string]any)
 		switch {

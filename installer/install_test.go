@@ -238,6 +238,10 @@ func TestInstallBlocked(t *testing.T) {
 		{"a version the plugin does not speak", map[string]string{"10-a.conflist": strings.Replace(calicoList, "0.3.1", "0.2.0", 1)}, func(n *node) {
 			n.write(filepath.Join(n.BinSourceDir, pluginName), "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"0.3.1\",\"1.0.0\"]}'\n", 0o755)
 		}, "unsupported-version", []string{"10-a.conflist", "0.2.0", "0.3.1, 1.0.0"}},
+		{"a version of its own that the plugin does not speak", nil, func(n *node) {
+			n.Chained, n.OwnFile, n.PluginConfig = false, OwnFileNever, `{"type": "meshcni", "cniVersion": "9.9.9"}`
+			n.write(filepath.Join(n.BinSourceDir, pluginName), "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"0.3.1\",\"1.0.0\"]}'\n", 0o755)
+		}, "unsupported-version", []string{"template", "9.9.9", "0.3.1, 1.0.0"}},
 		{"own name taken", map[string]string{"00-meshcni.conflist": calicoList}, func(n *node) { n.OwnFile = OwnFileAlways }, "own-name-taken", []string{"00-meshcni.conflist"}},
 		{"own name sorts later", map[string]string{"00-a.conflist": calicoList}, func(n *node) { n.OwnFile = OwnFileAlways }, "sorts-later", []string{"00-a.conflist", "--cni-conf-name"}},
 	} {

@@ -4,6 +4,7 @@ package installer
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -80,19 +81,18 @@ func (p *planner) withEntry(choice conflist.Loaded) ([]byte, bool) {
 	case err != nil:
 		return nil, p.block(codeBadEntry, fmt.Errorf("%s: %w", choice.Name, err))
 	}
-	f, err := conflist.Parse(list)
+	return list, p.spoken(choice.Name, list, "have the network's owner declare one of these")
+}
+
+// spoken reports whether the plugin supports the version of a configuration that would have it.
+func (p *planner) spoken(name string, config []byte, remedy string) bool {
+	f, err := conflist.Parse(config)
 	if err != nil || p.o.supports == nil {
-		return list, true
+		return true
 	}
-	version := f.CNIVersion()
-	if version == "" {
-		version = "0.1.0" // what the specification takes it for
-	}
-	if !slices.Contains(p.o.supports, version) {
-		return nil, p.block(codeUnsupportedVersion, fmt.Errorf("%s has cniVersion %q, and the plugin speaks %s: with it in that list no pod could start; "+
-			"have the network's owner declare one of these", choice.Name, f.CNIVersion(), strings.Join(p.o.supports, ", ")))
-	}
-	return list, true
+	version := cmp.Or(f.CNIVersion(), "0.1.0") // what the specification takes none for
+	return slices.Contains(p.o.supports, version) || p.block(codeUnsupportedVersion, fmt.Errorf("%s has cniVersion %q, and the plugin speaks %s: "+
+		"with it in that list no pod could start; %s", name, f.CNIVersion(), strings.Join(p.o.supports, ", "), remedy))
 }
 
 // choose returns the file to chain into: the named one, or the one that the runtime would load without ours.
@@ -282,7 +282,7 @@ func (p *planner) ownFile() bool {
 func (p *planner) standalone() bool {
 	own := p.c.ownName()
 	there, ok := p.readOwn(own)
-	if !ok {
+	if !ok || !p.spoken("the plugin's configuration template", p.entry, "correct it") {
 		return false
 	}
 	p.Target, p.Network = own, p.c.Plugin.Type

@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/hostpath"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
@@ -154,14 +155,18 @@ func (c Config) acts() bool {
 	return c.Repair.Action != "" && c.Repair.Action != repair.ActionNone || c.Repair.VerifyInterval > 0
 }
 
-// entry returns the plugin's configuration as it will be on the node: a template may say otherwise than Plugin.
+// entry returns the plugin's configuration as it will be on the node, as far as the plugin could read it: a template may say otherwise
+// than Plugin. [installer.Config.Validate] says what the plugin would refuse.
 func (c Config) entry() netconf.Config {
-	if entry, err := c.Entry(); err == nil && c.PluginConfig != "" {
-		if p, _, err := netconf.Parse(entry, c.Identity); err == nil {
-			return p
-		}
+	if c.PluginConfig == "" {
+		return c.Plugin
 	}
-	return c.Plugin
+	text, err := c.Entry()
+	if err != nil {
+		return c.Plugin
+	}
+	p, _, _ := netconf.Parse(text, c.Identity)
+	return p
 }
 
 // Effective returns the plugin's configuration as far as the agent decides on pods by it, as it will be on the node: a template may
@@ -186,14 +191,13 @@ func (c Config) Validate(known []dialect.Dialect) error {
 func (c Config) validate(work bool, known []dialect.Dialect) error {
 	errs := []error{c.Config.Validate(), validateLifetime(c.TokenLifetime), c.Ambient.validate(c.Node)}
 	if work { // an agent of dialects that cannot work is never ready, and says why
-		_, err := dialect.Configure(known, c.Plugin)
-		if err = dialect.ByFlag(err, byFlag); err == nil && c.PluginConfig != "" {
-			if _, err = dialect.Configure(known, c.Effective()); err != nil {
-				err = fmt.Errorf("the plugin's configuration template: %w", err)
-			}
+		_, err := dialect.Configure(known, c.Effective())
+		if err != nil && c.PluginConfig != "" {
+			err = fmt.Errorf("the plugin's configuration template: %w", err)
 		}
-		errs = append(errs, err)
+		errs = append(errs, dialect.ByFlag(err, byFlag))
 	}
+	entry := c.entry()
 	if err := c.validateDialects(known); err != nil {
 		errs = append(errs, fmt.Errorf("dialect: %w", err))
 	}
@@ -204,7 +208,7 @@ func (c Config) validate(work bool, known []dialect.Dialect) error {
 		set  bool
 		what string
 	}{
-		{c.acts(), "repair"}, {c.AutoEvict, "repair=auto"}, {c.Plugin.Agent == netconf.AgentRequire, "agent=require"},
+		{c.acts(), "repair"}, {c.AutoEvict, "repair=auto"}, {entry.Agent == netconf.AgentRequire, "agent=require"},
 	} {
 		if needs.set && c.Node == "" {
 			errs = append(errs, errors.New(needs.what+" needs node-name"))
@@ -213,11 +217,31 @@ func (c Config) validate(work bool, known []dialect.Dialect) error {
 	if c.HostRoot != "" && !filepath.IsAbs(c.HostRoot) {
 		errs = append(errs, fmt.Errorf("repair-host-root %q: not an absolute path", c.HostRoot))
 	}
-	if c.Plugin.Agent == netconf.AgentOff && c.Ambient.Enabled {
+	if c.Ambient.Enabled && entry.Agent == netconf.AgentOff {
 		errs = append(errs, errors.New("agent=off does not go with ambient, whose pods only the node's agent can capture"))
 	}
+	errs = append(errs, c.meets(entry))
 	if c.UninstallOnExit == OnExitAuto && (c.DaemonSetName == "" || c.Plugin.PodNamespace == "") {
 		errs = append(errs, errors.New("uninstall-on-exit=auto needs daemonset-name and pod-namespace"))
+	}
+	return errors.Join(errs...)
+}
+
+// meets returns an error if the plugin would look elsewhere than the agent is, or for what the agent does not write.
+func (c Config) meets(entry netconf.Config) error {
+	if c.PluginConfig == "" {
+		return nil
+	}
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("the plugin's configuration template: "+format, args...))
+	}
+	kubeconfig := hostpath.OnHost(filepath.Join(c.RunDir, c.KubeconfigName))
+	switch needed := entry.Agent == netconf.AgentRequire || c.Ambient.Enabled; {
+	case needed && filepath.Clean(entry.RunDir) != hostpath.OnHost(c.RunDir):
+		bad("run_dir: %q: the plugin needs this agent, whose run-dir is %q", entry.RunDir, c.RunDir)
+	case entry.Agent != netconf.AgentRequire && filepath.Clean(entry.Kubernetes.Kubeconfig) != kubeconfig:
+		bad("kubernetes.kubeconfig: %q: the agent writes %q, for which the template has __KUBECONFIG_FILEPATH__", entry.Kubernetes.Kubeconfig, kubeconfig)
 	}
 	return errors.Join(errs...)
 }
@@ -266,7 +290,7 @@ func (c Config) keeps(next Config) error {
 	fixed := func(c Config) [19]string {
 		return [...]string{
 			string(c.Repair.Action), strconv.FormatBool(c.AutoEvict), strconv.FormatBool(c.Repair.Detect != nil), c.Node, c.MetricsAddress, c.HealthAddress,
-			string(c.UninstallOnExit), c.DaemonSetName, c.PluginServiceAccount, c.TokenLifetime.String(), string(c.Plugin.Agent),
+			string(c.UninstallOnExit), c.DaemonSetName, c.PluginServiceAccount, c.TokenLifetime.String(), string(c.entry().Agent),
 			strconv.FormatBool(c.Ambient.Enabled), c.Ambient.ZDSSocket, c.Ambient.VerifyInterval.String(), strconv.FormatBool(c.Ambient.ReadyNeedsProxy),
 			c.Ambient.DrainTimeout.String(), c.StartSocket, c.CNICacheDir, strconv.FormatBool(c.InstalledElsewhere),
 		}

@@ -72,12 +72,12 @@ func removeDeadSocket(path string) error {
 
 // newSocket returns what serves the socket, or nil if nobody asks there. e may be nil.
 func (o Options) newSocket(s Config, pods *nodepods.Watch, e enroller) *socket {
-	if s.Plugin.Agent == netconf.AgentOff && e == nil {
+	if s.entry().Agent == netconf.AgentOff && e == nil {
 		return nil
 	}
 	k := &socket{
 		path: filepath.Join(s.RunDir, agentsock.Name), pods: pods, enroller: e,
-		required: s.Plugin.Agent == netconf.AgentRequire || e != nil, log: o.Log,
+		required: s.entry().Agent == netconf.AgentRequire || e != nil, log: o.Log,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: s.Identity.Metric("agent_requests_total"),
 			Help: "Requests on the agent's socket, by request (pod, attach, detach, pods, release, ready) and outcome (ok, unknown and more). Request \"none\" was not read.",
@@ -217,11 +217,11 @@ func (k *socket) Collect(ch chan<- prometheus.Metric) {
 
 // openSocket returns the socket of an agent without proxies on its node.
 func (o Options) openSocket(s Config) (*socket, error) {
-	if s.Plugin.Agent == netconf.AgentOff || s.Node == "" {
+	if s.entry().Agent == netconf.AgentOff || s.Node == "" {
 		return nil, nil //nolint:nilnil // a nil socket serves nothing
 	}
 	pods, err := o.nodePods(s)
-	if err != nil && s.Plugin.Agent == netconf.AgentRequire {
+	if err != nil && s.entry().Agent == netconf.AgentRequire {
 		return nil, err
 	}
 	if err != nil {

@@ -3,6 +3,7 @@
 package nodecmd
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 
 // TestRights: each setting that needs a right asks for it, and without it nobody does.
 func TestRights(t *testing.T) {
-	_, env := node(t)
+	dir, env := node(t)
 	env["NODE_NAME"], env["POD_NAMESPACE"] = "n1", "mesh"
 	app := Program{Env: lookup(env)}
 	asked := func(args ...string) map[string]bool {
@@ -37,13 +38,13 @@ func TestRights(t *testing.T) {
 		"meshcni-plugin get pods": true, "create serviceaccounts/token meshcni-plugin in namespace mesh": true, "list pods": true, "watch pods": true,
 		"create events": true, "patch events": true, "create events in namespace default": true, "patch events in namespace default": true,
 	}, usual)
-	env["CNI_NETWORK_CONFIG"] = `{"type": "meshcni", "kubernetes": {"exclude_namespace_selector": "mesh=off"}}`
+	env["CNI_NETWORK_CONFIG"] = `{"type": "meshcni", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__", "exclude_namespace_selector": "mesh=off"}}`
 	assert.True(t, asked()["meshcni-plugin get namespaces"], "the plugin goes by the template, whatever the flags are")
-	env["CNI_NETWORK_CONFIG"] = `{"type": "meshcni", "dialect": "linkerd", "write_status": true}`
+	env["CNI_NETWORK_CONFIG"] = `{"type": "meshcni", "dialect": "linkerd", "write_status": true, "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}`
 	templated := asked("--dialect=istio")
 	assert.True(t, templated["meshcni-plugin get namespaces"], "by the mesh that it names")
 	assert.True(t, templated["meshcni-plugin patch pods/status"], "and by what the plugin writes")
-	env["CNI_NETWORK_CONFIG"] = `{"type": "meshcni", "agent": "require"}`
+	env["CNI_NETWORK_CONFIG"] = `{"type": "meshcni", "agent": "require", "run_dir": "` + filepath.Join(dir, "run") + `"}`
 	assert.False(t, asked("--agent=off")["meshcni-plugin get pods"], "and by whom it asks")
 	delete(env, "CNI_NETWORK_CONFIG")
 	for args, more := range map[string][]string{

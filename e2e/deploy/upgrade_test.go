@@ -88,7 +88,7 @@ func TestCorrectedUpgrade(t *testing.T) {
 		"ambient, no image": {"ambient": values{"enabled": true}, "image": values{"tag": "missing"}},
 		"wrong file":        {"cni": values{"confName": "99-missing.conflist"}},
 		"wrong directories": {"cni": values{"binDirs": []string{"/opt/cni/bin", "/opt/missing"}}},
-		"template":          {"pluginConfig": `{"type": "meshcni", "dialect": "none"}`},
+		"template":          {"pluginConfig": `{"type": "meshcni", "ambient": {"probe_ipv4": "none"}}`}, // which the agent sees, and the chart does not
 		"everything": {
 			"repair": values{"mode": "delete", "clusterRate": 3, "verifyInterval": "5m", "forceDelete": true}, "dialect": "linkerd", "excludeNamespaceSelector": "a=b", "writeStatus": true,
 			"hostNetwork": false, "seLinuxOptions": values{"type": "spc_t"}, "appArmorProfile": values{"type": "Localhost", "localhostProfile": "x"},

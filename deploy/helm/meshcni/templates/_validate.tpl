@@ -40,7 +40,7 @@
 {{- if or (lt $seconds 600) (gt $seconds 86400) (eq $seconds 3607) }}{{- $bad = append $bad (printf "tokenLifetime %s: it must be between 10m and 24h, and not 3607s, which API servers extend to a year" $.Values.tokenLifetime) }}{{- end -}}
 {{- if eq (include "meshcni.pluginAccountName" $) (include "meshcni.serviceAccountName" .) }}{{- $bad = append $bad "pluginServiceAccount.name and serviceAccount.name must differ: the plugin needs less than the agent" }}{{- end -}}
 {{- /* And what the agent itself would refuse: it is said here, before anything is replaced. */ -}}
-{{- if not (include "meshcni.milliseconds" .Values.addDeadline | float64 | lt 0.0) }}{{- $bad = append $bad (printf "addDeadline %s: it must be over 0" .Values.addDeadline) }}{{- end -}}
+{{- with include "meshcni.wrong" (list $ "add-deadline" .Values.addDeadline) }}{{- $bad = append $bad (printf "addDeadline %s: %s" $.Values.addDeadline .) }}{{- end -}}
 {{- range $key, $value := dict "ambient.verifyInterval" .Values.ambient.verifyInterval "repair.verifyInterval" .Values.repair.verifyInterval -}}
 {{- $every := include "meshcni.milliseconds" $value | float64 -}}
 {{- if and (lt $every 1000.0) (or (gt $every 0.0) (hasPrefix "ambient" $key)) }}{{- $bad = append $bad (printf "%s %s: it must be 1s at least, each time looks at every pod of the node" $key $value) }}{{- end -}}
@@ -51,16 +51,8 @@
 {{- with .Values.repair.fieldSelector -}}
 {{- if not (regexMatch "^(metadata\\.(name|namespace)|spec\\.(nodeName|restartPolicy|schedulerName|serviceAccountName|hostNetwork)|status\\.(phase|podIP|nominatedNodeName))(=|==|!=)[^,=]*(,(metadata\\.(name|namespace)|spec\\.(nodeName|restartPolicy|schedulerName|serviceAccountName|hostNetwork)|status\\.(phase|podIP|nominatedNodeName))(=|==|!=)[^,=]*)*$" .) }}{{- $bad = append $bad (printf "repair.fieldSelector %q: no field selector of pods, such as metadata.namespace!=dev" .) }}{{- end -}}
 {{- end -}}
-{{- with .Values.pluginConfig -}}
-{{- /* A port may be written as a number. */ -}}
-{{- $entry := regexReplaceAll "__KUBERNETES_SERVICE_PORT__" . "1" | fromJson -}}
-{{- if hasKey $entry "Error" }}{{- $bad = append $bad (printf "pluginConfig is no JSON object: %s" (get $entry "Error")) }}
-{{- else if not (and (kindIs "string" (get $entry "type")) (regexMatch "^[A-Za-z0-9_][A-Za-z0-9._-]*$" (get $entry "type" | toString))) }}{{- $bad = append $bad "pluginConfig has no \"type\" that is a file's name" }}{{- end -}}
-{{- end -}}
-{{- $flags := include "meshcni.flags" . | splitList " " -}}
-{{- range .Values.extraArgs -}}
-{{- if not (has (regexFind "^--[^=]*" . | trimPrefix "--") $flags) }}{{- $bad = append $bad (printf "extraArgs %q: %s run has no such flag" . (include "meshcni.agent" $)) }}{{- end -}}
-{{- end -}}
+{{- with .Values.pluginConfig }}{{- $bad = concat $bad (include "meshcni.wrongEntry" (list $ "pluginConfig" .) | fromJsonArray) }}{{ end -}}
+{{- $bad = concat $bad (include "meshcni.wrongExtras" . | fromJsonArray) -}}
 {{- if eq .Values.updateStrategy.type "RollingUpdate" -}}
 {{- $roll := include "meshcni.rollingUpdate" . | fromYaml -}}
 {{- $none := list "0" "0%" "00%" "000%" -}}
