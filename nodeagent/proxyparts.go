@@ -167,7 +167,7 @@ func (a *ambientParts) exempt(ctx context.Context, meshes dialect.Set) error {
 // probeSet returns the exemption of the host's probes, and the host's namespace, which the caller closes. It is nil if no mesh knows
 // probes by an address.
 func (s Config) probeSet(meshes []dialect.Dialect) (*probes.Set, *netnsexec.NetNS, error) {
-	o := probes.Options{Root: s.HostRoot, Backend: ruleset.Backend(s.Effective().Backend)}
+	o := probes.Options{Root: s.HostRoot}
 	for _, d := range meshes {
 		if d.NodeProxy != nil {
 			o.IPv4, o.IPv6 = sources(d.NodeProxy.ProbeSources)
@@ -217,7 +217,7 @@ func (a *ambientParts) tend(ctx context.Context) error {
 			if done, err := a.probes.Ensure(ctx); err != nil && ctx.Err() == nil {
 				a.log.Warn("the host's probes of captured pods may fail", "error", err)
 			} else if done.Repaired {
-				a.log.Info("the exemption of the host's probes is set up", "entries", done.Entries, "backend", done.Backend)
+				a.log.Info("the exemption of the host's probes is set up", "entries", done.Entries)
 			}
 		}
 		select {

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// exemptions are the Probes of a controller. Each look at a pod asks for all entries, and with ipset and iptables an answer costs
-// several programs, so an answer serves many looks: until it is an age old, or the controller changes the set.
+// exemptions are the Probes of a controller. Each look at a pod asks for all entries, so an answer serves many looks: until it is an age
+// old, or the controller changes the set.
 type exemptions struct {
 	Probes
 	age time.Duration

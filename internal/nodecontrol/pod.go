@@ -77,7 +77,7 @@ type Pods interface {
 }
 
 // Probes is the set of pods to which the host's own connections get the addresses that the pods' rules let pass; package
-// probes has one of nftables and one of ipset and iptables.
+// probes has one.
 type Probes interface {
 	// Put adds a pod's addresses, in place of others that it had. An address that another pod had is now this pod's. The error
 	// is an [*UnexemptError] if some can never be in the set, and the others are.

@@ -17,9 +17,9 @@
 // when the host's own rules or IPVS turned a service's address into the pod's. What the host forwards has no socket, so
 // it never gets the source, whoever sent it. Connections that are open when a pod joins go on as they are.
 //
-// # With nftables
+// # The table
 //
-// All is one table, made by netlink and without any program. Each change is one transaction, of single entries: the sets
+// All is one table of nftables (Linux 5.2), made by netlink and without any program, whatever the pods' own rules are made of. Each change is one transaction, of single entries: the sets
 // are never emptied while they are in use. The comment of an entry is the pod's UID, so that a restarted agent knows
 // whose it is.
 //
@@ -57,21 +57,10 @@
 // the source, on the way out. Two pods on one bridge that does not hand its packets to the host's rules
 // (net.bridge.bridge-nf-call-iptables=0) are beyond it.
 //
-// # With ipset and iptables
+// # Other agents'
 //
-// Where the kernel has no nftables, or iptables is asked for: two sets of type hash:ip, meshcni-probes-v4 and -v6, with the
-// UID as comment, by netlink; and for each family by the host's own iptables, with the host's own lock
-//
-//	-t raw -I PREROUTING 1 -j MESHCNI_PROBES
-//	-t raw -A MESHCNI_PROBES -s 169.254.7.127/32 -j DROP
-//	-t nat -I POSTROUTING 1 -j MESHCNI_PROBES
-//	-t nat -A MESHCNI_PROBES -p tcp -m owner --socket-exists -m set --match-set meshcni-probes-v4 dst -j SNAT --to-source 169.254.7.127
-//
-// Put and Delete start no program; [Set.Ensure] mends the jumps, also when they are no longer first. Rules of another
-// variant at the same priority, and of nftables at srcnat, still come first if they were there first.
-//
-// Auto keeps the backend and the variant that have something of ours, whatever else came to the host since. A change of
-// backend copies the entries and puts the new rules in force before it removes the old ones.
+// The rules and sets of Istio's agent, and those that version 0.1.0 made of ipset and iptables where the kernel had no nftables, are taken
+// over: their entries are copied, and removed once ours are in force, by the host's own iptables with the host's own lock.
 //
 // # Pods with an interface of their own (AWS branch ENI)
 //

@@ -21,7 +21,6 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // withoutNFT is a host whose kernel has no nftables for us.
@@ -29,119 +28,87 @@ type withoutNFT struct{ *netnsexec.NetNS }
 
 func (withoutNFT) Socket(int, int, int) (int, error) { return -1, unix.EPROTONOSUPPORT }
 
-// TestKernelWithoutNftables: auto takes iptables and ipset there, and what asks for nftables is told why not.
+// TestKernelWithoutNftables: nothing can be exempt there, which is an error, and nothing is to be removed.
 func TestKernelWithoutNftables(t *testing.T) {
 	netnstest.Require(t, needs...)
 	w := newWorld(t)
-	w.capture(t)
 	before := w.state(t)
-	o := probes.Options{NetNS: withoutNFT{w.host}, IPv4: source4, IPv6: source6, Backend: ruleset.BackendNftables}
-	s, err := probes.New(o)
+	s, err := probes.New(probes.Options{NetNS: withoutNFT{w.host}, IPv4: source4, IPv6: source6})
 	require.NoError(t, err)
-	_, err = s.Ensure(t.Context())
+	_, err = s.TakeOver(t.Context())
 	require.ErrorIs(t, err, apply.ErrNoBackend)
+	require.ErrorContains(t, err, "nftables with inet nat (Linux 5.2)")
+	require.NoError(t, s.Remove(t.Context()))
 	assert.Equal(t, before, w.state(t))
-
-	o.Backend = ruleset.BackendAuto
-	s, err = probes.New(o)
-	require.NoError(t, err)
-	require.NoError(t, s.Put(uid, podAddr))
-	assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort))
-	assert.Contains(t, w.state(t), "ipset meshcni-probes-v6 1")
-
-	o.Path = t.TempDir()
-	s, err = probes.New(o)
-	require.NoError(t, err)
-	_, err = s.Ensure(t.Context())
-	assert.ErrorIs(t, err, apply.ErrNoBackend, "nor iptables")
 }
 
 // TestIPv6Off: where IPv6 is only switched off, its rules do no harm and its pods are no error.
 func TestIPv6Off(t *testing.T) {
 	netnstest.Require(t, needs...)
-	for _, backend := range backends {
-		w := newWorld(t)
-		w.capture(t)
-		require.NoError(t, w.host.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0) }))
-		s := w.set(t, backend)
-		require.NoError(t, s.Put(uid, podAddr), backend)
-		assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort), backend)
-		entries, err := s.Entries()
-		require.NoError(t, err)
-		assert.Len(t, entries, 2)
-	}
-}
-
-// TestForeignSet: a set of our name that is of another kind is nobody's to change.
-func TestForeignSet(t *testing.T) {
-	netnstest.Require(t, append(needs, netnstest.Binary("iptables-nft-restore"))...)
 	w := newWorld(t)
-	foreignSet(t, w, "meshcni-probes-v4")
-	before := w.state(t)
-	_, err := w.set(t, ruleset.BackendIptablesNFT).Ensure(t.Context())
-	require.ErrorContains(t, err, "ipset meshcni-probes-v4 is there and not ours")
-	assert.Equal(t, before, w.state(t))
+	w.capture(t)
+	require.NoError(t, w.host.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0) }))
+	s := w.set(t)
+	require.NoError(t, s.Put(uid, podAddr))
+	assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort))
+	entries, err := s.Entries()
+	require.NoError(t, err)
+	assert.Len(t, entries, 2)
 }
 
 // TestConcurrent: two processes that change the set at once, and a third program that changes other rules, lose nothing.
 func TestConcurrent(t *testing.T) {
 	netnstest.Require(t, needs...)
-	for _, backend := range backends {
-		t.Run(string(backend), func(t *testing.T) {
-			w := newWorld(t)
-			sets := []*probes.Set{w.set(t, backend), w.set(t, backend)}
-			for _, s := range sets {
-				_, err := s.Ensure(t.Context())
-				require.NoError(t, err)
-			}
-			var wg sync.WaitGroup
-			errs := make([]error, 8)
-			for i := range errs {
-				wg.Go(func() {
-					s := sets[i%2]
-					for j := range 40 {
-						pod := types.UID(fmt.Sprintf("pod-%d-%d", i, j))
-						err := s.Put(pod, []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i), byte(j)})})
-						if j%4 != 0 {
-							err = errors.Join(err, s.Delete(pod))
-						}
-						errs[i] = errors.Join(errs[i], err)
-					}
-				})
-			}
-			for range 20 {
-				do(t, w.host, "nft", "add table inet busy; delete table inet busy")
-			}
-			wg.Wait()
-			require.NoError(t, errors.Join(errs...))
-			entries, err := sets[0].Entries()
-			require.NoError(t, err)
-			assert.Len(t, entries, 80)
-			for a, pod := range entries {
-				b := a.As4()
-				assert.Equal(t, types.UID(fmt.Sprintf("pod-%d-%d", b[2], b[3])), pod)
+	w := newWorld(t)
+	sets := []*probes.Set{w.set(t), w.set(t)}
+	for _, s := range sets {
+		_, err := s.Ensure(t.Context())
+		require.NoError(t, err)
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		wg.Go(func() {
+			s := sets[i%2]
+			for j := range 40 {
+				pod := types.UID(fmt.Sprintf("pod-%d-%d", i, j))
+				err := s.Put(pod, []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i), byte(j)})})
+				if j%4 != 0 {
+					err = errors.Join(err, s.Delete(pod))
+				}
+				errs[i] = errors.Join(errs[i], err)
 			}
 		})
 	}
+	for range 20 {
+		do(t, w.host, "nft", "add table inet busy; delete table inet busy")
+	}
+	wg.Wait()
+	require.NoError(t, errors.Join(errs...))
+	entries, err := sets[0].Entries()
+	require.NoError(t, err)
+	assert.Len(t, entries, 80)
+	for a, pod := range entries {
+		b := a.As4()
+		assert.Equal(t, types.UID(fmt.Sprintf("pod-%d-%d", b[2], b[3])), pod)
+	}
 }
 
-// TestHostRoot: a container without iptables uses its host's programs, of whichever variant the host has, and its lock.
+// TestHostRoot: a container without iptables removes what its host's programs have made, of whichever variant the host has, with them.
 func TestHostRoot(t *testing.T) {
 	netnstest.Require(t, needs...)
-	for variant, want := range map[string]ruleset.Backend{"nft": ruleset.BackendIptablesNFT, "legacy": ruleset.BackendIptablesLegacy} {
+	for _, variant := range []string{"nft", "legacy"} {
 		programs := hostroottest.Iptables(variant)
 		programs["cat"] = "cat"
 		dir := hostroottest.New(t, programs)
 		w := newWorld(t)
 		w.capture(t)
-		s, err := probes.New(probes.Options{NetNS: w.host, IPv4: source4, IPv6: source6, Backend: ruleset.BackendIptables, Root: hostroottest.Process(t, dir)})
+		former(t, w, variant)
+		s, err := probes.New(probes.Options{NetNS: w.host, IPv4: source4, IPv6: source6, Root: hostroottest.Process(t, dir)})
 		require.NoError(t, err)
-		require.NoError(t, s.Put(uid, podAddr))
-		result, err := s.Ensure(t.Context())
+		_, err = s.TakeOver(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, []any{want, false}, []any{result.Backend, result.Repaired})
 		assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort))
-		require.NoError(t, s.Remove(t.Context()))
 		assert.NotContains(t, w.state(t), "MESHCNI")
 	}
 }
@@ -150,7 +117,7 @@ func TestHostRoot(t *testing.T) {
 func TestDocumented(t *testing.T) {
 	netnstest.Require(t, needs...)
 	w := newWorld(t)
-	require.NoError(t, w.set(t, ruleset.BackendNftables).Put(uid, podAddr))
+	require.NoError(t, w.set(t).Put(uid, podAddr))
 	var shown strings.Builder
 	source, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
@@ -182,19 +149,15 @@ func BenchmarkEnsure(b *testing.B) {
 
 func bench(b *testing.B, fn func(*probes.Set) error) {
 	netnstest.Require(b, needs...)
-	for _, backend := range backends {
-		b.Run(string(backend), func(b *testing.B) {
-			s, err := probes.New(probes.Options{NetNS: netnstest.New(b), IPv4: source4, IPv6: source6, Backend: backend})
-			require.NoError(b, err)
-			want := probes.Entries{}
-			for i := range 110 {
-				want[netip.AddrFrom4([4]byte{10, 2, 0, byte(i)})] = types.UID(fmt.Sprintf("pod-%d", i))
-			}
-			_, err = s.Sync(b.Context(), want)
-			require.NoError(b, err)
-			for b.Loop() {
-				require.NoError(b, fn(s))
-			}
-		})
+	s, err := probes.New(probes.Options{NetNS: netnstest.New(b), IPv4: source4, IPv6: source6})
+	require.NoError(b, err)
+	want := probes.Entries{}
+	for i := range 110 {
+		want[netip.AddrFrom4([4]byte{10, 2, 0, byte(i)})] = types.UID(fmt.Sprintf("pod-%d", i))
+	}
+	_, err = s.Sync(b.Context(), want)
+	require.NoError(b, err)
+	for b.Loop() {
+		require.NoError(b, fn(s))
 	}
 }

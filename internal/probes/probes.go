@@ -9,22 +9,19 @@ import (
 	"maps"
 	"net/netip"
 	"regexp"
-	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/nodecontrol"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// tableName is our table's name, and the first part of those of ipsets.
+// tableName is our table's name.
 const tableName = "meshcni-probes"
-
-// chainName is that of iptables' chains.
-var chainName = strings.ReplaceAll(strings.ToUpper(tableName), "-", "_")
 
 // Options are for [New].
 type Options struct {
@@ -34,9 +31,7 @@ type Options struct {
 	// IPv4 and IPv6 are the source addresses that the host's connections get, such as those of a dialect's
 	// NodeProxy.ProbeSources. A zero one leaves out its family; one is needed. They must not be addresses of the host.
 	IPv4, IPv6 netip.Addr
-	// Backend keeps the set. Auto, or empty, stays with the one that has it, else takes Nftables, else Iptables.
-	Backend ruleset.Backend
-	// Path and Root say where the iptables programs are; see [apply.Options]. Nftables needs none.
+	// Path and Root say where the iptables programs are, for what an agent before has made with them; see [apply.Options].
 	Path, Root string
 }
 
@@ -45,13 +40,11 @@ type Entries = map[netip.Addr]types.UID
 
 // Result is the result of a call.
 type Result struct {
-	// Backend is Nftables, IptablesNFT or IptablesLegacy.
-	Backend ruleset.Backend
 	// Entries counts the addresses in the set afterwards.
 	Entries int
 	// Added and Removed count entries; one that changed its pod counts as added.
 	Added, Removed int
-	// Repaired is true if tables, chains, sets or rules were missing or not ours: also after the first call.
+	// Repaired is true if table, chains, sets or rules were missing or not ours: also after the first call.
 	Repaired bool
 	// Routed counts the addresses whose probes go over the pod's own interface by policy rules (see the package comment).
 	Routed int
@@ -64,26 +57,8 @@ type Set struct {
 	o        Options
 	mu       sync.Mutex
 	families []ruleset.Family
-	reasons  map[ruleset.Family]string // why not, of the others
-	now      backend                   // nil: not chosen yet
-	other    backend                   // the one that is to have nothing
+	reasons  map[ruleset.Family]string // why not, of the others; nil: nobody has looked
 	routed   bool                      // whether we made policy rules
-}
-
-// backend keeps entries in force. A call that fails may have done a part; the next one does the rest.
-type backend interface {
-	name() ruleset.Backend
-	// there reports whether anything of ours is in the kernel.
-	there(ctx context.Context) (bool, error)
-	// read returns the entries.
-	read(ctx context.Context) (Entries, error)
-	// intact reports whether the rules that use the entries are as wanted.
-	intact(ctx context.Context) (bool, error)
-	// update makes the entries those that change returns of those that are there. rules is false where reading the
-	// rules too is not worth it.
-	update(ctx context.Context, change func(Entries) Entries, rules bool) (Result, error)
-	// remove removes all of ours.
-	remove(ctx context.Context) error
 }
 
 // New checks the options. It does nothing to the host.
@@ -100,9 +75,6 @@ func New(o Options) (*Set, error) {
 	}
 	if o.IPv6.IsValid() && (!o.IPv6.Is6() || o.IPv6.Is4In6() || o.IPv6.IsLinkLocalUnicast() || !usable(o.IPv6)) {
 		errs = append(errs, fmt.Errorf("source address %s: not a single host's IPv6 address beyond its link", o.IPv6))
-	}
-	if _, err := ruleset.ParseBackend(string(o.Backend)); err != nil {
-		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("set up probe exemption: %w", err)
@@ -122,16 +94,35 @@ func (o Options) source(f ruleset.Family) netip.Addr {
 	return o.IPv6
 }
 
-// ipset is the name of the family's set with the backend of iptables.
-func ipset(f ruleset.Family) string { return tableName + suffix[f] }
+// look finds out which families are served. A family that is only switched off is: its rules do no harm, and are there
+// when it is switched on.
+func (s *Set) look() error {
+	kernel, err := apply.Kernel(s.o.NetNS)
+	if err != nil {
+		return err
+	}
+	s.families, s.reasons = nil, map[ruleset.Family]string{}
+	for _, f := range ruleset.Families {
+		switch {
+		case !s.o.source(f).IsValid():
+			s.reasons[f] = "no source address is configured"
+		case f == ruleset.IPv6 && kernel.IPv6 == redirect.PresenceAbsent:
+			s.reasons[f] = "the host has no IPv6"
+		default:
+			s.families = append(s.families, f)
+		}
+	}
+	if len(s.families) == 0 {
+		return errors.New("the host has no family that has a source address")
+	}
+	return nil
+}
 
-var suffix = map[ruleset.Family]string{ruleset.IPv4: "-v4", ruleset.IPv6: "-v6"}
-
-// callTime bounds a call, which waits for the iptables lock and for others' transactions.
+// callTime bounds a call, which waits for others' transactions and, to remove what others made, for the iptables lock.
 const callTime = 30 * time.Second
 
 // Ensure makes sure that the rules are there and as wanted, and keeps the entries. It is cheap enough for each round of a
-// drift loop: with nftables six requests to the kernel, with iptables up to eight processes.
+// drift loop: six requests to the kernel.
 func (s *Set) Ensure(ctx context.Context) (Result, error) {
 	return s.update(ctx, "ensure probe exemption", true, func(have Entries) Entries { return have })
 }
@@ -184,24 +175,21 @@ func (s *Set) Entries() (Entries, error) {
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	have, err := func() (Entries, error) {
-		b := s.now
-		if b == nil {
-			c, err := s.pick(ctx)
-			if err != nil {
-				return nil, err
-			}
-			b = c.use
-		}
-		if intact, err := b.intact(ctx); err != nil || !intact {
-			return nil, err
-		}
-		return b.read(ctx)
-	}()
-	if err != nil {
-		return nil, fmt.Errorf("read probe exemption: %w", err)
+	var err error
+	if s.reasons == nil {
+		err = s.look()
 	}
-	return have, nil
+	var live tableState
+	if err == nil {
+		live, err = s.live(ctx)
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read probe exemption: %w", err)
+	case !live.intact:
+		return nil, nil
+	}
+	return live.entries, nil
 }
 
 func without(have Entries, uid types.UID) Entries {
@@ -224,8 +212,8 @@ func check(uid types.UID, a netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// update is one change, on the backend of choice, of which the other then has nothing.
-func (s *Set) update(ctx context.Context, what string, rules bool, change func(Entries) Entries) (result Result, err error) {
+// update is one change. all: the families and the policy rules are looked at anew.
+func (s *Set) update(ctx context.Context, what string, all bool, change func(Entries) Entries) (result Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	s.mu.Lock()
@@ -243,24 +231,14 @@ func (s *Set) update(ctx context.Context, what string, rules bool, change func(E
 		}
 		return next
 	}
-	if rules || s.now == nil {
+	if all || s.reasons == nil {
 		err = s.look()
 	}
-	made := false
 	if err == nil {
-		made, err = s.settle(ctx)
-	}
-	if err == nil && rules {
-		var moved bool
-		moved, err = s.alone(ctx)
-		made = made || moved
+		result, err = s.write(ctx, served)
 	}
 	if err == nil {
-		result, err = s.now.update(ctx, served, rules)
-		result.Backend, result.Repaired = s.now.name(), result.Repaired || made
-	}
-	if err == nil {
-		result.Routed, err = s.route(result.entries, rules)
+		result.Routed, err = s.route(result.entries, all)
 	}
 	if err != nil {
 		return result, fmt.Errorf("%s: %w", what, err)
@@ -278,7 +256,7 @@ func (s *Set) update(ctx context.Context, what string, rules bool, change func(E
 	return result, nil
 }
 
-// Remove removes all of ours and leaves the host as it was found. Tables of iptables-nft that hold nothing go too.
+// Remove removes all of ours and leaves the host as it was found.
 func (s *Set) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -286,18 +264,10 @@ func (s *Set) Remove(ctx context.Context) error {
 	defer s.mu.Unlock()
 	err := s.look()
 	if err == nil {
-		for _, b := range s.backends() {
-			there, terr := b.there(ctx)
-			if errors.Is(terr, apply.ErrNoBackend) {
-				continue
-			}
-			if terr == nil && there {
-				terr = b.remove(ctx)
-			}
-			err = errors.Join(err, terr)
+		if err = s.dropTable(ctx, tableName); errors.Is(err, apply.ErrNoBackend) {
+			err = nil // there cannot be one
 		}
-		s.now = nil
-		err = errors.Join(err, s.unroute())
+		err = errors.Join(err, s.removePredecessor(ctx, former), s.unroute())
 	}
 	if err != nil {
 		return fmt.Errorf("remove probe exemption: %w", err)

@@ -90,7 +90,7 @@ func (s *Set) rules(adopt bool, want func(h *netlink.Handle, f ruleset.Family, a
 		}
 		defer h.Close()
 		for _, f := range s.families {
-			all, err := h.RuleList(int(ipFamily[f]))
+			all, err := h.RuleList(int(header[f].proto))
 			if err != nil {
 				return fmt.Errorf("list %s policy rules: %w", f, err)
 			}
@@ -125,7 +125,7 @@ func branches(h *netlink.Handle, f ruleset.Family, all []netlink.Rule, entries E
 		} else if err != nil {
 			return nil, fmt.Errorf("look for interface %q of a policy rule: %w", rule.IifName, err)
 		}
-		routes, err := h.RouteListFiltered(int(ipFamily[f]), &netlink.Route{Table: rule.Table, LinkIndex: link.Attrs().Index}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_OIF)
+		routes, err := h.RouteListFiltered(int(header[f].proto), &netlink.Route{Table: rule.Table, LinkIndex: link.Attrs().Index}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_OIF)
 		if err != nil {
 			return nil, fmt.Errorf("list routes of table %d: %w", rule.Table, err)
 		}
@@ -148,7 +148,7 @@ func branches(h *netlink.Handle, f ruleset.Family, all []netlink.Rule, entries E
 
 func newRule(f ruleset.Family) netlink.Rule {
 	r := netlink.NewRule()
-	r.Family, r.Protocol = int(ipFamily[f]), ruleProtocol
+	r.Family, r.Protocol = int(header[f].proto), ruleProtocol
 	return *r
 }
 
@@ -188,7 +188,7 @@ func replace(h *netlink.Handle, f ruleset.Family, all, want []netlink.Rule, adop
 		if ours := r.Protocol == ruleProtocol; ours == wanted[key(r)] || !ours && !adopt {
 			continue
 		}
-		r.Family = int(ipFamily[f])
+		r.Family = int(header[f].proto)
 		if err := h.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("delete %s policy rule %d: %w", f, r.Priority, err)
 		}

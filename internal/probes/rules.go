@@ -54,12 +54,12 @@ type chain struct {
 	rules     [][]byte
 }
 
-func (n *native) chains() []chain {
+func (s *Set) chains() []chain {
 	post := chain{name: "postrouting", typ: "nat", hook: hookPostrouting, priority: beforeSourceNAT}
 	pre := chain{name: "prerouting", typ: "filter", hook: hookPrerouting, priority: raw}
-	for _, f := range n.families {
-		post.rules = append(post.rules, n.exempt(f))
-		pre.rules = append(pre.rules, n.refuse(f))
+	for _, f := range s.families {
+		post.rules = append(post.rules, s.exempt(f))
+		pre.rules = append(pre.rules, s.refuse(f))
 	}
 	return []chain{post, pre}
 }
@@ -106,7 +106,7 @@ func (e *exprs) address(f ruleset.Family, offset uint32) {
 // The socket's user is what tells them from forwarded packets, which have no socket: the kernel drops a forwarded packet
 // that has one (ip_forward), and reads the user of none but a full socket of the namespace that the rule is in
 // (nft_meta_get_eval_skugid). So a packet whose user is read at all, whoever it is, is from the host.
-func (n *native) exempt(f ruleset.Family) []byte {
+func (s *Set) exempt(f ruleset.Family) []byte {
 	var e exprs
 	e.address(f, header[f].dst)
 	e.Expr("lookup", func() {
@@ -119,17 +119,17 @@ func (n *native) exempt(f ruleset.Family) []byte {
 	e.cmp(unix.NFT_CMP_GTE, 0, 0, 0, 0)
 	e.Expr("immediate", func() {
 		e.U32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_1)
-		e.data(unix.NFTA_IMMEDIATE_DATA, n.o.source(f).AsSlice())
+		e.data(unix.NFTA_IMMEDIATE_DATA, s.o.source(f).AsSlice())
 	})
 	e.numbers("nat", unix.NFTA_NAT_TYPE, unix.NFT_NAT_SNAT, unix.NFTA_NAT_FAMILY, uint32(header[f].proto), unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1)
 	return e.B
 }
 
 // refuse is the rule that drops what comes to the host with our source, which the host alone gives, on its way out.
-func (n *native) refuse(f ruleset.Family) []byte {
+func (s *Set) refuse(f ruleset.Family) []byte {
 	var e exprs
 	e.address(f, header[f].src)
-	e.cmp(unix.NFT_CMP_EQ, n.o.source(f).AsSlice()...)
+	e.cmp(unix.NFT_CMP_EQ, s.o.source(f).AsSlice()...)
 	e.numbers("counter")
 	e.Expr("immediate", func() {
 		e.U32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
@@ -163,14 +163,14 @@ func covers(live, want []byte) bool {
 }
 
 // rebuild writes the table with its entries. What was there goes in the same transaction.
-func (n *native) rebuild(w *nfnetlink.Writer, there bool, want Entries) {
+func (s *Set) rebuild(w *nfnetlink.Writer, there bool, want Entries) {
 	if there {
 		table(w, unix.NFT_MSG_DELTABLE, unix.NFPROTO_INET, tableName)
 	}
 	w.Begin(nfnetlink.TypeOf(unix.NFT_MSG_NEWTABLE), unix.NLM_F_REQUEST|unix.NLM_F_CREATE, unix.NFPROTO_INET, 0)
 	w.Text(unix.NFTA_TABLE_NAME, tableName)
 	w.End()
-	for i, f := range n.families {
+	for i, f := range s.families {
 		w.Begin(nfnetlink.TypeOf(unix.NFT_MSG_NEWSET), unix.NLM_F_REQUEST|unix.NLM_F_CREATE, unix.NFPROTO_INET, 0)
 		w.Text(unix.NFTA_SET_TABLE, tableName)
 		w.Text(unix.NFTA_SET_NAME, setName(f))
@@ -181,8 +181,8 @@ func (n *native) rebuild(w *nfnetlink.Writer, there bool, want Entries) {
 		w.Attr(unix.NFTA_SET_USERDATA, append([]byte{udataKeyByteOrder, 4}, nfnetlink.NE32(bigEndian)...)...)
 		w.End()
 	}
-	n.elements(w, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, want)
-	for _, c := range n.chains() {
+	s.elements(w, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, want)
+	for _, c := range s.chains() {
 		w.Begin(nfnetlink.TypeOf(unix.NFT_MSG_NEWCHAIN), unix.NLM_F_REQUEST|unix.NLM_F_CREATE, unix.NFPROTO_INET, 0)
 		w.Text(unix.NFTA_CHAIN_TABLE, tableName)
 		w.Text(unix.NFTA_CHAIN_NAME, c.name)
@@ -213,8 +213,8 @@ func table(w *nfnetlink.Writer, msg uint16, family byte, name string) {
 const perMessage = 400
 
 // elements adds or deletes entries.
-func (n *native) elements(w *nfnetlink.Writer, msg, flags uint16, entries Entries) {
-	for _, f := range n.families {
+func (s *Set) elements(w *nfnetlink.Writer, msg, flags uint16, entries Entries) {
+	for _, f := range s.families {
 		addrs := slices.DeleteFunc(slices.SortedFunc(maps.Keys(entries), netip.Addr.Compare), func(a netip.Addr) bool { return ruleset.FamilyOf(a) != f })
 		for chunk := range slices.Chunk(addrs, perMessage) {
 			w.Begin(nfnetlink.TypeOf(msg), unix.NLM_F_REQUEST|flags, unix.NFPROTO_INET, 0)

@@ -7,25 +7,45 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/redirect/apply"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// What istio-cni's ambient agent keeps on a host for the same purpose: an iptables chain of table nat to which POSTROUTING jumps, and an
-// nftables table of family inet.
-const istioChain, istioTable = "ISTIO_POSTRT", "istio-ambient-nat"
+// predecessor is what another agent keeps on a host for the same purpose.
+type predecessor struct {
+	// sets are its ipsets of addresses, whose comments are pod UIDs.
+	sets []string
+	// chain is its iptables chain, to which built-in chains jump, by their tables.
+	chain string
+	jumps map[string]string
+	// table is its nftables table of family inet; empty: it has none.
+	table string
+}
 
-// istioSets are its ipsets of addresses, whose comments are pod UIDs.
-var istioSets = []string{"istio-inpod-probes-v4", "istio-inpod-probes-v6"}
+// former is this agent, until version 0.1.0, where it did not use nftables.
+var (
+	istioCNI = predecessor{
+		sets: []string{"istio-inpod-probes-v4", "istio-inpod-probes-v6"}, chain: "ISTIO_POSTRT", jumps: map[string]string{"nat": "POSTROUTING"},
+		table: "istio-ambient-nat",
+	}
+	former = predecessor{
+		sets: []string{tableName + "-v4", tableName + "-v6"}, chain: strings.ToUpper(strings.ReplaceAll(tableName, "-", "_")),
+		jumps: map[string]string{"nat": "POSTROUTING", "raw": "PREROUTING"},
+	}
+)
 
-// TakeOver copies the entries of istio-cni, the predecessor, and once ours are in force removes its rules, sets and table, so that no
-// probe goes without its exemption. An address that is in our set already stays with its pod. With nothing of the
+// TakeOver copies the entries of istio-cni, and of an agent of ours that used ipset, and once ours are in force removes their rules, sets
+// and table, so that no probe goes without its exemption. An address that is in our set already stays with its pod. With nothing of a
 // predecessor's on the host, it is Ensure. Policy rules for branch ENIs become ours too. The predecessor must have been stopped: it would make them again.
 //
 // There is no way back to be called. While both are in force, both give the same source; so start the other agent, let it
@@ -33,9 +53,11 @@ var istioSets = []string{"istio-inpod-probes-v4", "istio-inpod-probes-v6"}
 func (s *Set) TakeOver(ctx context.Context) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	theirs, err := s.readPredecessor(ctx)
-	if err != nil {
-		return Result{}, fmt.Errorf("take over probe exemption: %w", err)
+	theirs := Entries{}
+	for _, p := range []predecessor{istioCNI, former} {
+		if err := s.readPredecessor(ctx, p, theirs); err != nil {
+			return Result{}, fmt.Errorf("take over probe exemption: %w", err)
+		}
 	}
 	result, err := s.update(ctx, "take over probe exemption", true, func(have Entries) Entries {
 		all := maps.Clone(theirs)
@@ -50,7 +72,7 @@ func (s *Set) TakeOver(ctx context.Context) (Result, error) {
 	defer s.mu.Unlock()
 	var rerr error
 	if result.Routed, rerr = s.wantRules(result.entries, true); rerr == nil {
-		rerr = s.removePredecessor(ctx)
+		rerr = errors.Join(s.removePredecessor(ctx, istioCNI), s.removePredecessor(ctx, former))
 	}
 	if err := rerr; err != nil {
 		return result, fmt.Errorf("take over probe exemption: remove the other agent's: %w", err)
@@ -58,68 +80,110 @@ func (s *Set) TakeOver(ctx context.Context) (Result, error) {
 	return result, err
 }
 
-// readPredecessor returns its entries. One whose comment is no UID cannot be kept for a pod, and is left out: the pod's
+// readPredecessor adds its entries. One whose comment is no UID cannot be kept for a pod, and is left out: the pod's
 // own Put follows.
-func (s *Set) readPredecessor(ctx context.Context) (Entries, error) {
-	all := Entries{}
+func (s *Set) readPredecessor(ctx context.Context, p predecessor, all Entries) error {
 	err := s.sets(func(h *netlink.Handle) error {
-		for _, name := range istioSets {
-			set, err := listSet(h, name)
-			if errors.Is(err, apply.ErrNoBackend) {
+		for _, name := range p.sets {
+			set, err := h.IpsetList(name)
+			switch {
+			case errors.Is(err, unix.ENOENT):
+				continue
+			case noIPSets(err):
 				return nil
+			case err != nil:
+				return fmt.Errorf("list ipset %s: %w", name, err)
 			}
-			if err != nil {
-				return err
-			}
-			if set != nil {
-				entriesOf(set, all)
+			for _, e := range set.Entries {
+				if a, ok := netip.AddrFromSlice(e.IP); ok {
+					all[a.Unmap()] = types.UID(e.Comment)
+				}
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	err = s.session(ctx, func(c *nfnetlink.Conn) error {
-		var sets []string
-		err := c.Request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, unix.NFPROTO_INET, func(w *nfnetlink.Writer) {
-			w.Text(unix.NFTA_SET_TABLE, istioTable)
-		}, func(m nfnetlink.Message) {
-			if m.Text(unix.NFTA_SET_TABLE) == istioTable {
-				sets = append(sets, m.Text(unix.NFTA_SET_NAME))
+	if err == nil && p.table != "" {
+		err = s.session(ctx, func(c *nfnetlink.Conn) error {
+			var sets []string
+			err := c.Request(unix.NFT_MSG_GETSET, unix.NLM_F_DUMP, unix.NFPROTO_INET, func(w *nfnetlink.Writer) {
+				w.Text(unix.NFTA_SET_TABLE, p.table)
+			}, func(m nfnetlink.Message) {
+				if m.Text(unix.NFTA_SET_TABLE) == p.table {
+					sets = append(sets, m.Text(unix.NFTA_SET_NAME))
+				}
+			})
+			for _, set := range sets {
+				if err == nil {
+					err = readElements(c, p.table, set, all)
+				}
 			}
+			return err
 		})
-		for _, set := range sets {
-			if err == nil {
-				err = readElements(c, istioTable, set, all)
-			}
-		}
-		return err
-	})
-	if errors.Is(err, apply.ErrNoBackend) {
-		err = nil
 	}
 	for a, uid := range all {
 		if check(uid, a) != nil {
 			delete(all, a)
 		}
 	}
-	return all, err
+	return err
 }
 
-func (s *Set) removePredecessor(ctx context.Context) error {
-	var jumps []jump
-	for _, f := range ruleset.Families {
-		jumps = append(jumps, jump{family: f, table: "nat", from: "POSTROUTING"})
+func (s *Set) removePredecessor(ctx context.Context, p predecessor) error {
+	used, err := s.using(ctx, p)
+	for _, variant := range used {
+		err = errors.Join(err, s.dropFrom(ctx, variant, p))
 	}
-	if err := s.dropRules(ctx, istioChain, jumps); err != nil {
+	if err == nil {
+		err = s.destroy(ctx, p.sets)
+	}
+	if err == nil && p.table != "" {
+		err = s.dropTable(ctx, p.table)
+	}
+	if errors.Is(err, apply.ErrNoBackend) {
+		return nil // there cannot be one
+	}
+	return err
+}
+
+// sets calls fn with a handle in the host's namespace.
+func (s *Set) sets(fn func(*netlink.Handle) error) error {
+	var h *netlink.Handle
+	err := s.o.NetNS.Do(func() (err error) {
+		h, err = netlink.NewHandle(unix.NETLINK_NETFILTER)
 		return err
+	})
+	if err != nil {
+		return fmt.Errorf("open netfilter socket: %w", err)
 	}
-	if err := s.destroy(ctx, istioSets...); err != nil && !errors.Is(err, apply.ErrNoBackend) {
-		return err
-	}
-	if err := s.dropTable(ctx, istioTable); err != nil && !errors.Is(err, apply.ErrNoBackend) {
-		return err
-	}
-	return nil
+	defer h.Close()
+	return fn(h)
+}
+
+// noIPSets reports whether the kernel has no ipset.
+func noIPSets(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
+}
+
+// destroy removes sets that no rule uses any more. The kernel frees those that iptables-nft deleted a moment later, and
+// says until then that a set is busy.
+func (s *Set) destroy(ctx context.Context, names []string) error {
+	return s.sets(func(h *netlink.Handle) error {
+		for _, name := range names {
+			for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+				err := h.IpsetDestroy(name)
+				if err == nil || errors.Is(err, unix.ENOENT) || noIPSets(err) {
+					break
+				}
+				if !errors.Is(err, nl.IPSetError(nl.IPSET_ERR_BUSY)) && !errors.Is(err, unix.EBUSY) {
+					return fmt.Errorf("destroy ipset %s: %w", name, err)
+				}
+				select {
+				case <-ctx.Done():
+					return fmt.Errorf("destroy ipset %s, which a rule still uses: %w", name, context.Cause(ctx))
+				case <-time.After(wait):
+				}
+			}
+		}
+		return nil
+	})
 }

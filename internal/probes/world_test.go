@@ -37,8 +37,6 @@ var (
 	podAddr = []netip.Addr{pod4, pod6}
 )
 
-var backends = []ruleset.Backend{ruleset.BackendNftables, ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy}
-
 // world is a node: the host, a captured pod behind a veth, and a pod of another network that the host forwards for.
 type world struct {
 	*netnstest.World
@@ -108,9 +106,9 @@ func (w *world) capture(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func (w *world) set(t *testing.T, backend ruleset.Backend) *probes.Set {
+func (w *world) set(t *testing.T) *probes.Set {
 	t.Helper()
-	s, err := probes.New(probes.Options{NetNS: w.host, IPv4: source4, IPv6: source6, Backend: backend})
+	s, err := probes.New(probes.Options{NetNS: w.host, IPv4: source4, IPv6: source6})
 	require.NoError(t, err)
 	return s
 }

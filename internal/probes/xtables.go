@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,32 +24,6 @@ import (
 // lockWait bounds the wait of the legacy variant's programs for the host's xtables lock: kube-proxy holds it for
 // seconds where there are many services.
 const lockWait = "5"
-
-var variants = []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy}
-
-// jump is a built-in chain from which a chain of ours is jumped to first.
-type jump struct {
-	family      ruleset.Family
-	table, from string
-	// rule is the one rule of our chain.
-	rule string
-}
-
-func (x *xtables) jumps(f ruleset.Family) []jump {
-	source := x.o.source(f)
-	return []jump{
-		{f, "raw", "PREROUTING", fmt.Sprintf("-A %s -s %s/%d -j DROP", chainName, source, f.Bits())},
-		{f, "nat", "POSTROUTING", fmt.Sprintf("-A %s -p tcp -m owner --socket-exists -m set --match-set %s dst -j SNAT --to-source %s",
-			chainName, ipset(f), source)},
-	}
-}
-
-func (x *xtables) allJumps() (all []jump) {
-	for _, f := range ruleset.Families {
-		all = append(all, x.jumps(f)...)
-	}
-	return all
-}
 
 // run runs a program of iptables in the host's namespace. It must not be in a sandbox: the lock is the host's.
 func (s *Set) run(ctx context.Context, variant ruleset.Backend, f ruleset.Family, verb, input string, args ...string) (string, error) {
@@ -79,50 +54,19 @@ func (e *programError) Error() string {
 }
 func (e *programError) Unwrap() error { return e.err }
 
-// find finds out which variant to use: the one that is asked for, else the one that has our chain, else the one that
-// package apply would take. What another variant has of ours goes once the rules are in this one.
-func (x *xtables) find(ctx context.Context) error {
-	if x.variant != "" {
-		return nil
-	}
-	o := apply.Options{Backend: x.o.Backend, Path: x.o.Path, Root: x.o.Root, Runner: x.o.NetNS}
-	if !slices.Contains(variants, o.Backend) {
-		o.Backend = ruleset.BackendIptables
-	}
-	if o.Backend == ruleset.BackendIptables {
-		used, err := x.using(ctx, chainName)
-		if err != nil {
-			return err
-		}
-		if len(used) > 0 {
-			x.variant = used[0]
-			return nil
-		}
-	}
-	b, err := apply.Choose(ctx, x.o.NetNS, o)
-	if err != nil {
-		return err
-	}
-	x.variant = b.Name()
-	return nil
-}
-
-// tables are those that have rules of ours.
-var tables = []string{"nat", "raw"}
-
-// using lists the variants that have a chain in one of the tables of any family. Asking iptables-legacy would make its tables,
-// so it is asked only where they are.
-func (s *Set) using(ctx context.Context, chain string) (found []ruleset.Backend, err error) {
+// using lists the variants that have a predecessor's chain in one of its tables of any family. Asking iptables-legacy would make its
+// tables, so it is asked only where they are.
+func (s *Set) using(ctx context.Context, p predecessor) (found []ruleset.Backend, err error) {
 	inNFT := false
 	err = s.session(ctx, func(c *nfnetlink.Conn) error {
 		for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
-			for _, table := range tables {
+			for table := range p.jumps {
 				err := c.Request(unix.NFT_MSG_GETCHAIN, 0, family, func(w *nfnetlink.Writer) {
 					w.Text(unix.NFTA_CHAIN_TABLE, table)
-					w.Text(unix.NFTA_CHAIN_NAME, chain)
+					w.Text(unix.NFTA_CHAIN_NAME, p.chain)
 				}, func(nfnetlink.Message) { inNFT = true })
 				if err != nil {
-					return fmt.Errorf("look for chain %s: %w", chain, err)
+					return fmt.Errorf("look for chain %s: %w", p.chain, err)
 				}
 			}
 		}
@@ -135,10 +79,10 @@ func (s *Set) using(ctx context.Context, chain string) (found []ruleset.Backend,
 		found = append(found, ruleset.BackendIptablesNFT)
 	}
 	for _, f := range ruleset.Families {
-		for _, table := range tables {
+		for table := range p.jumps {
 			has, err := s.legacyHas(f, table)
 			if err == nil && has {
-				has, err = s.hasChain(ctx, ruleset.BackendIptablesLegacy, f, table, chain)
+				has, err = s.hasChain(ctx, ruleset.BackendIptablesLegacy, f, table, p.chain)
 			}
 			if err != nil {
 				return nil, err
@@ -187,37 +131,6 @@ func (s *Set) hasChain(ctx context.Context, variant ruleset.Backend, f ruleset.F
 	return false, err
 }
 
-// flaw is a jump that is not as wanted, and how often it is there.
-type flaw struct {
-	jump
-	times int
-}
-
-// damage reads the rules of a family and returns what is not as wanted.
-func (x *xtables) damage(ctx context.Context, f ruleset.Family) (flaws []flaw, err error) {
-	for _, j := range x.jumps(f) {
-		text, err := x.run(ctx, x.variant, f, "", "", "-t", j.table, "-S", j.from)
-		if err != nil {
-			return nil, err
-		}
-		rules := added(text)
-		ours := "-A " + j.from + " -j " + chainName
-		times := count(rules, ours)
-		intact := times == 1 && rules[0] == ours
-		if times > 0 { // so the chain is there
-			text, err := x.run(ctx, x.variant, f, "", "", "-t", j.table, "-S", chainName)
-			if err != nil {
-				return nil, err
-			}
-			intact = intact && slices.Equal(added(text), []string{j.rule})
-		}
-		if !intact {
-			flaws = append(flaws, flaw{j, times})
-		}
-	}
-	return flaws, nil
-}
-
 // added returns the rules of iptables -S.
 func added(text string) (rules []string) {
 	for line := range strings.Lines(text) {
@@ -237,38 +150,97 @@ func count(rules []string, rule string) (n int) {
 	return n
 }
 
-// repair makes the rules as wanted, in one transaction a table, and then removes those of the other variant.
-func (x *xtables) repair(ctx context.Context) (repaired bool, err error) {
-	for _, f := range x.families {
-		flaws, err := x.damage(ctx, f)
-		if err != nil {
-			return repaired, err
+// dropFrom removes a predecessor's chain of one variant, which may be in some of the tables only.
+func (s *Set) dropFrom(ctx context.Context, variant ruleset.Backend, p predecessor) error {
+	for _, f := range ruleset.Families {
+		var text strings.Builder
+		for table, from := range p.jumps {
+			has, err := s.hasTable(ctx, variant, f, table)
+			if err != nil {
+				return err
+			}
+			if !has {
+				continue
+			}
+			live, err := s.run(ctx, variant, f, "", "", "-t", table, "-S", from)
+			if err != nil {
+				return err
+			}
+			// The chain is made, or emptied, and then goes: no question whether it is there.
+			text.WriteString("*" + table + "\n:" + p.chain + " - [0:0]\n")
+			text.WriteString(strings.Repeat("-D "+from+" -j "+p.chain+"\n", count(added(live), "-A "+from+" -j "+p.chain)))
+			text.WriteString("-X " + p.chain + "\nCOMMIT\n")
 		}
-		if len(flaws) == 0 {
+		if text.Len() == 0 {
 			continue
 		}
-		var text strings.Builder
-		for _, j := range flaws {
-			text.WriteString("*" + j.table + "\n:" + chainName + " - [0:0]\n" + j.rule + "\n")
-			text.WriteString(strings.Repeat("-D "+j.from+" -j "+chainName+"\n", j.times))
-			text.WriteString("-I " + j.from + " 1 -j " + chainName + "\nCOMMIT\n")
+		if _, err := s.run(ctx, variant, f, "-restore", text.String(), "--noflush"); err != nil {
+			return fmt.Errorf("remove %s rules of chain %s: %w", f, p.chain, err)
 		}
-		if _, err := x.run(ctx, x.variant, f, "-restore", text.String(), "--noflush"); err != nil {
-			return repaired, fmt.Errorf("write %s rules: %w", f, err)
-		}
-		repaired = true
-	}
-	used, err := x.using(ctx, chainName)
-	if err != nil {
-		return repaired, err
-	}
-	for _, other := range used {
-		if other != x.variant {
-			if err := x.dropFrom(ctx, other, chainName, x.allJumps()); err != nil {
-				return repaired, err
+		if variant == ruleset.BackendIptablesNFT {
+			if err := s.dropEmpty(ctx, f, slices.Collect(maps.Keys(p.jumps))); err != nil {
+				return err
 			}
-			repaired = true
 		}
 	}
-	return repaired, nil
+	return nil
+}
+
+// hasTable reports whether the variant has the table, so that looking into it does not make it.
+func (s *Set) hasTable(ctx context.Context, variant ruleset.Backend, f ruleset.Family, name string) (has bool, err error) {
+	if variant == ruleset.BackendIptablesLegacy {
+		return s.legacyHas(f, name)
+	}
+	err = s.session(ctx, func(c *nfnetlink.Conn) error {
+		return c.Request(unix.NFT_MSG_GETTABLE, 0, header[f].proto, func(w *nfnetlink.Writer) {
+			w.Text(unix.NFTA_TABLE_NAME, name)
+		}, func(nfnetlink.Message) { has = true })
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for table %s of %s: %w", name, variant, err)
+	}
+	return has, nil
+}
+
+// dropEmpty removes tables of iptables-nft that hold nothing but built-in chains that accept. iptables makes them again
+// when it needs them.
+func (s *Set) dropEmpty(ctx context.Context, f ruleset.Family, tables []string) error {
+	return s.session(ctx, func(c *nfnetlink.Conn) error {
+		var generation uint32
+		err := c.Request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) { generation = m.Attr(unix.NFTA_GEN_ID).U32() })
+		if err != nil {
+			return err
+		}
+		chains, used := map[string]bool{}, map[string]bool{}
+		err = c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, header[f].proto, nil, func(m nfnetlink.Message) {
+			t := m.Text(unix.NFTA_CHAIN_TABLE)
+			chains[t] = true
+			used[t] = used[t] || m.Attr(unix.NFTA_CHAIN_HOOK).Data == nil || m.Attr(unix.NFTA_CHAIN_POLICY).U32() != nfAccept
+		})
+		for _, list := range []struct{ msg, table uint16 }{{unix.NFT_MSG_GETRULE, unix.NFTA_RULE_TABLE}, {unix.NFT_MSG_GETSET, unix.NFTA_SET_TABLE}} {
+			for _, name := range tables {
+				if err == nil && chains[name] && !used[name] {
+					err = c.Request(list.msg, unix.NLM_F_DUMP, header[f].proto, func(w *nfnetlink.Writer) { w.Text(list.table, name) },
+						func(m nfnetlink.Message) { used[m.Text(list.table)] = true })
+				}
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("look for empty tables: %w", err)
+		}
+		empty := slices.DeleteFunc(slices.Clone(tables), func(name string) bool { return !chains[name] || used[name] })
+		if len(empty) == 0 {
+			return nil
+		}
+		w := nfnetlink.Writer{Seq: c.Seq + 1}
+		w.BeginBatch(generation)
+		for _, name := range empty {
+			table(&w, unix.NFT_MSG_DELTABLE, header[f].proto, name)
+		}
+		last := w.EndBatch()
+		if err := c.Commit(w.B, last); err != nil {
+			return fmt.Errorf("delete empty tables %s: %w", strings.Join(empty, ", "), err)
+		}
+		return nil
+	})
 }

@@ -19,12 +19,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// native keeps one table of nftables by netlink.
-type native struct{ *Set }
-
-func (n *native) name() ruleset.Backend { return ruleset.BackendNftables }
-
-// listLimit bounds what is read of our own table and, before it goes, of iptables' empty ones.
+// listLimit bounds what is read of our own table and, before they go, of iptables' empty ones.
 const listLimit = 32 << 20
 
 // maxAttempts bounds how often a call starts again because of others' transactions.
@@ -66,14 +61,6 @@ func unsupported(err error) error {
 	return err
 }
 
-func (n *native) there(ctx context.Context) (there bool, err error) {
-	err = n.session(ctx, func(c *nfnetlink.Conn) error {
-		_, there, err = findTable(c, tableName)
-		return err
-	})
-	return there, err
-}
-
 func findTable(c *nfnetlink.Conn, name string) (flags uint32, there bool, err error) {
 	err = c.Request(unix.NFT_MSG_GETTABLE, 0, unix.NFPROTO_INET, func(w *nfnetlink.Writer) {
 		w.Text(unix.NFTA_TABLE_NAME, name)
@@ -94,7 +81,7 @@ type tableState struct {
 	entries    Entries
 }
 
-func (n *native) state(c *nfnetlink.Conn) (st tableState, err error) {
+func (s *Set) state(c *nfnetlink.Conn) (st tableState, err error) {
 	st.entries = Entries{}
 	err = c.Request(unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
 		st.generation = m.Attr(unix.NFTA_GEN_ID).U32()
@@ -107,7 +94,7 @@ func (n *native) state(c *nfnetlink.Conn) (st tableState, err error) {
 		return st, err
 	}
 	st.intact = flags == 0 // a dormant table does nothing
-	for _, f := range n.families {
+	for _, f := range s.families {
 		keyed := false
 		err := c.Request(unix.NFT_MSG_GETSET, 0, unix.NFPROTO_INET, func(w *nfnetlink.Writer) {
 			w.Text(unix.NFTA_SET_TABLE, tableName)
@@ -125,7 +112,7 @@ func (n *native) state(c *nfnetlink.Conn) (st tableState, err error) {
 			return st, err
 		}
 	}
-	same, err := n.sameChains(c)
+	same, err := s.sameChains(c)
 	st.intact = st.intact && same
 	return st, err
 }
@@ -150,8 +137,8 @@ func readElements(c *nfnetlink.Conn, table, set string, into Entries) error {
 }
 
 // sameChains reports whether the chains and their rules are as wanted.
-func (n *native) sameChains(c *nfnetlink.Conn) (bool, error) {
-	chains := n.chains()
+func (s *Set) sameChains(c *nfnetlink.Conn) (bool, error) {
+	chains := s.chains()
 	same := true
 	for _, want := range chains {
 		found := false
@@ -191,27 +178,19 @@ func (n *native) sameChains(c *nfnetlink.Conn) (bool, error) {
 	return same, nil
 }
 
-func (n *native) read(ctx context.Context) (Entries, error) {
-	st, err := n.live(ctx)
-	return st.entries, err
-}
-
-func (n *native) intact(ctx context.Context) (bool, error) {
-	st, err := n.live(ctx)
-	return st.intact, err
-}
-
-func (n *native) live(ctx context.Context) (st tableState, err error) {
-	err = n.session(ctx, func(c *nfnetlink.Conn) (err error) {
-		st, err = n.state(c)
+// live reads the table.
+func (s *Set) live(ctx context.Context) (st tableState, err error) {
+	err = s.session(ctx, func(c *nfnetlink.Conn) (err error) {
+		st, err = s.state(c)
 		return err
 	})
 	return st, err
 }
 
-func (n *native) update(ctx context.Context, change func(Entries) Entries, _ bool) (result Result, err error) {
-	err = n.session(ctx, func(c *nfnetlink.Conn) error {
-		st, err := n.state(c)
+// write makes the entries those that change returns of those that are there, and the table as wanted, in one transaction.
+func (s *Set) write(ctx context.Context, change func(Entries) Entries) (result Result, err error) {
+	err = s.session(ctx, func(c *nfnetlink.Conn) error {
+		st, err := s.state(c)
 		if err != nil {
 			return err
 		}
@@ -231,11 +210,11 @@ func (n *native) update(ctx context.Context, change func(Entries) Entries, _ boo
 					replaced[a] = uid
 				}
 			}
-			n.elements(&w, unix.NFT_MSG_DELSETELEM, 0, replaced)
-			n.elements(&w, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, put)
+			s.elements(&w, unix.NFT_MSG_DELSETELEM, 0, replaced)
+			s.elements(&w, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, put)
 		default:
 			w.BeginBatch(st.generation)
-			n.rebuild(&w, st.there, want)
+			s.rebuild(&w, st.there, want)
 		}
 		last := w.EndBatch()
 		err = c.Commit(w.B, last)
@@ -249,8 +228,6 @@ func (n *native) update(ctx context.Context, change func(Entries) Entries, _ boo
 	})
 	return result, err
 }
-
-func (n *native) remove(ctx context.Context) error { return n.dropTable(ctx, tableName) }
 
 // dropTable removes a table of family inet, if it is there.
 func (s *Set) dropTable(ctx context.Context, name string) error {
@@ -273,4 +250,22 @@ func (s *Set) dropTable(ctx context.Context, name string) error {
 	})
 }
 
-func setName(f ruleset.Family) string { return suffix[f][1:] }
+func setName(f ruleset.Family) string {
+	return map[ruleset.Family]string{ruleset.IPv4: "v4", ruleset.IPv6: "v6"}[f]
+}
+
+// difference lists the changes that lead from one state to the other. put has also what changes its pod.
+func difference(have, want Entries) (put, gone Entries) {
+	put, gone = Entries{}, Entries{}
+	for a, uid := range want {
+		if have[a] != uid {
+			put[a] = uid
+		}
+	}
+	for a, uid := range have {
+		if _, stays := want[a]; !stays {
+			gone[a] = uid
+		}
+	}
+	return put, gone
+}
