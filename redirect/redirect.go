@@ -162,8 +162,9 @@ type Names struct {
 	HairpinMark uint32 `json:"hairpinMark"`
 	// RouteTable holds the route that keeps packets with the InboundMark on this host. It is used where that is.
 	RouteTable uint32 `json:"routeTable"`
-	// ProxyZone and AppZone are the conntrack zones of the proxy's and the application's DNS queries. Both may use the
-	// same source port for the same server, and in one zone one would get the other's answer. DNS only.
+	// AppZone is the conntrack zone of the application's redirected DNS queries. The proxy may use the same source port
+	// for the same server, and in one zone one would get the other's answer. ProxyZone is that in which the mesh's own
+	// programs put the proxy's: rules with it are known for the mesh's, and none of ours has it. DNS only.
 	ProxyZone uint16 `json:"proxyZone"`
 	AppZone   uint16 `json:"appZone"`
 	// MarkMask selects the bits of InboundMark that count if the proxy is known by its mark; 0 is

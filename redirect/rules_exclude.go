@@ -23,10 +23,10 @@ func (g *generator) logs(hook string) []ruleset.Rule {
 }
 
 // exclusions returns one rule for each combination of an exclusion's lists.
-func (g *generator) exclusions() []ruleset.Rule {
+func (g *generator) exclusions(list []Exclusion) []ruleset.Rule {
 	var rules []ruleset.Rule
 	const field = "outbound.exclude"
-	for _, e := range g.Outbound.Exclude {
+	for _, e := range list {
 		r := ruleset.Rule{Proto: e.Protocol.proto(), Target: g.passes()}
 		if g.count == nil { // it may be as long as the lists
 			r.Comment = truncate.Text("excluded: "+e.String(), maxComment)

@@ -116,7 +116,7 @@ func (g *generator) refuse() {
 
 	output := append(replies, g.excludedInterfaces(false)...)
 	output = append(output, g.excludedOutboundPorts()...)
-	output = append(output, g.exclusions()...)
+	output = append(output, g.exclusions(g.Outbound.Exclude)...)
 	output = append(output, g.marked("proxy")...)
 	output = append(output,
 		ruleset.Rule{Out: loopback, Target: returns, Comment: "within the pod"},

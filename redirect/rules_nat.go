@@ -86,7 +86,7 @@ func (g *generator) natOutput(capturesDNS bool) []ruleset.Rule {
 		rules, dns = append(rules, dns...), nil
 	}
 	rules = append(rules, g.excludedOutboundPorts()...)
-	rules = append(rules, g.exclusions()...)
+	rules = append(rules, g.exclusions(g.Outbound.Exclude)...)
 	if src, ok := g.passSource(); ok {
 		pass := ruleset.Rule{Src: ruleset.MatchPrefix(src), Out: loopback, Target: returns, Comment: "proxy to application, inbound"}
 		if g.DNS.UDPOnly {
@@ -249,39 +249,51 @@ func (g *generator) natDNS() []ruleset.Rule {
 
 // hasZones reports whether DNS queries are kept apart; see zones.
 func (g *generator) hasZones() bool {
-	return g.DNS.Enabled() && len(g.DNS.To) == 0 && !g.DNS.OneZone && (g.DNS.Servers.All() || len(g.DNS.Servers.Family(g.family)) > 0)
+	passed := !g.DNS.Everyone && g.Outbound.ExcludePorts.Contains(dnsPort)
+	return g.DNS.Enabled() && len(g.DNS.To) == 0 && !g.DNS.OneZone && !passed && (g.DNS.Servers.All() || len(g.DNS.Servers.Family(g.family)) > 0)
 }
 
-// zones keeps the proxy's DNS queries apart from the application's: both are UDP to the same server, and may come from
-// the same port at the same time. A proxy known by its mark needs no zone for its answers to the application. Where
-// queries go to another resolver, the proxy makes none of its own.
+// zones keeps the application's redirected DNS queries, and the proxy's answers to them, apart from all other queries: the
+// proxy may ask the same server from the same port at the same time. All others stay in the zone of everything else, where
+// the answer finds its query also if the pod translated the address of who asked: that of an inner container, or of a
+// virtual machine. Where queries go to another resolver, the proxy makes none of its own.
 func (g *generator) zones() {
-	proxy, app := ruleset.Target{Action: ruleset.ActionZone, Zone: g.Names.ProxyZone}, ruleset.Target{Action: ruleset.ActionZone, Zone: g.Names.AppZone}
-	var output, prerouting []ruleset.Rule
-	g.owners(&output, func(o ruleset.OwnerMatch) {
-		own := []ruleset.OwnerMatch{o}
-		output = append(output,
-			ruleset.Rule{Proto: ruleset.UDP, DstPorts: port53, Owner: own, Target: proxy, Comment: "proxy's question"},
-			ruleset.Rule{
-				Proto: ruleset.UDP, SrcPorts: ruleset.MatchPorts(ruleset.Port(g.DNS.Port)), Owner: own,
-				Target: app, Comment: "proxy's answer to the application",
-			},
-		)
-	})
+	app := ruleset.Target{Action: ruleset.ActionZone, Zone: g.Names.AppZone}
 	query := ruleset.Rule{Proto: ruleset.UDP, DstPorts: port53, Target: app, Comment: "application's question"}
-	answer := ruleset.Rule{Proto: ruleset.UDP, SrcPorts: port53, Target: proxy, Comment: "server's answer to the proxy"}
+	answer := ruleset.Rule{
+		Proto: ruleset.UDP, SrcPorts: ruleset.MatchPorts(ruleset.Port(g.DNS.Port)), Target: app, Comment: "proxy's answer to the application",
+	}
+	var prerouting, output []ruleset.Rule
 	if g.byMark() {
-		query.Mark, query.Target, query.Comment = g.Proxy.Mark.match(false), proxy, "proxy's question"
-		answer.Mark = g.Proxy.Mark.match(true)
+		answer.Out = loopback // by its port alone: a proxy need not mark what nothing redirects
+		output = append(output, answer)
+		g.notWithinPod(&query)
 	} else {
 		prerouting = g.virtualZones()
+		g.owners(&output, func(o ruleset.OwnerMatch) {
+			answer.Owner = []ruleset.OwnerMatch{o}
+			output = append(output, answer, ruleset.Rule{
+				Proto: ruleset.UDP, DstPorts: port53, Owner: answer.Owner, Target: returns, Comment: "proxy's question",
+			})
+		})
 	}
-	for _, r := range g.onPrefixes("dns.servers", g.DNS.Servers, answer) {
-		r.Src, r.Dst = r.Dst, r.Src
-		prerouting = append(prerouting, r)
+	if !g.DNS.Everyone {
+		output = append(append(output, g.excludedInterfaces(false)...), g.exclusions(g.queryExclusions())...)
 	}
 	g.table(ruleset.Raw,
 		section{ruleset.Prerouting, prerouting},
 		section{ruleset.Output, append(output, g.onPrefixes("dns.servers", g.DNS.Servers, query)...)},
 	)
+}
+
+// queryExclusions are those that pass DNS queries over UDP.
+func (g *generator) queryExclusions() []Exclusion {
+	var queries []Exclusion
+	for _, e := range g.Outbound.Exclude {
+		if e.Protocol != TCP && e.Ports.Contains(dnsPort) {
+			e.Protocol, e.Ports = UDP, Ports(dnsPort)
+			queries = append(queries, e)
+		}
+	}
+	return queries
 }

@@ -18,7 +18,9 @@ func TestDraining(t *testing.T) {
 	tproxy.Mode = redirect.ModeTProxy
 	dropped := redirect.Default()
 	dropped.IPv6, dropped.DropInvalid = redirect.FamilyDrop, true
-	for name, r := range map[string]redirect.Redirect{"ambient": ambient.DefaultRedirect(), "tproxy": tproxy, "dropped": dropped} {
+	node := ambient.DefaultRedirect()
+	node.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}
+	for name, r := range map[string]redirect.Redirect{"ambient": node, "tproxy": tproxy, "dropped": dropped} {
 		rs := r.MustRuleset()
 		left := rs.Draining()
 		for _, f := range ruleset.Families {
@@ -36,11 +38,16 @@ func TestDraining(t *testing.T) {
 				if c.Table == ruleset.NAT {
 					nat++
 				}
-				assert.NotEqual(t, ruleset.Raw, c.Table, name)
 				for _, rule := range c.Rules {
+					assert.False(t, c.Table == ruleset.Raw && !rule.DstPorts.IsZero(), "%s: it keeps queries apart that go straight", name)
 					assert.NotContains(t, []ruleset.Action{ruleset.ActionRedirect, ruleset.ActionDNAT, ruleset.ActionTProxy}, rule.Target.Action, name)
 					assert.False(t, rule.Target.Action == ruleset.ActionDrop && rule.States == 0, "%s: it refuses", name)
 				}
+			}
+			if name == "ambient" {
+				answers := left.IPv4.Chain(ruleset.Raw, left.IPv4.Owner.Prefix+ruleset.Output)
+				require.NotNil(t, answers)
+				assert.Len(t, answers.Rules, 1, "answers that the proxy still owes find who asked")
 			}
 			assert.Equal(t, 2, nat, "%s: table nat stays in use", name)
 		}

@@ -73,7 +73,7 @@ func scenarios() map[string]scenario {
 				"pod udp 1337/1000 -> 198.51.100.10:53",
 			},
 		}, []string{
-			"-p udp -m udp --dport 53 -j CT", "-p udp -m udp --dport 53 -m owner --uid-owner 1337 -j CT",
+			"-p udp -m udp --dport 53 -j CT", "-p udp -m udp --dport 53 -m owner --uid-owner 1337 -j RETURN",
 			"-p udp -m udp --sport 15053 -m owner --uid-owner 1337 -j CT", "-i virt0 -p udp -m udp --dport 53 -j CT",
 		}},
 		"a family that is refused": {refused, [][]string{{

@@ -3,6 +3,7 @@
 package apply_test
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -28,6 +29,48 @@ func TestLookUpFromAVirtualNetwork(t *testing.T) {
 		w := netnstest.NewWorld(t, netnstest.Options{})
 		mustApply(t, choose(t, w.Pod, v), r.MustRuleset())
 		assert.Equal(t, "proxy:15053/udp", w.Run([]netnstest.Probe{probe})[probe.String()], v)
+	}
+}
+
+// TestAnswersBehindThePod: where the pod translates the address of an inner container, or of a virtual machine, each asker
+// gets the answer to its own look-up, though all ask one server from one port: that behind the pod, the application, and the
+// proxy.
+func TestAnswersBehindThePod(t *testing.T) {
+	sidecar, node := istio.DefaultRedirect(), byMark()
+	for _, r := range []*redirect.Redirect{&sidecar, &node} {
+		r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: istio.DNSPort}
+	}
+	const (
+		docker   = "iptables-nft -t nat -A POSTROUTING -s 10.99.0.0/24 ! -o virt0 -j MASQUERADE"
+		kubevirt = `nft 'add table ip nat2; add chain ip nat2 in { type nat hook prerouting priority -100; }; add chain ip nat2 out { type nat hook postrouting priority 100; }; ` +
+			`add rule ip nat2 in iifname eth0 tcp dport 22 dnat to 10.99.0.2; add rule ip nat2 out ip saddr 10.99.0.2 masquerade'`
+	)
+	const server = " -> 10.96.0.10:53 from "
+	for _, v := range everyBackend {
+		for proxy, r := range map[string]redirect.Redirect{"1337/1337": sidecar, "0/0": node} {
+			for name, translate := range map[string]string{"docker": docker, "kubevirt": kubevirt} {
+				t.Run(string(v)+" "+proxy+" "+name, func(t *testing.T) {
+					mark := ""
+					if !r.Proxy.Mark.IsZero() {
+						mark = fmt.Sprintf(" mark %#x", r.Proxy.Mark.Value)
+					}
+					w := netnstest.NewWorld(t, netnstest.Options{ProxyMark: r.Proxy.Mark.Value})
+					shell(t, w.Pod, translate)
+					mustApply(t, choose(t, w.Pod, v), r.MustRuleset())
+					for range 2 {
+						for _, ask := range [][2]string{
+							{"vm udp 0/0" + server + "10.99.0.2 port 40053", "out:53/udp"},
+							{"pod udp 1000/1000" + server + "10.244.1.5 port 40053", "proxy:15053/udp"},
+							{"pod udp " + proxy + server + "10.244.1.5 port 40053" + mark, "out:53/udp"},
+						} {
+							probe, err := netnstest.ParseProbe(ask[0])
+							require.NoError(t, err)
+							assert.Equal(t, ask[1], w.Run([]netnstest.Probe{probe})[ask[0]], ask[0])
+						}
+					}
+				})
+			}
+		}
 	}
 }
 

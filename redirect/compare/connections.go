@@ -16,7 +16,8 @@ type ConnectionDifference struct {
 	// from and to the same addresses and ports, as it may for a look-up of the application's, and that one of the programs
 	// gives back to the proxy, for want of conntrack zones.
 	Again bool `json:"again,omitempty"`
-	// Better is set if only the first program does so: the second keeps the two apart.
+	// Better is set if only the first program is at fault: it gives back such a datagram, and the second keeps the two apart;
+	// or who asked gets no answer under the first, and does under the second.
 	Better bool               `json:"better,omitempty"`
 	A      trace.Conversation `json:"a"`
 	B      trace.Conversation `json:"b"`
@@ -86,7 +87,8 @@ func (r *Report) connect(a, b ruleset.Ruleset, c trace.Connection) error {
 		}
 		r.Connections++
 		if !alike(ca, cb) {
-			better := again == 1 && redirected(ca) && !redirected(cb)
+			better := again == 1 && redirected(ca) && !redirected(cb) ||
+				ca.Verdict == trace.AnswerLost && cb.Verdict == trace.Established && ca.Server == cb.Server
 			if again == 1 || sameFate(ca.Packets[0].Result, cb.Packets[0].Result) {
 				r.ConnectionDifferences = append(r.ConnectionDifferences, ConnectionDifference{c.First, again == 1, better, ca, cb})
 			}

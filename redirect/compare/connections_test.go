@@ -73,9 +73,16 @@ func TestConnectionDifferences(t *testing.T) {
 			for _, d := range report.ConnectionDifferences {
 				assert.Equal(t, trace.Established, d.A.Verdict, d.String())
 				assert.Equal(t, tt.again, d.Again, d.String())
+				assert.False(t, d.Better, d.String())
 				if !tt.again {
 					assert.NotEqual(t, trace.Established, d.B.Verdict, d.String())
 				}
+			}
+
+			report, err = compare.Compare(t.Context(), less, whole, compare.Options{PodAddrs: pod, Listeners: listeners})
+			require.NoError(t, err)
+			for _, d := range report.ConnectionDifferences {
+				assert.Equal(t, tt.again || d.A.Verdict == trace.AnswerLost && d.A.Server == d.B.Server, d.Better, d.String())
 			}
 
 			same, err := compare.Compare(t.Context(), whole, whole, compare.Options{PodAddrs: pod, Listeners: listeners})

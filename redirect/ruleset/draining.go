@@ -2,7 +2,8 @@ package ruleset
 
 // Draining returns what is left of the rules while the connections end that they have redirected. No new one is redirected. What the
 // kernel needs for the others stays: table nat and conntrack, which translate the packets of connections they know as long as any
-// rule uses them and not a moment longer, the marks, and the routing. It is never empty for a family that has a program.
+// rule uses them and not a moment longer, the zone of the proxy's answers to DNS queries, the marks, and the routing. It is never
+// empty for a family that has a program.
 func (rs Ruleset) Draining() Ruleset {
 	var left Ruleset
 	for _, f := range Families {
@@ -17,15 +18,18 @@ func (p *FamilyRuleset) draining() *FamilyRuleset {
 	d := *p
 	d.Chains = nil
 	for _, c := range p.Chains {
-		if c.Table != Mangle {
+		if c.Table != Raw && c.Table != Mangle {
 			continue
 		}
-		rules := make([]Rule, len(c.Rules))
-		for i, r := range c.Rules {
+		rules := make([]Rule, 0, len(c.Rules))
+		for _, r := range c.Rules {
+			if c.Table == Raw && !r.DstPorts.IsZero() {
+				continue // queries, not answers
+			}
 			if r.Target.Action == ActionTProxy || r.Target.Action == ActionDrop && r.States == 0 {
 				r.Target = Target{Action: ActionReturn}
 			}
-			rules[i] = r
+			rules = append(rules, r)
 		}
 		d.Chains = append(d.Chains, Chain{Table: c.Table, Name: c.Name, Rules: rules})
 	}
