@@ -71,6 +71,7 @@ func DefaultConfig(of meshcni.Identity) Config {
 		Repair: repair.Options{Action: repair.ActionNone, Detect: &repair.Detection{Act: true}},
 		Ambient: Ambient{
 			ZDSSocket: "/var/run/ztunnel/ztunnel.sock", VerifyInterval: netconf.Duration(nodecontrol.DefaultVerifyInterval), DrainTimeout: nodecontrol.DefaultDrainTimeout,
+			DrainMinimum: nodecontrol.DefaultDrainMinimum,
 		},
 	}
 }
@@ -87,8 +88,11 @@ type Ambient struct {
 	// and its exemption of probes. Default: 30 seconds.
 	VerifyInterval netconf.Duration
 	// DrainTimeout bounds how long a running pod that leaves the mesh stays with the proxy, which cuts the pod's connections when it is
-	// told to let go: until it carries none any more, and for at least 2 seconds. Default: 12 seconds. 0: it is told at once.
+	// told to let go: until it has carried nothing for 3 seconds. Default: 12 seconds. 0: it is told at once.
 	DrainTimeout time.Duration
+	// DrainMinimum is how long it stays with the proxy at least, unless DrainTimeout is less: what the control plane takes to tell peers that
+	// a pod has left. Default: 2 seconds. 0 is no default.
+	DrainMinimum time.Duration
 	// ReadyNeedsProxy makes the agent ready only while a proxy is connected, for what keeps pods off the node until then: the
 	// taint's controller, meshcni-taint. Default: false, so that agents can be installed, and waited for, before the proxy is.
 	ReadyNeedsProxy bool
@@ -111,6 +115,9 @@ func (a Ambient) validate(node string) error {
 	}
 	if a.DrainTimeout < 0 {
 		errs = append(errs, fmt.Errorf("ambient-drain-timeout %s: must not be negative", a.DrainTimeout))
+	}
+	if a.DrainMinimum <= 0 {
+		errs = append(errs, fmt.Errorf("ambient-drain-minimum %s: must be more than 0; ambient-drain-timeout=0 lets go at once", a.DrainMinimum))
 	}
 	return errors.Join(errs...)
 }
@@ -287,17 +294,17 @@ func WithNodeProxies(known []dialect.Dialect) (names netconf.Dialects) {
 
 // keeps refuses changes of settings that are only read at the start.
 func (c Config) keeps(next Config) error {
-	fixed := func(c Config) [19]string {
+	fixed := func(c Config) [20]string {
 		return [...]string{
 			string(c.Repair.Action), strconv.FormatBool(c.AutoEvict), strconv.FormatBool(c.Repair.Detect != nil), c.Node, c.MetricsAddress, c.HealthAddress,
 			string(c.UninstallOnExit), c.DaemonSetName, c.PluginServiceAccount, c.TokenLifetime.String(), string(c.entry().Agent),
 			strconv.FormatBool(c.Ambient.Enabled), c.Ambient.ZDSSocket, c.Ambient.VerifyInterval.String(), strconv.FormatBool(c.Ambient.ReadyNeedsProxy),
-			c.Ambient.DrainTimeout.String(), c.StartSocket, c.CNICacheDir, strconv.FormatBool(c.InstalledElsewhere),
+			c.Ambient.DrainTimeout.String(), c.Ambient.DrainMinimum.String(), c.StartSocket, c.CNICacheDir, strconv.FormatBool(c.InstalledElsewhere),
 		}
 	}
 	if fixed(next) != fixed(c) {
 		return errors.New("repair, detect, node-name, metrics-address, health-address, uninstall-on-exit, daemonset-name, " +
-			"plugin-service-account, token-lifetime, agent, ambient, zds-socket, ambient-verify-interval, ambient-drain-timeout, ready-needs-proxy, " +
+			"plugin-service-account, token-lifetime, agent, ambient, zds-socket, ambient-verify-interval, ambient-drain-timeout, ambient-drain-minimum, ready-needs-proxy, " +
 			"start-socket and cni-cache-dir need a restart of the agent")
 	}
 	return c.Config.Keeps(next.Config)

@@ -116,7 +116,7 @@ func (a *ambientParts) open(ctx context.Context) (*nodecontrol.Controller, error
 		Meshes:   meshes,
 		Apply:    apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.HostRoot},
 		Pods:     a.pods, Proxy: a.options.Proxy, Events: a.events, Records: attachment.Open(s.RunDir), Log: a.log,
-		VerifyInterval: time.Duration(s.Ambient.VerifyInterval), DrainTimeout: s.Ambient.drainTimeout(),
+		VerifyInterval: time.Duration(s.Ambient.VerifyInterval), DrainTimeout: s.Ambient.drainTimeout(), DrainMinimum: s.Ambient.DrainMinimum,
 	}
 	if o.Status, err = nodecontrol.NewAPIStatus(config); err != nil {
 		return nil, err

@@ -85,4 +85,9 @@ func TestDrainTimeout(t *testing.T) {
 	assert.Equal(t, 3*time.Second, s.Ambient.DrainTimeout)
 	_, err = parsed(nil, "--ambient", "--node-name=a", "--ambient-drain-timeout=-1s")
 	require.ErrorContains(t, err, "ambient-drain-timeout -1s: must not be negative")
+	s, err = parsed(nil, "--ambient", "--node-name=a", "--ambient-drain-minimum=7s")
+	require.NoError(t, err)
+	assert.Equal(t, 7*time.Second, s.Ambient.DrainMinimum)
+	_, err = parsed(nil, "--ambient", "--node-name=a", "--ambient-drain-minimum=0")
+	require.ErrorContains(t, err, "ambient-drain-minimum 0s: must be more than 0")
 }

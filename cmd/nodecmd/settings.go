@@ -84,6 +84,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		fs.Var(cli.Required(&a.ZDSSocket, "path"), "zds-socket", "the socket on which the node's proxy asks for pods")
 		fs.Var(cli.Text(&a.VerifyInterval, "duration"), "ambient-verify-interval", "how often each such pod is looked at: rules, listeners, annotation, probes")
 		fs.DurationVar(&a.DrainTimeout, "ambient-drain-timeout", a.DrainTimeout, "how long a pod that leaves stays with the proxy at most, while that carries its connections")
+		fs.DurationVar(&a.DrainMinimum, "ambient-drain-minimum", a.DrainMinimum, "how long it stays there at least, within that, so that peers hear that it left")
 		fs.BoolVar(&a.ReadyNeedsProxy, "ready-needs-proxy", a.ReadyNeedsProxy, "be ready only while a proxy is connected")
 	})
 	cli.Group(fs, "The agent itself", func(fs *pflag.FlagSet) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,9 +23,12 @@ const (
 	settleTime = time.Second
 	// drainLook is the interval at which a pod that has left is looked at while the proxy has it, or carries connections of it.
 	drainLook = 500 * time.Millisecond
-	// hearTime bounds the time that peers take, after the annotation, to hear that a pod has left. quietTime is the time for which nothing may have been
-	// carried then. (Istio's control plane and proxies take up to a second; with 2 s none of 4,600 connections failed.)
-	hearTime, quietTime = 2 * time.Second, time.Second
+	// quietTime is the time for which nothing may have been carried when the proxy is told. Peers that connect less often may meet a pod
+	// that has left, if they hear of it later than after DrainMinimum.
+	quietTime = 3 * time.Second
+	// pingBytes is more than an idle connection to the tunnel receives in pingTime: a ping of HTTP/2 and an answer to one, each of 39 bytes
+	// with TLS, every 10 s (ztunnel). A request, one byte and the end are more.
+	pingBytes, pingTime = 80, 5 * time.Second
 	// releaseHold bounds how long a Release holds pods back, whatever DrainTimeout is; releaseMargin is what it leaves of its context's
 	// time to take them out, and how long it waits for the connections of a proxy that goes on with them.
 	releaseHold, releaseMargin = 30 * time.Second, 5 * time.Second
@@ -98,7 +102,7 @@ func (w *work) drain() (d draining, ok bool) {
 // drains notes whether the proxy has, or carries connections of, a pod that has left.
 func (c *Controller) drains(e *entry, on bool) {
 	if on && !e.draining {
-		e.left, e.heard, e.busy = time.Now(), time.Now(), time.Now()
+		e.left, e.heard, e.busy, e.tunnel = time.Now(), time.Now(), time.Now(), nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +131,7 @@ func (w *work) leaving(ctx context.Context, a *machine.Actual) (err error) {
 // carried looks whether the proxy carries connections of the pod, and how long it is to have it still.
 func (w *work) carried(a *machine.Actual) error {
 	d, _ := w.drain()
-	n, err := listeners.Carried(w.e.ns.NetNS(), d.proxy)
+	n, received, err := listeners.Carried(w.e.ns.NetNS(), d.proxy)
 	many := errors.Is(err, nfnetlink.ErrLong)
 	if many { // those that were not read may be the proxy's; the time bounds them
 		n = max(n, 1)
@@ -136,9 +140,9 @@ func (w *work) carried(a *machine.Actual) error {
 	}
 	e := w.e
 	a.Carries, a.Due = n > 0, a.Due || w.overdue()
-	if now := time.Now(); a.Carries {
+	if now := time.Now(); e.tunnel.used(received, now) || a.Carries {
 		e.busy = now
-	} else if a.Annotation == machine.SaysNothing && now.Sub(e.heard) >= hearTime && now.Sub(e.busy) >= quietTime {
+	} else if a.Annotation == machine.SaysNothing && now.Sub(e.heard) >= w.c.opts.DrainMinimum && now.Sub(e.busy) >= quietTime {
 		a.Due = true
 	}
 	switch held := a.Held && !a.Due; {
@@ -152,6 +156,27 @@ func (w *work) carried(a *machine.Actual) error {
 		w.detail = "new connections go straight; the proxy serves peers that have yet to hear of it"
 	}
 	return nil
+}
+
+// meter is how much peers had sent by each connection to the tunnel, and when that was noted.
+type meter map[netip.AddrPort]struct {
+	bytes uint64
+	at    time.Time
+}
+
+// used reports whether peers have used the tunnel since it was last asked, other than to keep a connection open.
+func (m *meter) used(received map[netip.AddrPort]uint64, now time.Time) (used bool) {
+	next := meter{}
+	for peer, bytes := range received {
+		was := (*m)[peer]
+		more := bytes < was.bytes || bytes-was.bytes > pingBytes
+		if used = used || more; more || now.Sub(was.at) >= pingTime {
+			was.bytes, was.at = bytes, now
+		}
+		next[peer] = was
+	}
+	*m = next
+	return used
 }
 
 // overdue reports whether a pod that has left was held back for as long as may be.

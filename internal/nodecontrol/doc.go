@@ -25,7 +25,8 @@
 //
 // Connections through the proxy when a pod leaves go on until they end or the proxy ends them, which both ends then see. ztunnel ends
 // all of a pod when it is told to let go of it, and peers use its tunnel until they have heard that the pod has left. So the proxy is
-// told when it carries nothing any more, after 2 s at the earliest and after DrainTimeout at the latest. Meanwhile rules stay in the
+// told when nothing was carried for 3 s, after DrainMinimum at the earliest and after DrainTimeout at the latest. Bytes that come by
+// the tunnel tell of what lives for milliseconds. Meanwhile rules stay in the
 // namespace that redirect nothing and keep the kernel translating these connections' packets; the pod is outside, and its detail says
 // how many there are. DNS queries go straight from the next on. A pod that is gone is not held back.
 //

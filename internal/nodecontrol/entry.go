@@ -47,6 +47,7 @@ type entry struct {
 	// left is the time at which the pod ceased to be redirected, heard that since which its annotation is gone too, busy that at which the proxy was last seen to carry
 	// something of it. They count while it drains.
 	left, heard, busy time.Time
+	tunnel            meter
 	// deaf is the time since which nobody listens for peers; zero: somebody does, or nobody has looked.
 	deaf time.Time
 	// told is the annotation's last value of ours, toldOn the object of the cache that it was set on; while the cache has that, it is behind.

@@ -1,6 +1,7 @@
 package nodecontrol
 
 import (
+	"net/netip"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -21,3 +22,11 @@ func (c *Controller) LookAgain(uid types.UID) bool {
 
 // DeafAfter sets for how long nobody may listen for peers before they are told. It is for before Run.
 func (c *Controller) DeafAfter(d time.Duration) { c.deafTime = d }
+
+// Meter is what tells whether peers use the tunnel.
+type Meter = meter
+
+// Used reports whether peers have used the tunnel since it was last asked.
+func (m *meter) Used(received map[netip.AddrPort]uint64, now time.Time) bool {
+	return m.used(received, now)
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -94,6 +96,96 @@ func exchangeByTunnel(from *netnsexec.NetNS, to string) error {
 		_, err = io.ReadFull(reader, make([]byte, 1))
 	}
 	return err
+}
+
+// pool is a peer's one connection to the tunnel, for all that it sends.
+type pool struct {
+	from *netnsexec.NetNS
+
+	mu   sync.Mutex
+	conn *http2.ClientConn
+}
+
+func (p *pool) connection() (*http2.ClientConn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conn != nil && p.conn.CanTakeNewRequest() {
+		return p.conn, nil
+	}
+	err := p.from.Do(func() error {
+		c, err := net.DialTimeout("tcp", "10.244.1.5:15008", limit)
+		if err == nil {
+			p.conn, err = (&http2.Transport{AllowHTTP: true}).NewClientConn(c)
+		}
+		return err
+	})
+	return p.conn, err
+}
+
+// exchange makes a connection through the tunnel, says a word and hears it.
+func (p *pool) exchange(to string) error {
+	c, err := p.connection()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	body, word := io.Pipe()
+	defer func() { _ = word.Close() }()
+	r, err := http.NewRequestWithContext(ctx, http.MethodConnect, "http://"+to, body)
+	if err != nil {
+		return err
+	}
+	r.Host = to
+	response, err := c.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	said := []byte(strings.Repeat("x", 64)) // what TLS adds to a byte
+	if _, err = word.Write(said); err == nil {
+		_, err = io.ReadFull(response.Body, said)
+	}
+	return err
+}
+
+// TestSlowControlPlane: peers that send by a connection which they keep, seldom or often, each time for a moment, are served until a slow
+// control plane has told them. A look would see none of what they send. A connection on which nothing is sent does not keep the proxy.
+func TestSlowControlPlane(t *testing.T) {
+	t.Parallel()
+	for _, pause := range []time.Duration{5 * time.Millisecond, 400 * time.Millisecond, 1300 * time.Millisecond} {
+		t.Run(pause.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, newNode(t, ruleset.BackendNftables), 100*limit)
+			peers := s.controlPlane(5 * time.Second)
+			echo(t, s.world.Pod, application)
+			s.join()
+			s.until("peers use the tunnel", peers.tunnel.Load)
+			idle, used := &pool{from: s.world.Out}, &pool{from: s.world.Out}
+			require.NoError(t, idle.exchange(application))
+			told := s.dels(func() { assert.False(t, peers.tunnel.Load(), "peers still use the tunnel") })
+			s.leave()
+			made, ticks := 0, time.NewTicker(pause)
+			defer ticks.Stop()
+			for ; ; <-ticks.C {
+				if !peers.tunnel.Load() {
+					break
+				}
+				assert.NoError(t, used.exchange(application))
+				made++
+			}
+			t.Log(made, "connections by the tunnel after the annotation was gone")
+			require.NoError(t, exchange(s.world.Out, application), "straight")
+			c, err := idle.connection()
+			require.NoError(t, err)
+			require.NoError(t, c.Ping(t.Context()))
+			wait(t, told, "nothing is carried")
+			s.clean()
+		})
+	}
 }
 
 // idle is a peer's connection to the tunnel that nothing uses, as those are which a proxy keeps for later.

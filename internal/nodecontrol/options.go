@@ -52,10 +52,12 @@ type Options struct {
 	// ListenTimeout bounds the time from the proxy's consent until its listeners appear. Zero means 2 s.
 	ListenTimeout time.Duration
 	// DrainTimeout bounds how long a running pod that leaves the mesh stays with the proxy after it ceased to be redirected. The
-	// proxy is told to let go of it when it carries no connection of it any more, but 2 s after the annotation was removed at the
-	// earliest, since peers use the tunnel until they have heard of that; and after DrainTimeout in any case. Zero means
-	// [DefaultDrainTimeout]; less than zero, it is told at once. A pod that is deleted is not held back.
+	// proxy is told to let go of it when nothing was carried for 3 s, by connections of the pod or by the tunnel, but DrainMinimum after the
+	// annotation was removed at the earliest, since peers use the tunnel until they have heard of that; and after DrainTimeout in any
+	// case. Zero means [DefaultDrainTimeout]; less than zero, it is told at once. A pod that is deleted is not held back.
 	DrainTimeout time.Duration
+	// DrainMinimum is that minimum. Zero means [DefaultDrainMinimum].
+	DrainMinimum time.Duration
 	// Workers bounds the pods that are worked on at a time. Zero means GOMAXPROCS, but at least 4, since most of a pod's
 	// time is spent waiting for the proxy and the API server. One more works on the pods whose last look took
 	// longer than a second, or half of Timeout if that is less, so that they delay no others.
@@ -83,6 +85,7 @@ type Options struct {
 const (
 	DefaultVerifyInterval = 30 * time.Second
 	DefaultDrainTimeout   = 12 * time.Second
+	DefaultDrainMinimum   = 2 * time.Second
 )
 
 func (o Options) withDefaults() Options {
@@ -90,6 +93,7 @@ func (o Options) withDefaults() Options {
 	o.Timeout = cmp.Or(o.Timeout, 20*time.Second)
 	o.ListenTimeout = cmp.Or(o.ListenTimeout, 2*time.Second)
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
+	o.DrainMinimum = cmp.Or(o.DrainMinimum, DefaultDrainMinimum)
 	o.Workers = cmp.Or(o.Workers, max(4, runtime.GOMAXPROCS(0)))
 	o.Budget = cmp.Or(o.Budget, budget.Budget{PerMinute: 60, Burst: 20})
 	o.MaxDriftShare = cmp.Or(o.MaxDriftShare, 0.5)

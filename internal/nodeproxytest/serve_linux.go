@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/net/http2"
 
 	"github.com/meshcni/meshcni/internal/ownsock"
 )
@@ -28,6 +29,10 @@ func (p *pod) inbound(conn *net.TCPConn) { p.forward(conn, conn, peerOf(conn), o
 // tunnel does the same for the address that the client names.
 func (p *pod) tunnel(conn *net.TCPConn) {
 	reader := bufio.NewReader(conn)
+	if first, err := reader.Peek(3); err == nil && string(first) == http2.ClientPreface[:3] {
+		p.streams(conn, reader)
+		return
+	}
 	request, err := http.ReadRequest(reader)
 	if err != nil || request.Method != http.MethodConnect {
 		_, _ = io.WriteString(conn, "HTTP/1.1 405 Method Not Allowed\r\n\r\n")
@@ -39,6 +44,50 @@ func (p *pod) tunnel(conn *net.TCPConn) {
 		return
 	}
 	p.forwardAfter(conn, reader, peerOf(conn), to, "HTTP/1.1 200 OK\r\n\r\n")
+}
+
+// streams takes a connection that its peer keeps for many, each a stream, as ztunnel does.
+func (p *pod) streams(conn *net.TCPConn, reader io.Reader) {
+	(&http2.Server{}).ServeConn(buffered{conn, reader}, &http2.ServeConnOpts{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		to, err := netip.ParseAddrPort(r.Host)
+		if err != nil || r.Method != http.MethodConnect {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		out, err := p.connect(peerOf(conn), to)
+		if err == nil && !p.hold(out) {
+			_, err = out.Close(), net.ErrClosed
+		}
+		if err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		defer p.release(out)
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		go func() {
+			_, _ = io.Copy(out, r.Body)
+			_ = out.CloseWrite()
+		}()
+		_, _ = io.Copy(flushing{w}, out)
+	})})
+}
+
+// buffered is a connection of which something was read ahead.
+type buffered struct {
+	net.Conn
+
+	reader io.Reader
+}
+
+func (b buffered) Read(p []byte) (int, error) { return b.reader.Read(p) }
+
+// flushing sends each write at once.
+type flushing struct{ http.ResponseWriter }
+
+func (f flushing) Write(b []byte) (int, error) {
+	n, err := f.ResponseWriter.Write(b)
+	return n, errors.Join(err, http.NewResponseController(f.ResponseWriter).Flush())
 }
 
 func peerOf(conn *net.TCPConn) netip.Addr {

@@ -54,7 +54,7 @@ func TestCarried(t *testing.T) {
 			}
 			at := func(port int) string { return netip.AddrPortFrom(own, uint16(port)).String() }
 			carried := func(p listeners.Proxy) int {
-				n, err := listeners.Carried(w.Pod, p)
+				n, _, err := listeners.Carried(w.Pod, p)
 				require.NoError(t, err)
 				return n
 			}

@@ -23,6 +23,8 @@ type Connection struct {
 	Inbound bool
 	// Mark is the socket's (SO_MARK). It is 0 where the kernel does not tell it, to whom has no CAP_NET_ADMIN.
 	Mark uint32
+	// Received is how many bytes came from the peer, where that was asked for.
+	Received uint64
 }
 
 // Established reports whether both ends know of the connection.
@@ -63,9 +65,13 @@ type Proxy struct {
 type carried struct {
 	Proxy
 	outbound, inbound, onward int
+	received                  map[netip.AddrPort]uint64 // by the tunnel, from each peer
 }
 
 func (n *carried) add(c Connection) {
+	if n.Tunnel != 0 && c.Local.Port() == n.Tunnel && !c.Listener() {
+		n.received[c.Remote] = c.Received
+	}
 	switch port := c.Local.Port(); {
 	case c.Listener(), c.over():
 	case slices.Contains(n.Outbound, port):

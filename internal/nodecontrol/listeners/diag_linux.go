@@ -17,10 +17,12 @@ import (
 // From linux/inet_diag.h and net/tcp_states.h.
 const (
 	reqSize, msgSize = 56, 72
-	skV6Only         = 11 // INET_DIAG_SKV6ONLY
-	skMark           = 15 // INET_DIAG_MARK
-	stateTimeWait    = 6  // TCP_TIME_WAIT
-	stateClose       = 7  // TCP_CLOSE, which is the state of a UDP socket that is not connected
+	skV6Only         = 11  // INET_DIAG_SKV6ONLY
+	skMark           = 15  // INET_DIAG_MARK
+	skInfo           = 2   // INET_DIAG_INFO
+	bytesReceived    = 128 // of struct tcp_info, since Linux 4.1
+	stateTimeWait    = 6   // TCP_TIME_WAIT
+	stateClose       = 7   // TCP_CLOSE, which is the state of a UDP socket that is not connected
 	statesAll        = 1<<12 - 2
 	// oldRequest is TCPDIAG_GETSOCK, with a struct inet_diag_req: the only request whose answer has both address families.
 	oldRequest, oldSize = 18, 60
@@ -94,9 +96,14 @@ func request(needs []Need, family byte, udp bool) (body []byte, ok bool) {
 // ended is none.
 //
 // The kernel looks for them in a table of all namespaces, which takes most of a millisecond, so it is asked once.
-func each(ns *netnsexec.NetNS, limit rtnetlink.Limit, fn func(Connection) (more bool)) error {
+//
+// With info each has its Received too.
+func each(ns *netnsexec.NetNS, limit rtnetlink.Limit, info bool, fn func(Connection) (more bool)) error {
 	return diagnose(ns, limit, func(c *rtnetlink.Conn) error {
 		body := make([]byte, oldSize)
+		if info {
+			body[3] = 1 << (skInfo - 1)
+		}
 		binary.NativeEndian.PutUint32(body[52:], statesAll&^(1<<stateTimeWait|1<<stateClose))
 		return c.Dump("connections", oldRequest, oldRequest, body, func(b []byte) bool {
 			m := message(b)
@@ -113,7 +120,7 @@ func Connections(ns *netnsexec.NetNS) (all []Connection, err error) {
 
 func connectionsWithin(ns *netnsexec.NetNS, limit rtnetlink.Limit) (all []Connection, err error) {
 	listening := map[uint16]bool{}
-	err = each(ns, limit, func(c Connection) bool {
+	err = each(ns, limit, false, func(c Connection) bool {
 		if c.State == stateListen {
 			listening[c.Local.Port()] = true
 		}
@@ -131,23 +138,25 @@ func connectionsWithin(ns *netnsexec.NetNS, limit rtnetlink.Limit) (all []Connec
 // Carried counts the namespace's connections that the proxy carries. What comes by the tunnel counts where it is carried on to the
 // application: a peer's idle connection carries nothing. None is kept. Of a namespace with more than [rtnetlink.Default] it returns
 // how many were seen and an [nfnetlink.ErrLong].
-func Carried(ns *netnsexec.NetNS, p Proxy) (int, error) {
+//
+// What lives for milliseconds is missed by that: received has, by peer, the bytes that came by each connection to the tunnel so far.
+func Carried(ns *netnsexec.NetNS, p Proxy) (connections int, received map[netip.AddrPort]uint64, err error) {
 	return carriedWithin(ns, p, rtnetlink.Default)
 }
 
-func carriedWithin(ns *netnsexec.NetNS, p Proxy, limit rtnetlink.Limit) (int, error) {
-	n := carried{Proxy: p}
-	err := each(ns, limit, func(c Connection) bool {
+func carriedWithin(ns *netnsexec.NetNS, p Proxy, limit rtnetlink.Limit) (int, map[netip.AddrPort]uint64, error) {
+	n := carried{Proxy: p, received: map[netip.AddrPort]uint64{}}
+	err := each(ns, limit, true, func(c Connection) bool {
 		n.add(c)
 		return true
 	})
-	return n.sum(), err
+	return n.sum(), n.received, err
 }
 
 // Waits reports whether a connection to the proxy's ports waits to be accepted. It stops at the first. In a namespace with more than
 // [rtnetlink.Default] one may, so the error is an [nfnetlink.ErrLong].
 func Waits(ns *netnsexec.NetNS, p Proxy) (waits bool, err error) {
-	err = each(ns, rtnetlink.Default, func(c Connection) bool {
+	err = each(ns, rtnetlink.Default, false, func(c Connection) bool {
 		waits = p.waits(c)
 		return !waits
 	})
@@ -187,6 +196,9 @@ func (m message) connection() Connection {
 	}
 	if mark := m.attribute(skMark); len(mark) >= 4 {
 		c.Mark = binary.NativeEndian.Uint32(mark)
+	}
+	if info := m.attribute(skInfo); len(info) >= bytesReceived+8 {
+		c.Received = binary.NativeEndian.Uint64(info[bytesReceived:])
 	}
 	return c
 }

@@ -168,10 +168,10 @@ func TestManyConnections(t *testing.T) {
 	}
 	p := listeners.Proxy{Outbound: []uint16{15001}}
 	within := rtnetlink.Limit{Messages: 100, Bytes: 8 << 20, Time: netnstest.Patience}
-	n, err := listeners.Carried(ns, p)
+	n, _, err := listeners.Carried(ns, p)
 	require.NoError(t, err)
 	assert.Equal(t, 300, n)
-	n, err = listeners.CarriedWithin(ns, p, within)
+	n, _, err = listeners.CarriedWithin(ns, p, within)
 	require.ErrorIs(t, err, nfnetlink.ErrLong)
 	assert.LessOrEqual(t, n, 100)
 	all, err := listeners.Connections(ns)

@@ -65,7 +65,7 @@
 {{- define "meshcni.ambientArgs" -}}
 {{- $args := list -}}
 {{- with $.Values.ambient }}{{- if .enabled -}}
-{{- $args = list "--ambient=true" (printf "--zds-socket=%s" .zdsSocket) (printf "--ambient-verify-interval=%s" .verifyInterval) (printf "--ambient-drain-timeout=%s" .drainTimeout) -}}
+{{- $args = list "--ambient=true" (printf "--zds-socket=%s" .zdsSocket) (printf "--ambient-verify-interval=%s" .verifyInterval) (printf "--ambient-drain-timeout=%s" .drainTimeout) (printf "--ambient-drain-minimum=%s" .drainMinimum) -}}
 {{- end }}{{- end -}}
 {{- toYaml $args -}}
 {{- end -}}
@@ -159,7 +159,7 @@
 {{- define "meshcni.argsAsEnv" -}}
 {{- $vars := dict -}}
 {{- $prefix := include "meshcni.envPrefix" . -}}
-{{- range list "agent" "ambient" "ambient-drain-timeout" "ambient-verify-interval" "chained" "cni-bin-dir" "cni-cache-dir" "cni-conf-dir" "cni-conf-name" "config" "detect" "health-address" "kubernetes-service-host" "kubernetes-service-port" "kubernetes-service-protocol" "metrics-address" "own-file" "plugin-config" "plugin-service-account" "ready-needs-proxy" "repair" "run-dir" "token-lifetime" "uninstall-on-exit" "zds-socket" -}}
+{{- range list "agent" "ambient" "ambient-drain-minimum" "ambient-drain-timeout" "ambient-verify-interval" "chained" "cni-bin-dir" "cni-cache-dir" "cni-conf-dir" "cni-conf-name" "config" "detect" "health-address" "kubernetes-service-host" "kubernetes-service-port" "kubernetes-service-protocol" "metrics-address" "own-file" "plugin-config" "plugin-service-account" "ready-needs-proxy" "repair" "run-dir" "token-lifetime" "uninstall-on-exit" "zds-socket" -}}
 {{- $_ := set $vars (upper . | replace "-" "_" | printf "%s%s" $prefix) "" -}}
 {{- end -}}
 {{- range include "meshcni.args" . | fromYamlArray -}}
