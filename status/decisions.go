@@ -50,6 +50,7 @@ func decisions() []Row {
 		decision(CodeInjectDisabled, StateOutside, "a label or an annotation turns injection off", "Change it", Restart),
 		decision(CodeHasSidecar, StateOutside, "it has a sidecar, which has its traffic",
 			"Remove the sidecar, or add its mesh to dialect", Restart),
+		decision("node-proxy-pod", StateOutside, "it is its mesh's proxy on the node", byDesign),
 		decision(CodeNotEnabled, StateOutside, "no selector of the mesh matches its labels or its namespace's",
 			"Label either as the mesh wants, istio.io/dataplane-mode=ambient, say"),
 		decision(CodeNotInjected, StateOutside, "the injector's annotation is absent, or has another value",

@@ -38,6 +38,45 @@ func namespace(mode string) *corev1.Namespace {
 	return ns
 }
 
+// TestTheProxyItself: pods of ztunnel are not captured, by what only those write who may make pods in the mesh's own namespace. The same
+// words in another namespace let no pod out.
+func TestTheProxyItself(t *testing.T) {
+	t.Parallel()
+	yes := true
+	owner := func(kind, name string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: name, UID: "1", Controller: &yes}}
+		}
+	}
+	label := func(p *corev1.Pod) { p.Labels["app"] = "ztunnel" }
+	for name, c := range map[string]struct {
+		namespace string
+		change    func(*corev1.Pod)
+		options   ambient.Options
+		want      status.Code
+	}{
+		"by its label":                     {"istio-system", label, ambient.Options{}, "node-proxy-pod"},
+		"by its DaemonSet":                 {"istio-system", owner("DaemonSet", "ztunnel"), ambient.Options{}, "node-proxy-pod"},
+		"by a revision's":                  {"istio-system", owner("DaemonSet", "ztunnel-canary"), ambient.Options{}, "node-proxy-pod"},
+		"where the mesh is":                {"mesh", owner("DaemonSet", "ztunnel"), ambient.Options{SystemNamespace: "mesh"}, "node-proxy-pod"},
+		"where the mesh is not":            {"istio-system", label, ambient.Options{SystemNamespace: "mesh"}, status.CodeSelected},
+		"a tenant's label":                 {"shop", label, ambient.Options{}, status.CodeSelected},
+		"a tenant's owner":                 {"shop", owner("DaemonSet", "ztunnel"), ambient.Options{}, status.CodeSelected},
+		"another DaemonSet of the mesh's":  {"istio-system", owner("DaemonSet", "log"), ambient.Options{}, status.CodeSelected},
+		"a ReplicaSet":                     {"istio-system", owner("ReplicaSet", "ztunnel-1"), ambient.Options{}, status.CodeSelected},
+		"another pod of the mesh's":        {"istio-system", func(*corev1.Pod) {}, ambient.Options{}, status.CodeSelected},
+		"a tenant's namespace is excluded": {"kube-system", label, ambient.Options{ExcludedNamespaces: []string{"kube-system"}}, status.CodeExcludedNamespace},
+	} {
+		pod := labelled("ambient", nil)
+		pod.Namespace = c.namespace
+		c.change(pod)
+		for _, p := range []*corev1.Pod{pod, dialect.Trim(pod)} {
+			assert.Equal(t, c.want, ambient.New(c.options).Policy.Decide(p, namespace("ambient")).Reason, name)
+		}
+	}
+	require.ErrorContains(t, ambient.Options{SystemNamespace: "a b"}.Validate(), `ambient.system_namespace: "a b" is not a namespace's name`)
+}
+
 func TestSelection(t *testing.T) {
 	d := ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})
 	sidecar := map[string]string{"sidecar.istio.io/status": "{}"}

@@ -23,15 +23,16 @@ func (o Options) configured(d dialect.Dialect, settings json.RawMessage) (dialec
 		DNSCapture          bool      `json:"dns_capture"`
 		IPv6                bool      `json:"ipv6"`
 		EnablementSelectors selectors `json:"enablement_selectors"`
+		SystemNamespace     string    `json:"system_namespace"`
 		ProbeIPv4           addr      `json:"probe_ipv4"`
 		ProbeIPv6           addr      `json:"probe_ipv6"`
-	}{!o.NoDNSCapture, !o.NoIPv6, o.Selectors, addr{o.ProbeIPv4}, addr{o.ProbeIPv6}}
+	}{!o.NoDNSCapture, !o.NoIPv6, o.Selectors, o.SystemNamespace, addr{o.ProbeIPv4}, addr{o.ProbeIPv6}}
 	p := &jsonkeys.Parser{}
 	p.Value(Name, settings, reflect.ValueOf(&keys).Elem())
 	slices.Sort(p.Unknown)
 	o = Options{
 		ExcludedNamespaces: d.Policy.ExcludedNamespaces, Selectors: keys.EnablementSelectors,
-		NoDNSCapture: !keys.DNSCapture, NoIPv6: !keys.IPv6, ProbeIPv4: keys.ProbeIPv4.Addr, ProbeIPv6: keys.ProbeIPv6.Addr,
+		NoDNSCapture: !keys.DNSCapture, NoIPv6: !keys.IPv6, SystemNamespace: keys.SystemNamespace, ProbeIPv4: keys.ProbeIPv4.Addr, ProbeIPv6: keys.ProbeIPv6.Addr,
 	}
 	var errs []error
 	for _, f := range p.Faults { // the flag of a list has all its items

@@ -1,15 +1,21 @@
 package ambient
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Options are the settings of a whole mesh. The zero value is what Istio's chart has by default.
@@ -22,6 +28,9 @@ type Options struct {
 	NoDNSCapture bool
 	// NoIPv6 leaves IPv6 alone, so that it bypasses the mesh; see [dialect.Options].
 	NoIPv6 bool
+	// SystemNamespace is that of the mesh's own pods, in which nobody else may make any: of them, those of ztunnel are never in the mesh. Empty:
+	// istio-system.
+	SystemNamespace string
 	// ProbeIPv4 and ProbeIPv6 are the source addresses that the host's rules give its own connections to pods in the mesh.
 	// They must be nobody's. Zero: Istio's, 169.254.7.127 and fd16:9254:7127:1337:ffff:ffff:ffff:ffff.
 	ProbeIPv4, ProbeIPv6 netip.Addr
@@ -32,6 +41,27 @@ var (
 	probeIPv4 = netip.AddrFrom4([4]byte{169, 254, 7, 127})
 	probeIPv6 = netip.AddrFrom16([16]byte{0xfd, 0x16, 0x92, 0x54, 0x71, 0x27, 0x13, 0x37, 255, 255, 255, 255, 255, 255, 255, 255})
 )
+
+// proxyName is the name of ztunnel's DaemonSet, which another revision's begins with, and the value of its pods' label app.
+const proxyName = "ztunnel"
+
+// decline leaves the node's proxy alone: it would be captured for itself. A label, or an owner that a pod names, is anybody's to write, so
+// they count in the mesh's own namespace only.
+func (o Options) decline(pod *corev1.Pod, _ *corev1.Container) (status.Code, string) {
+	if pod.Namespace != cmp.Or(o.SystemNamespace, systemNamespace) {
+		return "", ""
+	}
+	if pod.Labels["app"] == proxyName {
+		return statuscode.NodeProxyPod, "the pod has the label app: " + proxyName + " in the mesh's own namespace"
+	}
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner != nil && owner.Kind == "DaemonSet" && (owner.Name == proxyName || strings.HasPrefix(owner.Name, proxyName+"-")) {
+		return statuscode.NodeProxyPod, "the pod is of the DaemonSet " + owner.Name + " in the mesh's own namespace"
+	}
+	return "", ""
+}
+
+const systemNamespace = "istio-system"
 
 func (o Options) probeSources() redirect.PrefixSet {
 	single := func(a, byDefault netip.Addr) netip.Prefix {
@@ -53,6 +83,9 @@ func (o Options) Validate() error {
 	var errs []error
 	if err := (selection.Policy{Selectors: o.Selectors}).Validate(); err != nil && len(o.Selectors) > 0 {
 		errs = append(errs, &dialect.KeyError{Key: Name + ".enablement_selectors", Err: err})
+	}
+	if o.SystemNamespace != "" && len(validation.IsDNS1123Label(o.SystemNamespace)) > 0 {
+		errs = append(errs, &dialect.KeyError{Key: Name + ".system_namespace", Err: fmt.Errorf("%q is not a namespace's name", o.SystemNamespace)})
 	}
 	for _, p := range []struct {
 		key, family string
@@ -118,6 +151,7 @@ func New(o Options) dialect.Dialect {
 			ExcludedNamespaces: o.ExcludedNamespaces,
 			ForeignAnnotation:  sidecarStatus,
 			Selectors:          o.Selectors,
+			Decline:            o.decline,
 		},
 		Configure: o.configured,
 		Build:     dialect.FromSchema(redirect.Schema{Defaults: defaults, Settings: settings}),

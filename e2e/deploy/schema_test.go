@@ -76,6 +76,7 @@ func TestSchemaRefuses(t *testing.T) {
 		{"ambient.zdsSocket", "/" + strings.Repeat("a", 60) + "/" + strings.Repeat("b", 60), "at '/ambient/zdsSocket'"},
 		{"ambient.verifyInterval", 30, "at '/ambient/verifyInterval'"},
 		{"ambient.drainTimeout", "-1s", "at '/ambient/drainTimeout'"},
+		{"ambient.systemNamespace", "Not a name", "at '/ambient/systemNamespace'"},
 		{"ambient.drainMinimum", "-1s", "at '/ambient/drainMinimum'"},
 		{"cni.binDir", "/opt/cni/bin", "additional properties 'binDir' not allowed"},
 		{"cni.binDirs", "/opt/cni/bin", "at '/cni/binDirs'"},

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// settleTime bounds the wait for what is on its way to the proxy when a pod leaves: a connection that it has yet to accept, a
-	// query that it has yet to answer.
+	// settleTime bounds the wait for what is on its way to a proxy that is told at once when a pod leaves: a connection that it has yet to
+	// accept, a query that it has yet to answer.
 	settleTime = time.Second
 	// drainLook is the interval at which a pod that has left is looked at while the proxy has it, or carries connections of it.
 	drainLook = 500 * time.Millisecond
@@ -139,6 +139,9 @@ func (w *work) carried(a *machine.Actual) error {
 		return err
 	}
 	e := w.e
+	if e.queries {
+		e.queries = w.forgetDatagrams(d, true) > 0
+	}
 	a.Carries, a.Due = n > 0, a.Due || w.overdue()
 	if now := time.Now(); e.tunnel.used(received, now) || a.Carries {
 		e.busy = now
@@ -186,8 +189,9 @@ func (w *work) overdue() bool {
 	return now.Sub(w.e.left) >= w.c.opts.DrainTimeout || !by.IsZero() && now.After(by)
 }
 
-// drainRules has rules redirect nothing any more, and waits until the proxy has accepted what they redirected. The plugin's record
-// goes first: a runtime recreates a pod whose record says that it has rules which are not there.
+// drainRules has rules redirect nothing any more. Where the proxy is to be told at once, it waits until that has accepted what they
+// redirected; else a later look sees to it, so that pods that have left keep no worker from those that have yet to. The plugin's record goes
+// first: a runtime recreates a pod whose record says that it has rules which are not there.
 func (w *work) drainRules(ctx context.Context) error {
 	if err := w.forgetRecord(w.Why); err != nil {
 		return err
@@ -201,7 +205,11 @@ func (w *work) drainRules(ctx context.Context) error {
 		return err
 	}
 	w.c.drains(w.e, true)
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	if w.c.opts.DrainTimeout > 0 {
+		w.e.queries = w.forgetDatagrams(d, true) > 0
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.c.settleTime)
 	defer cancel()
 	for pause := lookFirst; ; pause = min(2*pause, lookMost) {
 		waits, err := listeners.Waits(w.e.ns.NetNS(), d.proxy)

@@ -46,18 +46,19 @@ var ErrReleasing = errors.New("the node's proxy gives back all pods")
 // What a pod is like is read from the kernel and from the proxy each time. Nothing that the controller remembers has to
 // survive it, so that it can be killed at any moment.
 type Controller struct {
-	opts     Options
-	queue    *lanes.Queue[types.UID] // the pods whose looks take long have a lane of their own
-	bounds   func(types.UID) (attempt, look time.Duration)
-	deafTime time.Duration
-	limits   *budget.Groups // of mending, by namespace
-	metrics  *metrics
-	mayTell  func() bool   // whether the events' limit allows one more
-	proxies  atomic.Uint64 // changes with each proxy that comes or goes
-	started  chan struct{} // closed once all pods are known
-	ran      atomic.Bool
-	recordMu sync.Mutex
-	records  func() ([]attachment.Record, error)
+	opts   Options
+	queue  *lanes.Queue[types.UID] // the pods whose looks take long have a lane of their own
+	bounds func(types.UID) (attempt, look time.Duration)
+	// deafTime is how long nobody may listen for peers before they are told, settleTime is what the constant says.
+	deafTime, settleTime time.Duration
+	limits               *budget.Groups // of mending, by namespace
+	metrics              *metrics
+	mayTell              func() bool   // whether the events' limit allows one more
+	proxies              atomic.Uint64 // changes with each proxy that comes or goes
+	started              chan struct{} // closed once all pods are known
+	ran                  atomic.Bool
+	recordMu             sync.Mutex
+	records              func() ([]attachment.Record, error)
 
 	released atomic.Pointer[mode] // nil: pods are captured
 
@@ -81,7 +82,7 @@ func New(o Options) (*Controller, error) {
 	c := &Controller{
 		opts:     o,
 		bounds:   o.bounds,
-		deafTime: time.Minute,
+		deafTime: time.Minute, settleTime: settleTime,
 		limits:   budget.ForGroups(o.Budget, o.MaxDriftShare, o.MinDrifted, o.TrialInterval),
 		mayTell:  nodeevents.Limit(),
 		started:  make(chan struct{}),

@@ -48,6 +48,8 @@ type entry struct {
 	// something of it. They count while it drains.
 	left, heard, busy time.Time
 	tunnel            meter
+	// queries: DNS queries of it may have yet to be answered by the proxy, so that their sockets go on to ask that.
+	queries bool
 	// deaf is the time since which nobody listens for peers; zero: somebody does, or nobody has looked.
 	deaf time.Time
 	// told is the annotation's last value of ours, toldOn the object of the cache that it was set on; while the cache has that, it is behind.

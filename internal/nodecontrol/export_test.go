@@ -23,6 +23,9 @@ func (c *Controller) LookAgain(uid types.UID) bool {
 // DeafAfter sets for how long nobody may listen for peers before they are told. It is for before Run.
 func (c *Controller) DeafAfter(d time.Duration) { c.deafTime = d }
 
+// SettleFor sets how long a pod may wait for what is on its way to a proxy that is told at once. It is for before Run.
+func (c *Controller) SettleFor(d time.Duration) { c.settleTime = d }
+
 // Meter is what tells whether peers use the tunnel.
 type Meter = meter
 

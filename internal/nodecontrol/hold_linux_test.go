@@ -11,16 +11,20 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/http2"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/nodecontrol"
+	"github.com/meshcni/meshcni/internal/nodecontrol/listeners"
 	"github.com/meshcni/meshcni/internal/nodeproxytest"
+	"github.com/meshcni/meshcni/internal/waittest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -99,35 +103,24 @@ func exchangeByTunnel(from *netnsexec.NetNS, to string) error {
 }
 
 // pool is a peer's one connection to the tunnel, for all that it sends.
-type pool struct {
-	from *netnsexec.NetNS
+type pool struct{ *http.Transport }
 
-	mu   sync.Mutex
-	conn *http2.ClientConn
-}
-
-func (p *pool) connection() (*http2.ClientConn, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.conn != nil && p.conn.CanTakeNewRequest() {
-		return p.conn, nil
-	}
-	err := p.from.Do(func() error {
-		c, err := net.DialTimeout("tcp", "10.244.1.5:15008", limit)
-		if err == nil {
-			p.conn, err = (&http2.Transport{AllowHTTP: true}).NewClientConn(c)
-		}
-		return err
-	})
-	return p.conn, err
+func (s *shop) pool() pool {
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	p := pool{&http.Transport{Protocols: &protocols, DialContext: func(context.Context, string, string) (c net.Conn, err error) {
+		err = s.world.Out.Do(func() (err error) {
+			c, err = net.DialTimeout("tcp", "10.244.1.5:15008", limit)
+			return err
+		})
+		return c, err
+	}}}
+	s.t.(*testing.T).Cleanup(p.CloseIdleConnections)
+	return p
 }
 
 // exchange makes a connection through the tunnel, says a word and hears it.
-func (p *pool) exchange(to string) error {
-	c, err := p.connection()
-	if err != nil {
-		return err
-	}
+func (p pool) exchange(to string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	body, word := io.Pipe()
@@ -136,8 +129,7 @@ func (p *pool) exchange(to string) error {
 	if err != nil {
 		return err
 	}
-	r.Host = to
-	response, err := c.RoundTrip(r)
+	response, err := p.RoundTrip(r)
 	if err != nil {
 		return err
 	}
@@ -164,7 +156,7 @@ func TestSlowControlPlane(t *testing.T) {
 			echo(t, s.world.Pod, application)
 			s.join()
 			s.until("peers use the tunnel", peers.tunnel.Load)
-			idle, used := &pool{from: s.world.Out}, &pool{from: s.world.Out}
+			idle, used := s.pool(), s.pool()
 			require.NoError(t, idle.exchange(application))
 			told := s.dels(func() { assert.False(t, peers.tunnel.Load(), "peers still use the tunnel") })
 			s.leave()
@@ -179,9 +171,6 @@ func TestSlowControlPlane(t *testing.T) {
 			}
 			t.Log(made, "connections by the tunnel after the annotation was gone")
 			require.NoError(t, exchange(s.world.Out, application), "straight")
-			c, err := idle.connection()
-			require.NoError(t, err)
-			require.NoError(t, c.Ping(t.Context()))
 			wait(t, told, "nothing is carried")
 			s.clean()
 		})
@@ -409,6 +398,59 @@ func TestHeldBack(t *testing.T) {
 			_, _ = p.client.Close(), p.server.Close()
 		}
 		s.clean()
+	})
+}
+
+// TestManyLeave: a pod that leaves, with a connection that the proxy does not accept, keeps no worker from those that have yet to leave.
+func TestManyLeave(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, ruleset.BackendNftables)
+	n.options = func(o *nodecontrol.Options) { o.Workers, o.DrainTimeout, o.VerifyInterval = 1, 100*limit, -1 }
+	n.made = func(c *nodecontrol.Controller) { c.SettleFor(100 * limit) }
+	n.pods.label("shop", "ambient")
+	uids := make([]types.UID, 10)
+	for i := range uids {
+		uids[i] = n.pod(i)
+	}
+	n.start()
+	for _, uid := range uids {
+		n.captured(uid)
+		unaccepted(t, n.netns[uid], "127.0.0.1:15006")
+	}
+	n.pods.label("shop", "")
+	for _, uid := range uids {
+		n.eventually(uid, status.StateOutside, "not-enabled")
+		assert.Empty(t, n.pods.annotation(uid))
+		assert.True(t, n.proxy.holds(uid), "it carries a connection")
+	}
+}
+
+// unaccepted makes a connection to a port of the proxy's that waits to be accepted: of its listeners one never does.
+func unaccepted(t *testing.T, ns *netnsexec.NetNS, addr string) {
+	t.Helper()
+	require.NoError(t, ns.Do(func() error {
+		lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+			return errors.Join(c.Control(func(fd uintptr) {
+				err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1), unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, 0x539))
+			}), err)
+		}}
+		l, err := lc.Listen(t.Context(), "tcp", addr)
+		if err == nil {
+			t.Cleanup(func() { _ = l.Close() })
+		}
+		return err
+	}))
+	waits := func() bool {
+		dial(t, ns, addr)
+		waits, err := listeners.Waits(ns, listeners.Proxy{Inbound: 15006})
+		require.NoError(t, err)
+		return waits
+	}
+	waittest.Eventually(t, "a connection waits", func() error {
+		if !waits() {
+			return errors.New("all were accepted")
+		}
+		return nil
 	})
 }
 

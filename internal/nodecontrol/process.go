@@ -103,8 +103,12 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 		c.queue.AddRateLimited(uid)
 	default:
 		c.queue.Forget(uid)
-		if e.draining {
-			c.queue.AddAfter(uid, drainLook)
+		if e.draining { // before it may be let go there is nothing to see
+			wait := c.opts.DrainMinimum - time.Since(e.heard)
+			if by := c.mode().by; !by.IsZero() {
+				wait = min(wait, time.Until(by))
+			}
+			c.queue.AddAfter(uid, max(drainLook, wait))
 		}
 	}
 	if wait := c.opts.DrainTimeout - time.Since(e.left); e.draining && wait > 0 {

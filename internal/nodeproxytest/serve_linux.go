@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
-	"golang.org/x/net/http2"
 
 	"github.com/meshcni/meshcni/internal/ownsock"
 )
@@ -29,7 +28,7 @@ func (p *pod) inbound(conn *net.TCPConn) { p.forward(conn, conn, peerOf(conn), o
 // tunnel does the same for the address that the client names.
 func (p *pod) tunnel(conn *net.TCPConn) {
 	reader := bufio.NewReader(conn)
-	if first, err := reader.Peek(3); err == nil && string(first) == http2.ClientPreface[:3] {
+	if first, err := reader.Peek(3); err == nil && string(first) == "PRI" { // the preface of HTTP/2: RFC 9113, 3.4
 		p.streams(conn, reader)
 		return
 	}
@@ -46,9 +45,12 @@ func (p *pod) tunnel(conn *net.TCPConn) {
 	p.forwardAfter(conn, reader, peerOf(conn), to, "HTTP/1.1 200 OK\r\n\r\n")
 }
 
-// streams takes a connection that its peer keeps for many, each a stream, as ztunnel does.
+// streams takes a connection that its peer keeps for many, each a stream, as ztunnel does, until it ends.
 func (p *pod) streams(conn *net.TCPConn, reader io.Reader) {
-	(&http2.Server{}).ServeConn(buffered{conn, reader}, &http2.ServeConnOpts{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	ended := make(chan struct{})
+	server := http.Server{Protocols: &protocols, ReadHeaderTimeout: dialTimeout, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		to, err := netip.ParseAddrPort(r.Host)
 		if err != nil || r.Method != http.MethodConnect {
 			w.WriteHeader(http.StatusBadRequest)
@@ -70,8 +72,29 @@ func (p *pod) streams(conn *net.TCPConn, reader io.Reader) {
 			_ = out.CloseWrite()
 		}()
 		_, _ = io.Copy(flushing{w}, out)
-	})})
+	}), ConnState: func(_ net.Conn, s http.ConnState) {
+		if s == http.StateClosed {
+			close(ended)
+		}
+	}}
+	accept := one(buffered{conn, reader})
+	_ = server.Serve(&accept)
+	<-ended
 }
+
+// one is a listener of one connection.
+type one buffered
+
+func (o *one) Accept() (net.Conn, error) {
+	if o.Conn == nil {
+		return nil, net.ErrClosed
+	}
+	c := buffered(*o)
+	*o = one{}
+	return c, nil
+}
+func (o *one) Close() error   { return nil }
+func (o *one) Addr() net.Addr { return nil }
 
 // buffered is a connection of which something was read ahead.
 type buffered struct {

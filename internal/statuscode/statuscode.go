@@ -4,6 +4,9 @@ package statuscode
 
 import "github.com/meshcni/meshcni/status"
 
+// NodeProxyPod is the code of a decision: the pod is the proxy that its mesh has on the node.
+const NodeProxyPod status.Code = "node-proxy-pod"
+
 // What the mesh's check in a pod, an init container, says of it. CheckPassed is one too.
 const (
 	NotMatched   status.Code = "not-matched"

@@ -23,6 +23,7 @@ func Ambient(fs *pflag.FlagSet, c *netconf.Config) {
 	setting("dns_capture", "bool", "capture DNS queries of pods whose annotation does not say otherwise (default true)").NoOptDefVal = "true"
 	setting("ipv6", "bool", "capture IPv6; false: it bypasses the mesh, see --uncaptured-family (default true)").NoOptDefVal = "true"
 	setting("enablement_selectors", SelectorsType, "which pods, as a list of podSelector and namespaceSelector in YAML or JSON; [] is none (default: by the label istio.io/dataplane-mode)")
+	setting("system_namespace", "string", "the mesh's own namespace, whose pods of ztunnel are never in the mesh (default istio-system)")
 	setting("probe_ipv4", "addr", "source address that this node's own connections to pods in the mesh get (default 169.254.7.127)")
 	setting("probe_ipv6", "addr", "the same for IPv6 (default fd16:9254:7127:1337:ffff:ffff:ffff:ffff)")
 }

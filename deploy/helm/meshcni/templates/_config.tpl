@@ -28,6 +28,7 @@
 {{- if ne (toJson .enablementSelectors) (include "meshcni.ambientSelectors" . | fromYamlArray | toJson) -}}
 {{- $_ := set $config "ambient-enablement-selectors" (toJson .enablementSelectors) -}}
 {{- end -}}
+{{- if ne .systemNamespace "istio-system" }}{{- $_ := set $config "ambient-system-namespace" .systemNamespace }}{{- end -}}
 {{- if ne .probeIPv4 "169.254.7.127" }}{{- $_ := set $config "ambient-probe-ipv4" .probeIPv4 }}{{- end -}}
 {{- if ne .probeIPv6 "fd16:9254:7127:1337:ffff:ffff:ffff:ffff" }}{{- $_ := set $config "ambient-probe-ipv6" .probeIPv6 }}{{- end -}}
 {{- end -}}
