@@ -21,6 +21,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
@@ -148,7 +149,7 @@ func New(o Options) (*Agent, error) {
 		o.Config.Repair, o.Config.AutoEvict, o.Config.Ambient.Enabled = repair.Options{}, false, false
 	}
 	a.repairs = o.newRepairer()
-	a.full = newTables(o.Config, func() []status.Pod { return merge(a.repairs.pods(), a.held.pods()) }, o.Log)
+	a.full = newTables(o.Config, func() []status.Pod { return merge(a.repairs.pods(), a.held.pods()) }, func(uid string) *corev1.Pod { return a.sock.podByUID(uid) }, o.Log)
 	var err error
 	if a.invalid == nil {
 		if err = a.openSocket(o); err != nil {

@@ -5,17 +5,32 @@ package nodeagent
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/meshcni/meshcni/internal/conntables"
+	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/status"
 )
 
 // tables knows how full the connection tracking tables of the node's pods in the mesh are.
 type tables struct{ *conntables.Tables }
 
-func newTables(s Config, states func() []status.Pod, log *slog.Logger) tables {
-	return tables{conntables.New(conntables.Options{Identity: s.Identity, ProcRoot: s.ProcRoot, Log: log, Pods: func() (pods []status.ID) {
+func newTables(s Config, states func() []status.Pod, podByUID func(string) *corev1.Pod, log *slog.Logger) tables {
+	return tables{conntables.New(conntables.Options{Identity: s.Identity, ProcRoot: s.ProcRoot, Log: log, Want: func(uid string) (w podnetns.Wanted) {
+		if pod := podByUID(uid); pod != nil {
+			w.OwnUsers = podid.OwnUsers(pod)
+			for _, ip := range pod.Status.PodIPs {
+				if a, err := netip.ParseAddr(ip.IP); err == nil {
+					w.Addrs = append(w.Addrs, a)
+				}
+			}
+		}
+		return w
+	}, Pods: func() (pods []status.ID) {
 		for _, p := range states() {
 			if p.State != status.StateOutside {
 				pods = append(pods, p.ID)

@@ -124,7 +124,7 @@ func (a *ambientParts) open(ctx context.Context) (*nodecontrol.Controller, error
 	a.store = netnsstore.New(netnsstore.Options{
 		RunDir: s.RunDir, CacheDir: s.CNICacheDir, HostRoot: s.HostRoot, ProcRoot: s.ProcRoot, Log: a.log,
 	})
-	o.Namespaces = netnsstore.Namespaces{Store: a.store}
+	o.Namespaces = nodecontrol.Store{Store: a.store}
 	if err := a.exempt(ctx, meshes); err != nil {
 		return nil, err
 	}

@@ -111,7 +111,7 @@ func newController(o Options) (*Controller, error) {
 	}
 	if o.Detect != nil {
 		c.tracer = newTracer(o.Detect.CacheDir, o.Records)
-		inPlace.Network = c.network
+		inPlace.Network, inPlace.cacheDir = c.network, o.Detect.CacheDir
 	}
 	inPlace.Namespace = o.namespaces(c.cluster)
 	c.namespaceOfOther = func(context.Context, *corev1.Pod) (*corev1.Namespace, error) { return nil, errNotAsked }

@@ -1,7 +1,6 @@
 package repair
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,11 +11,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/podnetns"
+	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -28,8 +27,8 @@ import (
 
 // The reasons for which [InPlace] neither compares nor writes a pod's rules. Check with errors.Is(err, repair.ErrNoProcess), and so on.
 var (
-	// ErrNoProcess: the pod has no running process that leads to its network namespace. Retrying may help.
-	ErrNoProcess = podnetns.ErrNoProcess
+	// ErrNoProcess: neither the records, nor the runtime, nor a running process of the pod leads to its network namespace. Retrying may help.
+	ErrNoProcess = netnsstore.ErrNoProcess
 
 	// ErrVariant: iptables made the pod's rules, and its programs are missing here. Options.HostRoot is the root of a host that has them.
 	ErrVariant = podrules.ErrVariant
@@ -69,21 +68,25 @@ type InPlace struct {
 	// Log receives problems that do not stop a repair. nil discards them.
 	Log *slog.Logger
 
+	cacheDir string // libcni's, which names network namespaces too
+
 	once       sync.Once
 	namespaces *cache.LRUExpireCache // by name
-	found      *cache.LRUExpireCache // the process that leads to a pod's network namespace, by the pod's UID
+	netns      *netnsstore.Store
 }
 
 const (
-	// maxCached bounds the caches. A node has fewer pods.
+	// maxCached bounds the cache. A node has fewer namespaces with pods.
 	maxCached = 1024
-	// namespaceAge bounds the time for which a namespace is cached. A process is verified before it is used again, so its age does not
-	// matter.
-	namespaceAge, processAge = time.Minute, 24 * time.Hour
+	// namespaceAge bounds the time for which a namespace is cached.
+	namespaceAge = time.Minute
 )
 
 func (m *InPlace) init() {
-	m.once.Do(func() { m.namespaces, m.found = cache.NewLRUExpireCache(maxCached), cache.NewLRUExpireCache(maxCached) })
+	m.once.Do(func() {
+		m.namespaces = cache.NewLRUExpireCache(maxCached)
+		m.netns = netnsstore.New(netnsstore.Options{Records: m.Records, CacheDir: m.cacheDir, HostRoot: m.HostRoot, ProcRoot: m.ProcRoot, Fleeting: true})
+	})
 }
 
 // namespaces returns what reads a namespace: the watch of the node's pods, if it has them too, and else the API server. nil: nothing
@@ -210,33 +213,18 @@ func (m *InPlace) in(ctx context.Context, pod *corev1.Pod, fn func(apply.Backend
 	if w.mesh.NodeProxy != nil {
 		return fmt.Errorf("%w: dialect %s has it", ErrNodeProxy, w.mesh.Name)
 	}
-	ns, err := m.open(ctx, pod.UID, w.addrs)
+	m.init()
+	ref, err := m.netns.Find(ctx, netnsstore.Pod{UID: pod.UID, Addrs: w.addrs, OwnUsers: podid.OwnUsers(pod)})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, ns.Close()) }()
+	defer func() { err = errors.Join(err, ref.Close()) }()
+	ns := ref.NetNS()
 	b, err := podrules.Choose(ctx, ns, w.mesh.Names.Owner(), apply.Options{Backend: m.Backend, Runner: ns.Sandbox(), Path: m.Path, Root: m.HostRoot})
 	if err != nil {
 		return fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return fn(b, ns, w)
-}
-
-// open opens the pod's network namespace. It remembers the process that led there.
-func (m *InPlace) open(ctx context.Context, uid types.UID, addrs []netip.Addr) (*netnsexec.NetNS, error) {
-	m.init()
-	root := cmp.Or(m.ProcRoot, "/proc")
-	proc := podnetns.At(root)
-	cached, _ := m.found.Get(uid)
-	found, _ := cached.(podnetns.Found)
-	if !found.Still(ctx, proc, addrs) {
-		var err error
-		if found, err = podnetns.Find(ctx, proc, string(uid), addrs); err != nil {
-			return nil, err
-		}
-		m.found.Add(uid, found, processAge)
-	}
-	return found.Open(root)
 }
 
 // podAddrs returns the pod's addresses, the primary one first.

@@ -10,8 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/e2e/internal/image"
-	"github.com/meshcni/meshcni/internal/podnetns"
-	"github.com/meshcni/meshcni/netnsexec"
 )
 
 // testSandbox: the other tests rely on this: a pod runs as its kubelet would ask for, also when the runtime crashes.
@@ -35,14 +33,6 @@ func testSandbox(t *testing.T, k kind) {
 	netns, err := s.NetNS(ctx)
 	require.NoError(t, err)
 	require.FileExists(t, netns)
-	// In the pod's control group there is a monitor of the runtime's too, which is in the host's namespace.
-	ns, err := netnsexec.Open(netns)
-	require.NoError(t, err)
-	id := ns.ID().String()
-	require.NoError(t, ns.Close())
-	found, err := podnetns.Find(t.Context(), podnetns.At("/proc"), string(s.Pod.UID), ips)
-	require.NoError(t, err)
-	assert.Equal(t, id, found.NetNS)
 	n.Kill()
 	require.NoError(t, n.Boot())
 	require.NoError(t, n.RemoveAll(ctx))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -23,6 +22,8 @@ type Options struct {
 	Identity meshcni.Identity
 	// Pods returns the pods to look at, by the UIDs that the runtime knows them by. It is called without a lock.
 	Pods func() []status.ID
+	// Want returns what is known of the network namespace of one of them. nil: nothing is.
+	Want func(uid string) podnetns.Wanted
 	// ProcRoot is a proc file system that shows the pods' processes. Empty means /proc.
 	ProcRoot string
 	// Log receives why no table can be read, once. nil discards it.
@@ -91,6 +92,7 @@ type Tables struct {
 	desc    descriptions
 	now     func() time.Time
 	netlink bool // even where the kernel shows the file; for tests
+	proc    func(root string) podnetns.Proc
 
 	mu       sync.Mutex
 	found    map[string]sought // by the pod's UID
@@ -112,10 +114,13 @@ type sought struct {
 // New returns what reads the tables. It reads nothing yet.
 func New(o Options) *Tables {
 	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
+	if o.Want == nil {
+		o.Want = func(string) (w podnetns.Wanted) { return w }
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Tables{o: o, desc: describe(o.Identity), now: time.Now, found: map[string]sought{}}
+	return &Tables{o: o, desc: describe(o.Identity), now: time.Now, proc: podnetns.At, found: map[string]sought{}}
 }
 
 // Recent is [Tables.Read], unless the last reading is less than ten seconds old: it then returns that.
@@ -237,13 +242,13 @@ func (t *Tables) search(pods []status.ID) {
 		return
 	}
 	t.searched = t.now()
-	uids := make(map[string][]netip.Addr, len(pods))
+	uids := make(map[string]podnetns.Wanted, len(pods))
 	for _, pod := range pods {
 		if t.found[pod.UID].PID == 0 {
-			uids[pod.UID] = nil
+			uids[pod.UID] = t.o.Want(pod.UID)
 		}
 	}
-	all, err := podnetns.FindAll(context.Background(), podnetns.At(t.o.ProcRoot), uids)
+	all, err := podnetns.FindAll(context.Background(), t.proc(t.o.ProcRoot), uids)
 	for uid := range uids {
 		s := t.found[uid]
 		s.Found, s.err = all[uid].Found, cmp.Or(err, all[uid].Err)

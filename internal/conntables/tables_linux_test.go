@@ -79,7 +79,7 @@ func (n *node) tables(log *bytes.Buffer) *conntables.Tables {
 	if log != nil {
 		o.Log = slog.New(slog.NewTextHandler(log, nil))
 	}
-	return conntables.New(o)
+	return conntables.New(o).Believing()
 }
 
 // TestRead: the fullest comes first; what a processor counted is added up, and the entries are those of the table.

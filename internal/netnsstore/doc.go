@@ -18,9 +18,10 @@
 //	cache        libcni's cache has the pod's UID among the arguments of the attachment, and the path
 //	process      a process in the control group of the pod's UID is in it (internal/podnetns says how)
 //
-// The first that is proven counts. But if the pod has a process in a namespace with its addresses, then that one is the pod's,
-// and whatever says otherwise is wrong. Names of pods prove nothing, and neither does a path without more: a path that leads
-// through a process is left to the search by process.
+// All but the last are the runtime's word, and outrank processes: a pod may put its own into any namespace. Of several namespaces that it
+// has named and that have the addresses, such as that of a sandbox whose DEL failed, the one in which the pod has processes counts, else
+// the first in this order. Without its word the process counts; what a process showed before gives way to another one. Names of pods prove
+// nothing, and neither does a path without more: a path that leads through a process is left to the search by process.
 //
 // # The journal
 //

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
@@ -101,17 +103,26 @@ func (s *Store) search(ctx context.Context, pods []Pod, found map[types.UID]Foun
 		return
 	}
 	known := s.candidates(pods)
-	processes := s.processes(ctx, pods, known)
 	results := make([]Found, len(pods))
+	each(pods, func(i int, p Pod) { results[i].Ref = s.named(ctx, p, known[p.UID]) })
+	var rest []Pod
+	for i, p := range pods {
+		if results[i].Ref == nil {
+			rest = append(rest, p)
+		}
+	}
+	processes := s.processes(ctx, rest, known)
 	each(pods, func(i int, p Pod) {
+		if results[i].Ref != nil {
+			return
+		}
 		tried := &NotFoundError{UID: p.UID}
 		ref := s.first(ctx, p, known[p.UID], processes[p.UID], tried)
 		if ref == nil {
 			ref = s.overtaken(p.UID, known[p.UID])
 		}
-		results[i] = Found{Ref: ref}
-		if ref == nil {
-			results[i] = Found{Err: tried}
+		if results[i].Ref = ref; ref == nil {
+			results[i].Err = tried
 		}
 	})
 	for i, p := range pods {
@@ -165,7 +176,7 @@ type candidate struct {
 // processes looks for a process of each pod that is in a namespace with the pod's addresses, or with those that a
 // source knows.
 func (s *Store) processes(ctx context.Context, pods []Pod, known map[types.UID]*knowledge) map[types.UID]podnetns.Result {
-	wanted := make(map[string][]netip.Addr, len(pods))
+	wanted := make(map[string]podnetns.Wanted, len(pods))
 	results := make(map[types.UID]podnetns.Result, len(pods))
 	for _, p := range pods {
 		addrs := p.Addrs
@@ -178,7 +189,7 @@ func (s *Store) processes(ctx context.Context, pods []Pod, known map[types.UID]*
 			results[p.UID] = podnetns.Result{Err: ErrNoAddress}
 			continue
 		}
-		wanted[string(p.UID)] = addrs
+		wanted[string(p.UID)] = podnetns.Wanted{Addrs: addrs, OwnUsers: p.OwnUsers}
 	}
 	all, err := podnetns.FindAll(ctx, podnetns.At(s.o.ProcRoot), wanted)
 	for uid := range wanted {
@@ -190,49 +201,95 @@ func (s *Store) processes(ctx context.Context, pods []Pod, known map[types.UID]*
 	return results
 }
 
-// first keeps the first namespace that is proven to be the pod's.
+// named keeps the namespace that the runtime has named, if it has named one that has the pod's addresses, and no other that has.
+func (s *Store) named(ctx context.Context, p Pod, k *knowledge) *Ref {
+	var one *candidate
+	for _, c := range k.candidates {
+		c.since = k.held
+		if len(p.Addrs) > 0 {
+			c.addrs = p.Addrs
+		}
+		if !c.named || c.err != nil || one != nil && one.ns.ID() == c.ns.ID() {
+			continue
+		}
+		switch {
+		case one == nil:
+			one = c
+		case holds(ctx, c.ns, c.addrs) != nil:
+		case holds(ctx, one.ns, one.addrs) == nil:
+			return nil
+		default:
+			one = c
+		}
+	}
+	if one == nil {
+		return nil
+	}
+	ref, err := s.keep(ctx, one)
+	if err != nil {
+		one.err = err
+	}
+	return ref
+}
+
+// keep takes a candidate's namespace.
+func (s *Store) keep(ctx context.Context, c *candidate) (*Ref, error) {
+	ns := c.ns
+	c.ns = nil // it is take's
+	return s.take(ctx, ns, c.claim)
+}
+
+// first keeps the first namespace that is proven to be the pod's: of several that the runtime has named the one in which the pod has
+// processes, before one that processes alone show.
 func (s *Store) first(ctx context.Context, p Pod, known *knowledge, process podnetns.Result, tried *NotFoundError) *Ref {
-	for i, c := range known.candidates {
-		c.since = known.held
-		ref, err := s.prove(ctx, p, c, process)
-		if err == nil {
-			return ref
+	agrees := func(c *candidate) bool {
+		return c.ns != nil && process.Err == nil && process.Found.NetNS == c.ns.ID().String()
+	}
+	runs := slices.ContainsFunc(known.candidates, func(c *candidate) bool { return c.named && c.err == nil && agrees(c) })
+	for _, named := range []bool{true, false} {
+		for i, c := range known.candidates {
+			if c.named != named {
+				continue
+			}
+			switch {
+			case c.err != nil:
+			case agrees(c):
+				c.process = process.Found
+			case named && !runs, !named && isNone(process.Err):
+			case process.Err == nil:
+				c.err = contradicted(c.ns.ID(), process.Found)
+			default:
+				c.err = fmt.Errorf("whether a process contradicts cannot be told: %w", process.Err)
+			}
+			if c.err == nil {
+				var ref *Ref
+				if ref, c.err = s.keep(ctx, c); c.err == nil {
+					return ref
+				}
+			}
+			if known.held != nil && i == 0 {
+				known.heldErr = c.err
+			}
+			tried.Tried = append(tried.Tried, Attempt{c.source, c.err})
 		}
-		if known.held != nil && i == 0 {
-			known.heldErr = err
-		}
-		tried.Tried = append(tried.Tried, Attempt{c.source, err})
 	}
 	c := &candidate{claim: claim{uid: p.UID, source: Process, addrs: p.Addrs, process: process.Found, since: known.held}, err: process.Err}
 	if c.err == nil {
 		c.ns, c.err = process.Found.Open(s.o.ProcRoot)
 	}
-	ref, err := s.prove(ctx, p, c, process)
-	if err != nil {
-		tried.Tried = append(tried.Tried, Attempt{Process, err})
+	var ref *Ref
+	if c.err == nil {
+		ref, c.err = s.keep(ctx, c)
+	}
+	if c.err != nil {
+		tried.Tried = append(tried.Tried, Attempt{Process, c.err})
 	}
 	return ref
 }
 
-// prove keeps the candidate's namespace if it is the pod's.
-func (s *Store) prove(ctx context.Context, p Pod, c *candidate, process podnetns.Result) (*Ref, error) {
-	if c.err != nil {
-		return nil, c.err
-	}
-	if len(p.Addrs) > 0 {
-		c.addrs = p.Addrs
-	}
-	switch err := process.Err; {
-	case err == nil && process.Found.NetNS != c.ns.ID().String():
-		return nil, contradicted(c.ns.ID(), process.Found)
-	case err == nil:
-		c.process = process.Found
-	case !errors.Is(err, ErrNoProcess) && !errors.Is(err, ErrAddress) && !errors.Is(err, ErrNoAddress):
-		return nil, fmt.Errorf("whether a process contradicts cannot be told: %w", err)
-	}
-	ns := c.ns
-	c.ns = nil // it is take's
-	return s.take(ctx, ns, c.claim)
+// isNone reports whether a search says that no process of the pod is in a namespace that could be the pod's.
+func isNone(err error) bool {
+	return errors.Is(err, ErrNoProcess) || errors.Is(err, ErrAddress) || errors.Is(err, ErrNoAddress) || errors.Is(err, podnetns.ErrUsers)
 }
 
 // StillThere says for each pod whether the namespace that is held is still the pod's: nil, or why not. errors.Is tells
@@ -240,8 +297,8 @@ func (s *Store) prove(ctx context.Context, p Pod, c *candidate, process podnetns
 // [ErrNotHeld]: there is none. Any other error means that it could not be told.
 //
 // It is for a loop over all pods of a node. A pod costs some reads of files and a netlink dump, about a quarter of a millisecond
-// of processor time, a full node (110 pods) 25 ms. Pods without a process that is known already cost one search of all processes,
-// together. When the context ends, it could not be told of those that are left.
+// of processor time, a full node (110 pods) 25 ms. Pods whose namespace a process showed, which is gone, and those of which a record names
+// another one, cost one search of all processes, together. When the context ends, it could not be told of those that are left.
 func (s *Store) StillThere(ctx context.Context, pods ...Pod) map[types.UID]error {
 	result := make(map[types.UID]error, len(pods))
 	refs := make(map[types.UID]*Ref, len(pods))
@@ -261,20 +318,21 @@ func (s *Store) StillThere(ctx context.Context, pods ...Pod) map[types.UID]error
 		p.Addrs = plain(p.Addrs)
 		held = append(held, p)
 	}
+	renamed := s.renamed(refs)
 	errs, moved := make([]error, len(held)), make([]bool, len(held))
 	each(held, func(i int, p Pod) {
 		ref := refs[p.UID]
 		errs[i] = ref.h.stillHolds(ctx, p.Addrs)
-		moved[i] = errs[i] == nil && !s.processOf(ref).Still(ctx, podnetns.At(s.o.ProcRoot), nil)
+		moved[i] = errs[i] == nil && (renamed[p.UID] || !ref.h.named && !s.processOf(ref).Same(os.DirFS(s.o.ProcRoot)))
 	})
-	search := map[string][]netip.Addr{}
+	search := map[string]podnetns.Wanted{}
 	for i, p := range held {
 		result[p.UID] = errs[i]
 		if moved[i] {
 			if len(p.Addrs) == 0 {
 				p.Addrs = refs[p.UID].h.addrs
 			}
-			search[string(p.UID)] = p.Addrs
+			search[string(p.UID)] = podnetns.Wanted{Addrs: p.Addrs, OwnUsers: p.OwnUsers}
 		}
 	}
 	all, err := podnetns.FindAll(ctx, podnetns.At(s.o.ProcRoot), search)
@@ -283,7 +341,7 @@ func (s *Store) StillThere(ctx context.Context, pods ...Pod) map[types.UID]error
 		if err != nil {
 			process.Err = err
 		}
-		result[types.UID(uid)] = s.agrees(refs[types.UID(uid)], process)
+		result[types.UID(uid)] = s.agrees(refs[types.UID(uid)], process, renamed[types.UID(uid)])
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,14 +359,26 @@ func (s *Store) processOf(r *Ref) podnetns.Found {
 	return r.h.process
 }
 
-// agrees compares a namespace with where the pod's process is, and remembers that process.
-func (s *Store) agrees(r *Ref, process podnetns.Result) error {
-	switch {
-	case errors.Is(process.Err, ErrNoProcess), errors.Is(process.Err, ErrAddress):
+// renamed returns of which pods a record names another namespace than the one that is held.
+func (s *Store) renamed(refs map[types.UID]*Ref) map[types.UID]bool {
+	renamed := map[types.UID]bool{}
+	for _, t := range s.sources.read(func(uid types.UID) bool { return refs[uid] != nil }) {
+		if ref := refs[t.uid]; ref != nil && t.err == nil && t.id != (netnsexec.ID{}) && t.id != ref.ID() {
+			renamed[t.uid] = true
+		}
+	}
+	return renamed
+}
+
+// agrees compares a namespace with where the pod's process is, and remembers that process. renamed: a record names another namespace.
+func (s *Store) agrees(r *Ref, process podnetns.Result, renamed bool) error {
+	switch err := process.Err; {
+	case isNone(err), r.h.named && errors.Is(err, podnetns.ErrSeveral):
 		process.Found = podnetns.Found{} // no process contradicts
-	case process.Err != nil:
-		return process.Err
-	case process.Found.NetNS != r.ID().String():
+	case err != nil:
+		return err
+	case process.Found.NetNS == r.ID().String():
+	case renamed || !r.h.named:
 		return contradicted(r.ID(), process.Found)
 	}
 	s.mu.Lock()

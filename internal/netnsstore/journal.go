@@ -42,6 +42,8 @@ type entry struct {
 	Dev     uint64       `json:"dev"`
 	Ino     uint64       `json:"ino"`
 	Addrs   []netip.Addr `json:"addrs"`
+	// Named by the runtime; false: by a process.
+	Named bool `json:"named,omitempty"`
 	// Sysctls were given to KeepSysctl.
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 }
@@ -175,7 +177,7 @@ func (j *journal) read(uid types.UID) (*handle, string, error) {
 	if id := (netnsexec.ID{Dev: e.Dev, Ino: e.Ino}); ns.ID() != id {
 		return nil, "", errors.Join(fmt.Errorf("%w: %s is mounted, and not %s", errStale, ns.ID(), id), ns.Close())
 	}
-	return &handle{shared: &shared{ns: ns, count: 1}, uid: uid, source: Journal, addrs: plain(e.Addrs), sysctls: e.Sysctls}, string(text), nil
+	return &handle{shared: &shared{ns: ns, count: 1}, uid: uid, source: Journal, named: e.Named, addrs: plain(e.Addrs), sysctls: e.Sysctls}, string(text), nil
 }
 
 func (j *journal) path(uid types.UID) string { return filepath.Join(j.dir, string(uid)) }
@@ -197,7 +199,7 @@ func (j *journal) sync(uid types.UID, held func() (h *handle, ok bool)) error {
 		return j.at(func() error { return j.remove(uid) })
 	}
 	defer func() { _ = h.release() }()
-	text, err := json.Marshal(entry{format, j.boot, uid, h.ns.ID().Dev, h.ns.ID().Ino, h.addrs, h.sysctls})
+	text, err := json.Marshal(entry{format, j.boot, uid, h.ns.ID().Dev, h.ns.ID().Ino, h.addrs, h.named, h.sysctls})
 	if err == nil && j.written[uid] != string(text) {
 		err = j.at(func() error { return j.write(uid, h.ns, text) })
 	}

@@ -46,6 +46,7 @@ type handle struct {
 	*shared
 	uid    types.UID
 	source Source
+	named  bool // by the runtime
 	addrs  []netip.Addr
 
 	// sysctls were given to KeepSysctl: a map that is replaced, never changed. It belongs to the store's mutex.
@@ -54,6 +55,10 @@ type handle struct {
 	// the namespace last, if any. Both belong to the store's mutex.
 	proven  bool
 	process podnetns.Found
+}
+
+func newHandle(ns *netnsexec.NetNS, c claim) *handle {
+	return &handle{shared: &shared{ns: ns, count: 1}, uid: c.uid, source: c.source, named: c.named, addrs: plain(c.addrs), process: c.process, proven: true}
 }
 
 // shared is an open namespace and the number of those who need it.

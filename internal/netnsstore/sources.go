@@ -50,7 +50,7 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 	for _, p := range pods {
 		k := &knowledge{held: s.held[p.UID]}
 		if h := k.held; h != nil {
-			c := &candidate{claim: claim{uid: h.uid, source: h.source, addrs: h.addrs, process: h.process}}
+			c := &candidate{claim: claim{uid: h.uid, source: h.source, named: h.named, addrs: h.addrs, process: h.process}}
 			c.ns, c.err = netnsexec.FromFile(h.ns, h.ns.Path())
 			k.candidates = append(k.candidates, c)
 		}
@@ -58,8 +58,14 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 	}
 	s.mu.Unlock()
 	open := map[*candidate]told{}
-	for _, t := range s.sources.read(all) {
+	for _, t := range s.sources.read(func(uid types.UID) bool { return all[uid] != nil }) {
 		c := &candidate{claim: t.claim, err: t.err}
+		if t.uid == "" {
+			for _, k := range all {
+				k.candidates = append(k.candidates, &candidate{claim: t.claim, err: t.err})
+			}
+			continue
+		}
 		all[t.uid].candidates = append(all[t.uid].candidates, c)
 		if c.err == nil {
 			open[c] = t
@@ -68,12 +74,19 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 	if len(open) == 0 {
 		return all
 	}
-	openAll := func() error {
+	openAll := func(root string) error {
 		for c, t := range open {
 			if c.ns != nil {
 				continue
 			}
-			c.ns, c.err = netnsexec.Open(t.path)
+			path := t.path
+			if root != "" {
+				if rest, ok := strings.CutPrefix(path, "/var/run/"); ok { // a link, which would lead out of the root
+					path = "/run/" + rest
+				}
+				path = filepath.Join(root, path)
+			}
+			c.ns, c.err = netnsexec.Open(path)
 			if c.err == nil && t.id != (netnsexec.ID{}) && t.id != c.ns.ID() {
 				c.err = fmt.Errorf("%w: %s leads to %s, and not to the %s of the attachment", ErrForeign, t.path, c.ns.ID(), t.id)
 				_ = c.ns.Close()
@@ -82,8 +95,9 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 		}
 		return nil
 	}
-	if err := netnsexec.AtRoot(s.o.HostRoot, openAll); err != nil {
-		_ = openAll() // our own mounts may have them too
+	if err := netnsexec.AtRoot(s.o.HostRoot, func() error { return openAll("") }); err != nil { // without CAP_SYS_CHROOT, say
+		_ = openAll(s.o.HostRoot)
+		_ = openAll("") // our own mounts may have them too
 		for c := range open {
 			if c.err != nil {
 				c.err = errors.Join(c.err, err)
@@ -94,10 +108,9 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 }
 
 // read returns what records and the cache say of the pods.
-func (x *sources) read(pods map[types.UID]*knowledge) []told {
+func (x *sources) read(wanted func(types.UID) bool) (all []told) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	var all []told
 	for _, s := range []struct {
 		source Source
 		read   func() ([]told, error)
@@ -105,8 +118,8 @@ func (x *sources) read(pods map[types.UID]*knowledge) []told {
 		found, err := s.read()
 		slices.SortFunc(found, func(a, b told) int { return b.made.Compare(a.made) })
 		for _, t := range found {
-			if _, wanted := pods[t.uid]; wanted {
-				t.source = s.source
+			if wanted(t.uid) {
+				t.source, t.named = s.source, true
 				if t.err == nil && strings.HasPrefix(filepath.Clean(t.path), "/proc/") {
 					t.err = errByProcess
 				}
@@ -114,20 +127,18 @@ func (x *sources) read(pods map[types.UID]*knowledge) []told {
 			}
 		}
 		if err != nil { // what cannot be read may be of any of them
-			for uid := range pods {
-				all = append(all, told{claim: claim{uid: uid, source: s.source}, err: err})
-			}
+			all = append(all, told{claim: claim{source: s.source}, err: err})
 		}
 	}
 	return all
 }
 
 func (x *sources) readRecords() (all []told, err error) {
-	if x.o.RunDir == "" {
+	if x.o.Records == (attachment.Store{}) {
 		return nil, nil
 	}
 	if x.records == nil {
-		x.records = attachment.Open(x.o.RunDir).Index()
+		x.records = x.o.Records.Index()
 	}
 	records, err := x.records()
 	for _, r := range records {

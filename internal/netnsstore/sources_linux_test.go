@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -133,12 +134,37 @@ func TestSources(t *testing.T) {
 			n.cache(results, n.uid, "c1", n.ns.Path(), addrA)
 			podproctest.Start(n.t, newPodNS(n.t, addrA, addrB), podproctest.Plain("kubepods/pod%s/5ad0d8f4", podproctest.NewUID()))
 		}, tried: map[netnsstore.Source]error{netnsstore.Cache: netnsstore.ErrAddress, netnsstore.Process: netnsstore.ErrNoProcess}},
-		"a process contradicts": {node: func(n *node) {
+		"a process contradicts the runtime": {node: func(n *node) { // which the pod may have moved to a namespace that it has made
+			n.record(n.uid, "c1", n.ns.Path(), n.ns.ID())
+			n.process(newPodNS(n.t, addrA, addrB))
+		}, want: netnsstore.Record},
+		"a process contradicts the runtime's cache": {node: func(n *node) {
+			n.cache(results, n.uid, "c1", n.ns.Path(), addrA)
+			n.process(newPodNS(n.t, addrA, addrB))
+		}, want: netnsstore.Cache},
+		"of two that the runtime named one has a process": {node: func(n *node) {
 			old := newPodNS(n.t, addrA, addrB) // of the sandbox before, whose DEL failed
 			n.record(n.uid, "c1", old.Path(), old.ID())
 			n.cache(results, n.uid, "c1", old.Path(), addrA)
+			n.cache(results, n.uid, "c22", n.ns.Path(), addrA)
 			n.process(n.ns)
-		}, want: netnsstore.Process},
+		}, want: netnsstore.Cache},
+		"of two that the runtime named none has a process": {node: func(n *node) {
+			old := newPodNS(n.t, addrA, addrB)
+			n.record(n.uid, "c1", old.Path(), old.ID())
+			n.record(n.uid, "c22", n.ns.Path(), n.ns.ID())
+			n.process(newPodNS(n.t, addrA, addrB))
+		}, want: netnsstore.Record},
+		"the runtime's path cannot be told, and processes are in two": {node: func(n *node) {
+			n.record(n.uid, "c1", "/var/run/netns/cni-none", n.ns.ID())
+			n.process(newPodNS(n.t, addrA, addrB)) // the older one
+			n.process(n.ns)
+		}, tried: map[netnsstore.Source]error{netnsstore.Record: netnsexec.ErrGone, netnsstore.Process: podnetns.ErrSeveral}},
+		"a group of the pod's name that is a tenant's": {node: func(n *node) {
+			group := podproctest.Plain("meshcni-test-tenant-"+string(n.uid)+"/kubepods/pod%s", string(n.uid))
+			podproctest.Start(n.t, newPodNS(n.t, addrA, addrB), group)
+			podproctest.Own(n.t, filepath.Dir(filepath.Dir(group)), group, 1000)
+		}, tried: map[netnsstore.Source]error{netnsstore.Process: netnsstore.ErrNoProcess}},
 		"a process agrees": {node: func(n *node) {
 			n.cache(results, n.uid, "c1", n.ns.Path(), addrA)
 			n.process(n.ns)
@@ -256,14 +282,18 @@ func TestUserNamespaces(t *testing.T) {
 	defer func() { require.NoError(t, ns.Close()) }()
 	addAddrs(t, ns, addrA)
 	s := newStore(t, n.o)
-	id, source := find(t, s, n.uid, addrA)
-	assert.Equal(t, ns.ID(), id)
-	assert.Equal(t, netnsstore.Process, source)
+	_, err = s.Find(t.Context(), netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{addrA}})
+	require.ErrorIs(t, err, podnetns.ErrUsers, "of a pod without hostUsers: false")
+	ref, err := s.Find(t.Context(), netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{addrA}, OwnUsers: true})
+	require.NoError(t, err)
+	assert.Equal(t, ns.ID(), ref.ID())
+	assert.Equal(t, netnsstore.Process, ref.Source())
+	require.NoError(t, ref.Close())
 	require.NoError(t, process.Kill())
 	_, err = process.Wait()
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
-	id, source = find(t, newStore(t, n.o), n.uid, addrA)
+	id, source := find(t, newStore(t, n.o), n.uid, addrA)
 	assert.Equal(t, ns.ID(), id, "without a process, as CRI-O runs pods without an infra container")
 	assert.Equal(t, netnsstore.Journal, source)
 }
@@ -311,24 +341,37 @@ func TestStillThere(t *testing.T) {
 
 	put(t, s, attach(n.uid, addrA, addrB), n.ns)
 	require.NoError(t, still(), "no process yet")
-	first := n.process(n.ns)
-	require.NoError(t, still())
-	require.NoError(t, still(), "by the process that is known")
-	n.process(newPodNS(t, addrA)) // younger
-	require.NoError(t, still())
+	other := newPodNS(t, addrA)
+	first := n.process(other)
+	require.NoError(t, still(), "the runtime named it, and the pod's processes are where it moves them")
 	all := s.StillThere(t.Context(), pod, pod, netnsstore.Pod{UID: newUID()})
 	assert.Len(t, all, 2)
-	assert.NoError(t, all[n.uid])
+	require.NoError(t, all[n.uid])
 
-	// A new sandbox of the pod whose ADD nobody told: its processes are elsewhere, with the pod's address.
-	require.NoError(t, first.Kill())
-	_, err := first.Wait()
-	require.NoError(t, err)
+	// A new sandbox of the pod whose ADD nobody told: a record names another namespace, and its processes are there.
+	n.record(n.uid, "c22", other.Path(), other.ID())
 	require.ErrorIs(t, still(), netnsstore.ErrForeign)
 	assert.Nil(t, s.Get(n.uid))
 	require.ErrorIs(t, still(), netnsstore.ErrNotHeld)
 	id, source := find(t, s, n.uid, addrA)
-	assert.NotEqual(t, n.ns.ID(), id)
+	assert.Equal(t, other.ID(), id)
+	assert.Equal(t, netnsstore.Record, source)
+	require.NoError(t, still())
+
+	// A pod that only processes show: another may show another one.
+	require.NoError(t, s.Forget(n.uid))
+	require.NoError(t, os.RemoveAll(filepath.Join(n.o.RunDir, "attachments")))
+	_, source = find(t, s, n.uid, addrA)
+	assert.Equal(t, netnsstore.Process, source)
+	require.NoError(t, still(), "by the process that is known")
+	n.process(newPodNS(t, addrA))
+	require.NoError(t, still(), "by the process that is known")
+	require.NoError(t, first.Kill())
+	_, err := first.Wait()
+	require.NoError(t, err)
+	require.ErrorIs(t, still(), netnsstore.ErrForeign)
+	id, source = find(t, s, n.uid, addrA)
+	assert.NotEqual(t, other.ID(), id)
 	assert.Equal(t, netnsstore.Process, source)
 	require.NoError(t, still())
 
@@ -345,10 +388,16 @@ func TestStillThere(t *testing.T) {
 func TestStillThereCannotTell(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.o.RunDir, n.o.ProcRoot = "", t.TempDir()
+	n.o.RunDir, n.o.ProcRoot = "", filepath.Join(t.TempDir(), "proc")
+	require.NoError(t, os.Symlink("/proc", n.o.ProcRoot))
+	process := n.process(n.ns)
 	s := newStore(t, n.o)
-	put(t, s, attach(n.uid, addrA), n.ns)
-	err := s.StillThere(t.Context(), netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{addrA}})[n.uid]
+	find(t, s, n.uid, addrA)
+	require.NoError(t, process.Kill())
+	_, err := process.Wait()
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(n.o.ProcRoot))
+	err = s.StillThere(t.Context(), netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{addrA}})[n.uid]
 	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = s.Find(t.Context(), netnsstore.Pod{UID: n.uid, Addrs: []netip.Addr{podAddrs[0]}})
 	require.ErrorIs(t, err, os.ErrNotExist)

@@ -18,10 +18,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // Source is the origin of the knowledge of a namespace. The package's documentation says what each proves.
@@ -39,8 +39,12 @@ const (
 // Options say where a store looks.
 type Options struct {
 	// RunDir is the run_dir, with the plugin's records and the journal. Its path is the same for the host and for us. Empty:
-	// neither records nor a journal.
+	// no journal.
 	RunDir string
+	// Records are the plugin's records; the zero value: those of RunDir.
+	Records attachment.Store
+	// Fleeting: nothing is held or noted, so each Find searches, and its Ref alone keeps the namespace open.
+	Fleeting bool
 	// CacheDir is libcni's cache, as we see it; usually below /var/lib/cni. Empty: not asked.
 	CacheDir string
 	// HostRoot is the root directory to which the paths of namespaces belong, and in whose mounts the journal's are made:
@@ -63,7 +67,14 @@ type Attachment struct {
 }
 
 // Pod is a pod whose namespace is wanted.
-type Pod = nodecontrol.Sought
+type Pod struct {
+	// UID is the one that the runtime and the control groups use: a static pod's copy at the API server has another.
+	UID types.UID
+	// Addrs are all known addresses, in any order.
+	Addrs []netip.Addr
+	// OwnUsers: the pod has a user namespace of its own (hostUsers: false).
+	OwnUsers bool
+}
 
 // Store is the namespaces of a node's pods. It is safe for concurrent use. Make one with [New].
 type Store struct {
@@ -83,8 +94,11 @@ func New(o Options) *Store {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Records == (attachment.Store{}) && o.RunDir != "" {
+		o.Records = attachment.Open(o.RunDir)
+	}
 	s := &Store{o: o, sources: sources{o: o}, journal: journal{root: o.HostRoot, log: o.Log}}
-	if o.RunDir != "" {
+	if o.RunDir != "" && !o.Fleeting {
 		s.journal.dir = filepath.Join(o.RunDir, dirName)
 	}
 	s.held = s.journal.load(filepath.Join(o.ProcRoot, bootID))
@@ -111,13 +125,14 @@ func (s *Store) put(a Attachment, file syscall.Conn) (*Ref, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.take(context.Background(), ns, claim{uid: a.UID, source: Attached, addrs: a.Addrs})
+	return s.take(context.Background(), ns, claim{uid: a.UID, source: Attached, named: true, addrs: a.Addrs})
 }
 
 // claim is a namespace with the knowledge that a source claims of it.
 type claim struct {
 	uid     types.UID
 	source  Source
+	named   bool // by the runtime
 	addrs   []netip.Addr
 	process podnetns.Found
 	// since was held when the search began whose result this is. It counts no more if another came meanwhile.
@@ -137,6 +152,9 @@ func (s *Store) take(ctx context.Context, ns *netnsexec.NetNS, c claim) (*Ref, e
 	kept, err := proven(ctx, ns, c.addrs, before)
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
+	}
+	if s.o.Fleeting {
+		return &Ref{h: newHandle(ns, c)}, nil
 	}
 	ref, replaced, err := s.install(ns, c, kept)
 	if err != nil {
@@ -167,11 +185,11 @@ func (s *Store) install(ns *netnsexec.NetNS, c claim, kept []netip.Addr) (ref *R
 			return nil, nil, fmt.Errorf("%w: %s is that of pod %s", ErrForeign, ns.ID(), uid)
 		}
 	}
-	h := &handle{shared: &shared{ns: ns, count: 1}, uid: c.uid, source: c.source, addrs: plain(c.addrs), process: c.process, proven: true}
+	h := newHandle(ns, c)
 	if before := s.held[c.uid]; before != nil && before.ns.ID() == ns.ID() {
 		// The descriptor that is open already stays, with what else is known of the namespace.
 		h.shared, replaced = before.shared, h.shared
-		h.addrs = union(h.addrs, kept)
+		h.addrs, h.named = union(h.addrs, kept), h.named || before.named
 		h.sysctls = before.sysctls
 		if h.process.PID == 0 {
 			h.process = before.process

@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/nodeevents"
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
@@ -207,7 +208,7 @@ func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(
 			if len(addrs) == 0 {
 				addrs = e.addrs
 			}
-			sought = append(sought, Sought{e.uid, addrs})
+			sought = append(sought, Sought{UID: e.uid, Addrs: addrs, OwnUsers: podid.OwnUsers(pod)})
 		}
 		e.mu.Unlock()
 	}

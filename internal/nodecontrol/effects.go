@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/nodecontrol/listeners"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -108,7 +109,7 @@ func (w *work) isHanded(proxy bool) bool {
 
 // find opens the pod's namespace, or keeps the one that is open if it is still the pod's.
 func (w *work) find(ctx context.Context) error {
-	ref, err := w.c.opts.Namespaces.Find(ctx, Sought{w.id.UID, w.addrs})
+	ref, err := w.c.opts.Namespaces.Find(ctx, Sought{UID: w.id.UID, Addrs: w.addrs, OwnUsers: podid.OwnUsers(w.pod)})
 	if err != nil {
 		return err
 	}

@@ -8,13 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
 )
 
-// NetNS is a use of an open network namespace. *netnsstore.Ref implements it.
+// NetNS is a use of an open network namespace. [netnsstore.Ref] implements it.
 type NetNS interface {
 	// NetNS is the namespace itself. The receiver does not close it.
 	NetNS() *netnsexec.NetNS
@@ -24,7 +25,7 @@ type NetNS interface {
 	Close() error
 }
 
-// Namespaces knows which network namespace is a pod's; netnsstore.Namespaces does, and outlives the agent.
+// Namespaces knows which network namespace is a pod's; [Store] does, and outlives the agent.
 type Namespaces interface {
 	// Put notes the namespace of a pod that is being set up, in place of any before. The file stays the caller's.
 	Put(a agentsock.Attachment, file *os.File) (NetNS, error)
@@ -48,12 +49,7 @@ type Namespaces interface {
 }
 
 // Sought is a pod whose namespace is wanted.
-type Sought struct {
-	// UID is the one that the runtime and the control groups use: a static pod's copy at the API server has another.
-	UID types.UID
-	// Addrs are all known addresses, in any order.
-	Addrs []netip.Addr
-}
+type Sought = netnsstore.Pod
 
 // Pods is this node's pods and the namespaces that they are in; package nodepods has one that watches the API server.
 type Pods interface {

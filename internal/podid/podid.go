@@ -42,3 +42,8 @@ func Mirrored(pod *corev1.Pod) types.UID {
 func Is(pod *corev1.Pod, namespace, name, uid string) bool {
 	return uid != "" && pod.Namespace == namespace && pod.Name == name && (string(pod.UID) == uid || string(Mirrored(pod)) == uid)
 }
+
+// OwnUsers reports whether a pod has a user namespace of its own, as far as it is known.
+func OwnUsers(pod *corev1.Pod) bool {
+	return pod != nil && pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers
+}

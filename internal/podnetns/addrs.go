@@ -17,9 +17,17 @@ import (
 type Proc interface {
 	fs.FS
 	// Has returns the addresses that the process's network namespace has. The error is [ErrChanged] if that is no longer the one
-	// that was found.
-	Has(ctx context.Context, f Found, want []netip.Addr) (Held, error)
+	// that was found, and [ErrUsers] if it cannot be the pod's, whatever its addresses.
+	Has(ctx context.Context, f Found, pod Wanted) (Held, error)
+	// Groups calls fn where the paths of control groups are the node's.
+	Groups(fn func(Made) error) error
 }
+
+// Made returns nil if root alone could make a control group, given by the controllers of its hierarchy and its path.
+type Made func(controllers, dir string) error
+
+// errTenants: somebody else than root may make groups there.
+var errTenants = errors.New("not root's alone")
 
 // Held lists the addresses asked for that a namespace has.
 type Held struct {
@@ -62,7 +70,7 @@ func (p proc) Lstat(name string) (fs.FileInfo, error)     { return fs.Lstat(p.FS
 
 // Has implements [Proc]. Files in /proc would not do: /proc/PID/net/fib_trie has each route of the namespace, of which the pod can
 // make any number, and the kernel takes longer for each than for the one before.
-func (p proc) Has(ctx context.Context, f Found, want []netip.Addr) (Held, error) {
+func (p proc) Has(ctx context.Context, f Found, pod Wanted) (Held, error) {
 	ns, err := netnsexec.Open(filepath.Join(p.root, f.Path()))
 	if errors.Is(err, netnsexec.ErrGone) {
 		return Held{}, ErrChanged
@@ -74,7 +82,10 @@ func (p proc) Has(ctx context.Context, f Found, want []netip.Addr) (Held, error)
 	if ns.ID().String() != f.NetNS {
 		return Held{}, ErrChanged
 	}
-	return Has(ctx, ns, want)
+	if err := p.owned(ns, pod.OwnUsers); err != nil || len(pod.Addrs) == 0 {
+		return Held{}, err
+	}
+	return Has(ctx, ns, pod.Addrs)
 }
 
 // gone reports whether a process's file could not be read because the process has ended: ENOENT before the open, ESRCH

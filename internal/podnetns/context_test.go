@@ -45,7 +45,7 @@ func TestContextEndsTheSearch(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	e := &ending{Proc: p, end: cancel}
-	_, err := podnetns.Find(ctx, e, uid, []netip.Addr{netip.MustParseAddr("10.244.1.5")})
+	_, err := podnetns.Find(ctx, e, uid, podnetns.Wanted{Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}})
 	require.ErrorIs(t, err, context.Canceled)
 	assert.EqualValues(t, 1, e.read.Load())
 }
@@ -56,7 +56,7 @@ type stuck struct {
 	pods map[string]bool
 }
 
-func (s stuck) Has(ctx context.Context, f podnetns.Found, want []netip.Addr) (podnetns.Held, error) {
+func (s stuck) Has(ctx context.Context, f podnetns.Found, want podnetns.Wanted) (podnetns.Held, error) {
 	if s.pods[f.UID] {
 		<-ctx.Done()
 		return podnetns.Held{}, context.Cause(ctx)
@@ -70,11 +70,11 @@ func TestSlowPodsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := stuck{newProc(), map[string]bool{}}
 		addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5")}
-		wanted := map[string][]netip.Addr{uid: addrs}
+		wanted := map[string]podnetns.Wanted{uid: {Addrs: addrs}}
 		s.add(10, "0::/kubepods/pod"+uid+"/1", 100, podNS, "10.244.1.5")
 		for i := range 3 {
 			slow := fmt.Sprintf("%s%d", otherUID[:len(otherUID)-1], 3+i)
-			s.pods[slow], wanted[slow] = true, addrs
+			s.pods[slow], wanted[slow] = true, podnetns.Wanted{Addrs: addrs}
 			for j := range 5 {
 				s.add(100+10*i+j, "0::/kubepods/pod"+slow+"/1", 100+j, fmt.Sprintf("net:[%d]", 5000+10*i+j))
 			}

@@ -14,3 +14,8 @@ import (
 func Has(context.Context, *netnsexec.NetNS, []netip.Addr) (Held, error) {
 	return Held{}, errors.ErrUnsupported
 }
+
+// Groups implements [Proc] likewise.
+func (proc) Groups(func(Made) error) error { return errors.ErrUnsupported }
+
+func (proc) owned(*netnsexec.NetNS, bool) error { return errors.ErrUnsupported }

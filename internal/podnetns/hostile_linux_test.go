@@ -46,8 +46,8 @@ func TestUnreadableProcess(t *testing.T) {
 			u.add(30, "0::/system.slice/sshd.service", 10, hostNS)
 			u.files[path.Join("10", file)] = err
 			u.files["30/cgroup"] = err
-			all, findErr := podnetns.FindAll(t.Context(), u, map[string][]netip.Addr{
-				uid: {netip.MustParseAddr("10.244.1.4")}, victim: {netip.MustParseAddr("10.244.1.5")}, third: nil,
+			all, findErr := podnetns.FindAll(t.Context(), u, map[string]podnetns.Wanted{
+				uid: {Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.4")}}, victim: {Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}}, third: {},
 			})
 			require.NoError(t, findErr, name)
 			require.NoError(t, all[victim].Err, name)
@@ -61,7 +61,7 @@ func TestUnreadableProcess(t *testing.T) {
 			// Another process of the pod leads there nevertheless.
 			if file == "cgroup" {
 				u.add(11, "0::/kubepods/pod"+uid+"/pause", 40, innerNS, "10.244.1.4")
-				found, findErr := podnetns.Find(t.Context(), u, uid, []netip.Addr{netip.MustParseAddr("10.244.1.4")})
+				found, findErr := podnetns.Find(t.Context(), u, uid, podnetns.Wanted{Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.4")}})
 				require.NoError(t, findErr, name)
 				assert.Equal(t, 11, found.PID, name)
 			}
@@ -77,7 +77,7 @@ func TestFindingsAreShort(t *testing.T) {
 	const addrs = 3000
 	rttest.Fill{Addrs: addrs}.Make(t, ns)
 	podproctest.Start(t, ns, podproctest.Plain("kubepods/pod%s/5ad0d8f4", uid))
-	_, err := podnetns.Find(t.Context(), podnetns.At("/proc"), uid, []netip.Addr{netip.MustParseAddr("10.244.1.5")})
+	_, err := podnetns.Find(t.Context(), podnetns.At("/proc"), uid, podnetns.Wanted{Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}})
 	require.ErrorIs(t, err, podnetns.ErrAddress)
 	assert.Equal(t, 8, strings.Count(err.Error(), "10.20."), err)
 	assert.Contains(t, err.Error(), "and more")
@@ -93,13 +93,13 @@ func TestFindingsAreShort(t *testing.T) {
 
 	// Each namespace of its processes is a look, so they are counted.
 	p := newProc()
-	for i := range 50 {
+	for i := range 100 {
 		p.add(100+i, "0::/kubepods/pod"+uid+"/1", 100+i, fmt.Sprintf("net:[%d]", 5000+i), "10.0.0.1")
 	}
 	c := counting{proc: p, mu: &sync.Mutex{}, reads: map[string]int{}}
-	_, err = podnetns.Find(t.Context(), c, uid, []netip.Addr{netip.MustParseAddr("10.244.1.5")})
+	_, err = podnetns.Find(t.Context(), c, uid, podnetns.Wanted{Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}})
 	require.ErrorIs(t, err, podnetns.ErrLong)
-	assert.Equal(t, 8, c.reads["Has"])
+	assert.Equal(t, 64, c.reads["Has"])
 }
 
 // TestManyRoutes: what a look costs does not grow with the routes of a pod: no file of /proc with them is read.
@@ -113,13 +113,13 @@ func TestManyRoutes(t *testing.T) {
 	neighbour := podproctest.Start(t, netnstest.New(t), podproctest.Plain("kubepods/pod%s/5ad0d8f4", other))
 	c := reading{Proc: podnetns.At("/proc"), t: t}
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244::5")}
-	all, err := podnetns.FindAll(t.Context(), c, map[string][]netip.Addr{uid: addrs, other: {netip.MustParseAddr("127.0.0.1")}})
+	all, err := podnetns.FindAll(t.Context(), c, map[string]podnetns.Wanted{uid: {Addrs: addrs}, other: {Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}})
 	require.NoError(t, err)
 	require.NoError(t, all[uid].Err)
 	require.NoError(t, all[other].Err)
 	assert.Equal(t, process.Pid, all[uid].Found.PID)
 	assert.Equal(t, neighbour.Pid, all[other].Found.PID)
-	assert.True(t, all[uid].Found.Still(t.Context(), c, addrs))
+	assert.True(t, all[uid].Found.Same(c))
 }
 
 // reading lets no file be read that a pod can make large.

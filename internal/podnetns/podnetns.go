@@ -5,10 +5,13 @@
 //	ns, err := found.Open("/host/proc")
 //
 // A process belongs to the pod whose UID is in the path of its control group, as the kubelet writes it: version 1 or 2,
-// with the systemd or the cgroupfs driver. The outermost such part counts, since a container may create groups of any name
-// below its own. Of the pod's processes outside the host's network namespace, the oldest is in the pod's: younger ones may
-// be in namespaces that the pod created, and a runtime's monitor in the pod's group is in the host's. The pod's addresses
-// only confirm the result: searching by address alone could lead into another pod's namespace.
+// with the systemd or the cgroupfs driver. Anybody to whom a group was delegated may make groups of any name, so the group counts only if
+// root alone could make it, at its place directly below the kubelet's root: that in which our own pod is, or, for a process that is in no
+// pod, the one at the top of the node's groups. A container may make groups of any name below its own, which are further down.
+//
+// Of the pod's processes, those count that are neither in the host's network namespace, as a runtime's monitor is, nor in one that a
+// user namespace of somebody else owns. They prove a namespace if it has the pod's addresses and no other of theirs has; if two have, it
+// cannot be told. Searching by address alone could lead into another pod's namespace.
 //
 // What is wrong with one process concerns its pod alone. One whose control groups cannot be read is passed over: its pod is not
 // known, and each pod with a container has a process whose control group the kubelet made.
@@ -49,12 +52,26 @@ var (
 	// ErrUID: the UID does not look like one that a kubelet puts into a path.
 	ErrUID = errors.New("not a pod's UID")
 
+	// ErrSeveral: the pod's processes are in several network namespaces with its addresses, so it cannot be told which is the pod's.
+	ErrSeveral = errors.New("processes of the pod are in several network namespaces with its addresses")
+
+	// ErrUsers: the network namespace is owned by a user namespace that is neither the host's nor the pod's.
+	ErrUsers = errors.New("network namespace of another user namespace")
+
 	// ErrLong: the pod has more than is read of one pod. See also [Has].
 	ErrLong = nfnetlink.ErrLong
 
 	// ErrChanged: since Find, the process has ended or its PID belongs to another one. Call Find again.
 	ErrChanged = errors.New("process has changed")
 )
+
+// Wanted is what a pod's network namespace must be like.
+type Wanted struct {
+	// Addrs are the pod's. None: they are not verified.
+	Addrs []netip.Addr
+	// OwnUsers: the pod has a user namespace of its own (hostUsers: false), which may own the network namespace.
+	OwnUsers bool
+}
 
 // Found is a process in the pod's network namespace.
 type Found struct {
@@ -71,25 +88,8 @@ type Found struct {
 // Path returns the path of the namespace's file below the root of the proc file system.
 func (f Found) Path() string { return strconv.Itoa(f.PID) + "/ns/net" }
 
-// Still reports whether the process still runs in the same namespace with the addresses, if there are any. It is cheaper than Find, which
-// reads a file of each process on the node.
-func (f Found) Still(ctx context.Context, proc Proc, addrs []netip.Addr) bool {
-	if f.PID == 0 {
-		return false
-	}
-	now, err := look(proc, f.PID, f.UID)
-	if err != nil || now != f {
-		return false
-	}
-	if len(addrs) == 0 {
-		return true
-	}
-	has, err := proc.Has(ctx, f, addrs)
-	return err == nil && len(has.Missing) == 0
-}
-
-// Same reports whether the process still runs, in the same namespace. Its control groups are not read again, which makes it cheaper
-// than Still: the kubelet moves no process from one pod to another.
+// Same reports whether the process still runs, in the same namespace. Its control groups are not read again: only root moves a process out
+// of a pod's.
 func (f Found) Same(proc fs.FS) bool {
 	now, err := process(proc, f.PID, f.UID)
 	return err == nil && f.PID != 0 && now == f
@@ -109,21 +109,17 @@ func (f Found) Open(procRoot string) (*netnsexec.NetNS, error) {
 		return nil, fail(err)
 	}
 	// An open namespace does not change, so looking at the process afterwards is enough.
-	now, err := look(os.DirFS(procRoot), f.PID, f.UID)
-	if gone(err) || err == nil && (now != f || ns.ID().String() != f.NetNS) {
-		err = ErrChanged
-	}
-	if err != nil {
-		return nil, errors.Join(fail(err), ns.Close())
+	if !f.Same(os.DirFS(procRoot)) || ns.ID().String() != f.NetNS {
+		return nil, errors.Join(fail(ErrChanged), ns.Close())
 	}
 	return ns, nil
 }
 
-// Find searches a proc file system for the namespace of the pod. It verifies the pod's addresses, unless there are none.
-// Errors are [ErrUID], [ErrNoProcess], [ErrAddress], or that of a file that could not be read. A process that ends
+// Find searches a proc file system for the namespace of the pod.
+// Errors are [ErrUID], [ErrNoProcess], [ErrAddress], [ErrUsers], [ErrSeveral], or that of a file that could not be read. A process that ends
 // meanwhile is no error. The context ends the search between two processes, and a look into a namespace.
-func Find(ctx context.Context, proc Proc, uid string, addrs []netip.Addr) (Found, error) {
-	all, err := FindAll(ctx, proc, map[string][]netip.Addr{uid: addrs})
+func Find(ctx context.Context, proc Proc, uid string, pod Wanted) (Found, error) {
+	all, err := FindAll(ctx, proc, map[string]Wanted{uid: pod})
 	if err != nil {
 		return Found{}, fmt.Errorf("find network namespace of pod %s: %w", uid, err)
 	}
@@ -136,11 +132,11 @@ type Result struct {
 	Err   error
 }
 
-// FindAll is [Find] for many pods, which are the UIDs with their addresses. It lists the processes once and reads one file
+// FindAll is [Find] for many pods, by their UIDs. It lists the processes once and reads one file
 // of each, and further files of those that are the pods'. Each pod has a result; the error is one that concerns all. It looks into
 // several pods at a time, since a pod may make a look into it long, and into each for ten seconds at most. When the context ends, the
 // pods that were not looked into have its error.
-func FindAll(ctx context.Context, proc Proc, pods map[string][]netip.Addr) (map[string]Result, error) {
+func FindAll(ctx context.Context, proc Proc, pods map[string]Wanted) (map[string]Result, error) {
 	results := make(map[string]Result, len(pods))
 	wanted := make(map[string]*processesOf, len(pods))
 	for uid := range pods {
@@ -156,7 +152,10 @@ func FindAll(ctx context.Context, proc Proc, pods map[string][]netip.Addr) (map[
 	hosts, err := hosts(proc)
 	var unread error
 	if err == nil {
-		unread, err = processes(ctx, proc, wanted)
+		err = proc.Groups(func(made Made) (err error) {
+			unread, err = processes(ctx, proc, made, wanted)
+			return err
+		})
 	}
 	if err != nil {
 		return nil, err
@@ -171,6 +170,9 @@ func FindAll(ctx context.Context, proc Proc, pods map[string][]netip.Addr) (map[
 				looking, done := context.WithTimeoutCause(ctx, lookTime, errLookTime)
 				found, err = choose(looking, proc, hosts, p.all, pods[uid])
 				done()
+			}
+			if errors.Is(err, ErrNoProcess) && p.foreign != 0 {
+				err = fmt.Errorf("%w; the control group of process %d has the pod's name, but is not the kubelet's", err, p.foreign)
 			}
 			if errors.Is(err, ErrNoProcess) && unread != nil {
 				err = fmt.Errorf("%w; of some processes it is not known whose they are: %w", err, unread)
@@ -198,50 +200,59 @@ var errLookTime = fmt.Errorf("%w: to look into its network namespaces takes over
 
 // processesOf are the processes of a pod, or why they cannot be known.
 type processesOf struct {
-	all []Found
-	err error
+	all     []Found
+	err     error
+	foreign int // a process in a group of the pod's name that is not the kubelet's
 }
 
-// maxNamespaces bounds how many namespaces of a pod's processes are looked into. The oldest process in each says which come first, and
-// that of the pod's own was there before the pod could make others.
-const maxNamespaces = 8
+// maxNamespaces bounds how many namespaces of a pod's processes are looked into: those of a pod that runs containers itself.
+const maxNamespaces = 64
 
-// choose returns the oldest of a pod's processes that is in a namespace with the pod's addresses.
-func choose(ctx context.Context, proc Proc, hosts []string, all []Found, addrs []netip.Addr) (Found, error) {
+// choose returns the oldest of a pod's processes in the one namespace that is as wanted.
+func choose(ctx context.Context, proc Proc, hosts []string, all []Found, pod Wanted) (chosen Found, err error) {
 	slices.SortFunc(all, func(a, b Found) int {
 		return cmp.Or(cmp.Compare(a.Started, b.Started), cmp.Compare(a.PID, b.PID))
 	})
 	seen := slices.Clone(hosts)
 	var others []string
+	var users error
 	for _, p := range all { // the oldest process of each namespace but the host's
 		if slices.Contains(seen, p.NetNS) {
 			continue
 		}
-		if len(addrs) == 0 {
-			return p, nil
-		}
-		if len(others) == maxNamespaces {
+		if len(seen)-len(hosts) == maxNamespaces {
 			return Found{}, fmt.Errorf("%w: its processes are in over %d network namespaces", ErrLong, maxNamespaces)
 		}
 		if ctx.Err() != nil {
 			return Found{}, context.Cause(ctx)
 		}
-		has, err := proc.Has(ctx, p, addrs)
-		switch {
-		case gone(err):
+		has, err := proc.Has(ctx, p, pod)
+		if gone(err) {
 			continue
-		case err != nil:
-			return Found{}, fmt.Errorf("process %d: %w", p.PID, err)
-		case len(has.Missing) == 0:
-			return p, nil
 		}
 		seen = append(seen, p.NetNS)
-		others = append(others, fmt.Sprintf("process %d in %s has %s", p.PID, p.NetNS, has))
+		switch {
+		case errors.Is(err, ErrUsers):
+			users = fmt.Errorf("process %d: %w", p.PID, err)
+		case err != nil:
+			return Found{}, fmt.Errorf("process %d: %w", p.PID, err)
+		case len(has.Missing) > 0:
+			others = append(others, fmt.Sprintf("process %d in %s has %s", p.PID, p.NetNS, has))
+		case chosen.PID != 0:
+			return Found{}, fmt.Errorf("%w: process %d in %s, process %d in %s", ErrSeveral, chosen.PID, chosen.NetNS, p.PID, p.NetNS)
+		default:
+			chosen = p
+		}
 	}
-	if len(others) == 0 {
-		return Found{}, fmt.Errorf("%w (%d in the host's)", ErrNoProcess, len(all))
+	switch {
+	case chosen.PID != 0:
+		return chosen, nil
+	case len(others) > 0:
+		return Found{}, fmt.Errorf("%w %s: %s", ErrAddress, Few(pod.Addrs), strings.Join(others[:min(len(others), maxNamed)], "; "))
+	case users != nil:
+		return Found{}, users
 	}
-	return Found{}, fmt.Errorf("%w %s: %s", ErrAddress, Few(addrs), strings.Join(others, "; "))
+	return Found{}, fmt.Errorf("%w (%d in the host's)", ErrNoProcess, len(all))
 }
 
 // hosts returns the namespaces that are no pod's: that of process 1 and our own, as far as they can be seen. A proc file
@@ -268,12 +279,12 @@ func ValidUID(uid string) bool {
 
 // processes adds the processes of the wanted pods. unread is why it is not known of a process which pod's it is, for example
 // ENAMETOOLONG: a container may nest control groups until the kernel does not print their path.
-func processes(ctx context.Context, proc fs.FS, wanted map[string]*processesOf) (unread, err error) {
+func processes(ctx context.Context, proc fs.FS, made Made, wanted map[string]*processesOf) (unread, err error) {
 	entries, err := fs.ReadDir(proc, ".")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	node, err := nodeGroups(proc)
+	k, err := learn(proc, made)
 	if err != nil {
 		return nil, err
 	}
@@ -285,51 +296,40 @@ func processes(ctx context.Context, proc fs.FS, wanted map[string]*processesOf) 
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("look at the node's processes: %w", context.Cause(ctx))
 		}
-		uid, err := owner(proc, node, pid)
+		uid, claimed, err := k.owner(proc, pid)
 		if err != nil {
 			if unread == nil && !gone(err) {
 				unread = fmt.Errorf("look at process %d: %w", pid, err)
 			}
 			continue
 		}
-		of, ours := wanted[uid]
-		if !ours {
+		if p := wanted[claimed]; p != nil && claimed != uid {
+			p.foreign = pid
+		}
+		pod := wanted[uid]
+		if pod == nil {
 			continue
 		}
 		switch p, err := process(proc, pid, uid); {
 		case err == nil && p.PID != 0:
-			of.all = append(of.all, p)
+			pod.all = append(pod.all, p)
 		case err != nil && !gone(err):
-			of.err = fmt.Errorf("look at process %d: %w", pid, err)
+			pod.err = fmt.Errorf("look at process %d: %w", pid, err)
 		}
 	}
 	return unread, nil
 }
 
-// look looks at a single process. It returns the zero Found if the process is not the pod's.
-func look(proc fs.FS, pid int, uid string) (Found, error) {
-	if of, err := Owner(proc, pid); err != nil || of != uid {
-		return Found{}, err
-	}
-	return process(proc, pid, uid)
-}
-
 // Owner returns the UID of the pod that a process belongs to, or "".
-func Owner(proc fs.FS, pid int) (uid string, err error) {
-	node, err := nodeGroups(proc)
-	if err != nil {
-		return "", err
-	}
-	return owner(proc, node, pid)
-}
-
-// owner returns the UID of the pod that a process belongs to, or "".
-func owner(proc fs.FS, node groups, pid int) (uid string, err error) {
-	text, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/cgroup")
-	if err != nil {
-		return "", err
-	}
-	return podOf(text, node), nil
+func Owner(proc Proc, pid int) (uid string, err error) {
+	err = proc.Groups(func(made Made) error {
+		k, err := learn(proc, made)
+		if err == nil {
+			uid, _, err = k.owner(proc, pid)
+		}
+		return err
+	})
+	return uid, err
 }
 
 // process looks at a pod's process. It returns the zero Found if that has ended.

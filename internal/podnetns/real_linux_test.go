@@ -38,17 +38,17 @@ func TestRealProcesses(t *testing.T) {
 				dir = podproctest.Plain(dir, uid)
 			}
 			w := netnstest.NewWorld(t, netnstest.Options{})
-			_, err := podnetns.Find(t.Context(), podnetns.At("/proc"), uid, addrs)
+			_, err := podnetns.Find(t.Context(), podnetns.At("/proc"), uid, podnetns.Wanted{Addrs: addrs})
 			require.ErrorIs(t, err, podnetns.ErrNoProcess)
 
 			podproctest.Start(t, nil, dir) // a monitor, in the host's namespace
-			_, err = podnetns.Find(t.Context(), podnetns.At("/proc"), uid, addrs)
+			_, err = podnetns.Find(t.Context(), podnetns.At("/proc"), uid, podnetns.Wanted{Addrs: addrs})
 			require.ErrorIs(t, err, podnetns.ErrNoProcess)
 
 			first := podproctest.Start(t, w.Pod, dir)
 			podproctest.Start(t, w.Pod, dir)
 			podproctest.Start(t, netnstest.New(t), dir) // a namespace that the pod made itself
-			got, err := podnetns.Find(t.Context(), podnetns.At("/proc"), uid, addrs)
+			got, err := podnetns.Find(t.Context(), podnetns.At("/proc"), uid, podnetns.Wanted{Addrs: addrs})
 			require.NoError(t, err)
 			assert.Equal(t, first.Pid, got.PID, "the oldest in the pod's namespace")
 			assert.Equal(t, w.Pod.ID().String(), got.NetNS)
@@ -58,9 +58,9 @@ func TestRealProcesses(t *testing.T) {
 			defer func() { require.NoError(t, ns.Close()) }()
 			assert.Equal(t, w.Pod.ID(), ns.ID())
 
-			_, err = podnetns.Find(t.Context(), podnetns.At("/proc"), uid, []netip.Addr{netip.MustParseAddr("10.244.1.99")})
+			_, err = podnetns.Find(t.Context(), podnetns.At("/proc"), uid, podnetns.Wanted{Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.99")}})
 			require.ErrorIs(t, err, podnetns.ErrAddress)
-			_, err = podnetns.Find(t.Context(), podnetns.At("/proc"), podproctest.NewUID(), addrs)
+			_, err = podnetns.Find(t.Context(), podnetns.At("/proc"), podproctest.NewUID(), podnetns.Wanted{Addrs: addrs})
 			require.ErrorIs(t, err, podnetns.ErrNoProcess)
 		})
 	}
@@ -84,15 +84,15 @@ func TestNestedGroupOfAnotherPod(t *testing.T) {
 			theirs, own := netnstest.New(t), netnstest.New(t)
 			nested := filepath.Join(put(formats[0], attacker), put(formats[1], victim))
 			forged := podproctest.Start(t, theirs, nested) // the older one
-			_, err := podnetns.Find(t.Context(), podnetns.At("/proc"), victim, nil)
+			_, err := podnetns.Find(t.Context(), podnetns.At("/proc"), victim, podnetns.Wanted{})
 			require.ErrorIs(t, err, podnetns.ErrNoProcess)
 
 			process := podproctest.Start(t, own, put(formats[0], victim))
-			got, err := podnetns.Find(t.Context(), podnetns.At("/proc"), victim, nil)
+			got, err := podnetns.Find(t.Context(), podnetns.At("/proc"), victim, podnetns.Wanted{})
 			require.NoError(t, err)
 			assert.Equal(t, process.Pid, got.PID)
 			assert.Equal(t, own.ID().String(), got.NetNS)
-			got, err = podnetns.Find(t.Context(), podnetns.At("/proc"), attacker, nil)
+			got, err = podnetns.Find(t.Context(), podnetns.At("/proc"), attacker, podnetns.Wanted{})
 			require.NoError(t, err)
 			assert.Equal(t, forged.Pid, got.PID)
 		})
@@ -107,7 +107,7 @@ func TestGroupsTooLong(t *testing.T) {
 	attacker, victim, absent := podproctest.NewUID(), podproctest.NewUID(), podproctest.NewUID()
 	deep := podproctest.StartDeep(t, theirs, podproctest.Plain("kubepods/burstable/pod%s/5ad0d8f4", attacker))
 	process := podproctest.Start(t, own, podproctest.Plain("kubepods/burstable/pod%s/5ad0d8f4", victim))
-	all, err := podnetns.FindAll(t.Context(), podnetns.At("/proc"), map[string][]netip.Addr{attacker: nil, victim: nil, absent: nil})
+	all, err := podnetns.FindAll(t.Context(), podnetns.At("/proc"), map[string]podnetns.Wanted{attacker: {}, victim: {}, absent: {}})
 	require.NoError(t, err)
 	require.NoError(t, all[victim].Err)
 	assert.Equal(t, process.Pid, all[victim].Found.PID)
@@ -130,7 +130,7 @@ func TestOpenProvesWhatFindSaw(t *testing.T) {
 	ns, uid := netnstest.New(t), podproctest.NewUID()
 	dir := podproctest.Plain("kubepods/pod%s/5ad0d8f4", uid)
 	process := podproctest.Start(t, ns, dir)
-	found, err := podnetns.Find(t.Context(), podnetns.At("/proc"), uid, nil)
+	found, err := podnetns.Find(t.Context(), podnetns.At("/proc"), uid, podnetns.Wanted{})
 	require.NoError(t, err)
 
 	other := found
@@ -155,7 +155,7 @@ func TestProcRootIsGiven(t *testing.T) {
 	require.NoError(t, os.Mkdir(root, 0o755))
 	require.NoError(t, exec.CommandContext(t.Context(), "mount", "-t", "proc", "proc", root).Run())
 	t.Cleanup(func() { assert.NoError(t, exec.Command("umount", root).Run()) })
-	found, err := podnetns.Find(t.Context(), podnetns.At(root), uid, nil)
+	found, err := podnetns.Find(t.Context(), podnetns.At(root), uid, podnetns.Wanted{})
 	require.NoError(t, err)
 	got, err := found.Open(root)
 	require.NoError(t, err)
@@ -176,7 +176,7 @@ func BenchmarkFind(b *testing.B) {
 	uid := podproctest.NewUID()
 	start := time.Now()
 	for b.Loop() {
-		if _, err := podnetns.Find(b.Context(), podnetns.At("/proc"), uid, nil); !errors.Is(err, podnetns.ErrNoProcess) {
+		if _, err := podnetns.Find(b.Context(), podnetns.At("/proc"), uid, podnetns.Wanted{}); !errors.Is(err, podnetns.ErrNoProcess) {
 			b.Fatal(err)
 		}
 	}
@@ -185,9 +185,9 @@ func BenchmarkFind(b *testing.B) {
 
 // BenchmarkFindAll reports how many searches for one pod a search for a full node's 110 costs.
 func BenchmarkFindAll(b *testing.B) {
-	wanted := map[string][]netip.Addr{}
+	wanted := map[string]podnetns.Wanted{}
 	for range 110 {
-		wanted[podproctest.NewUID()] = nil
+		wanted[podproctest.NewUID()] = podnetns.Wanted{}
 	}
 	proc, one := podnetns.At("/proc"), podproctest.NewUID()
 	var many, single time.Duration
@@ -196,7 +196,7 @@ func BenchmarkFindAll(b *testing.B) {
 		_, err := podnetns.FindAll(b.Context(), proc, wanted)
 		require.NoError(b, err)
 		middle := time.Now()
-		_, err = podnetns.Find(b.Context(), proc, one, nil)
+		_, err = podnetns.Find(b.Context(), proc, one, podnetns.Wanted{})
 		require.ErrorIs(b, err, podnetns.ErrNoProcess)
 		many, single = many+middle.Sub(start), single+time.Since(middle)
 	}

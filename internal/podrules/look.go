@@ -86,7 +86,7 @@ func enter(ctx context.Context, record attachment.Record, hostRoot string) (*net
 		seen = seen || unread == nil && (root != "" || len(entries) > 0) // a container without the node's has an empty one, or none
 		errs = append(errs, err)
 	}
-	found, err := podnetns.Find(ctx, podnetns.At("/proc"), record.Pod.UID, nil)
+	found, err := podnetns.Find(ctx, podnetns.At("/proc"), record.Pod.UID, podnetns.Wanted{})
 	if err == nil {
 		var ns *netnsexec.NetNS
 		if ns, err = found.Open("/proc"); err == nil && record.NetNS.Ino != 0 && !record.NetNS.Is(ns.ID()) {

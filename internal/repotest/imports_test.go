@@ -164,7 +164,7 @@ func (p pkg) part() string {
 	switch p.path() {
 	case "nodeagent/agentapi": // the words of an agent's API
 		return "."
-	case "internal/conntables", "internal/netnsstore", "internal/nodecontrol", "internal/nodepods", "internal/nodeproxytest", "internal/probes": // what only an agent has
+	case "internal/conntables", "internal/nodecontrol", "internal/nodepods", "internal/nodeproxytest", "internal/probes": // what only an agent has
 		return "nodeproxy"
 	}
 	if tree, _, _ := strings.Cut(p.path(), "/"); p.module() == "." && mayImport[tree] != nil {

@@ -45,7 +45,7 @@ func (d *demo) newAgent(dir, socket string, pods ...*corev1.Pod) *agent {
 	require.NoError(d, err)
 	a.controller, err = nodecontrol.New(nodecontrol.Options{
 		Meshes: dialect.SetOf(ambient.New(ambient.Options{})), Apply: apply.Options{Backend: ruleset.BackendNftables},
-		Pods: a.cluster, Namespaces: netnsstore.Namespaces{Store: store}, Proxy: server, Status: a.cluster,
+		Pods: a.cluster, Namespaces: nodecontrol.Store{Store: store}, Proxy: server, Status: a.cluster,
 	})
 	require.NoError(d, err)
 	ctx, stop := context.WithCancel(context.Background())

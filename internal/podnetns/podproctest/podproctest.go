@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
+	"github.com/meshcni/meshcni/internal/waittest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
@@ -66,14 +67,7 @@ func Start(tb testing.TB, ns *netnsexec.NetNS, cgroup string) *os.Process {
 func StartCommand(tb testing.TB, cmd *exec.Cmd, ns *netnsexec.NetNS, cgroup string) *os.Process {
 	tb.Helper()
 	netnstest.Require(tb, netnstest.Root, Cgroups)
-	base, err := root()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	dir := filepath.Join(base, cgroup)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		tb.Fatalf("make control group: %v", err)
-	}
+	dir := Group(tb, cgroup)
 	start := cmd.Start
 	if ns != nil {
 		start = func() error { return ns.Do(cmd.Start) }
@@ -84,7 +78,6 @@ func StartCommand(tb testing.TB, cmd *exec.Cmd, ns *netnsexec.NetNS, cgroup stri
 	tb.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_, _ = cmd.Process.Wait()
-		removeGroups(tb, base, dir)
 	})
 	pid := []byte(strconv.Itoa(cmd.Process.Pid))
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), pid, 0); err != nil {
@@ -93,6 +86,47 @@ func StartCommand(tb testing.TB, cmd *exec.Cmd, ns *netnsexec.NetNS, cgroup stri
 	// Start times are in ticks of 10 ms; the next process is to be younger.
 	time.Sleep(20 * time.Millisecond)
 	return cmd.Process
+}
+
+// Group makes a control group, and returns its directory. The test removes it.
+func Group(tb testing.TB, cgroup string) (dir string) {
+	tb.Helper()
+	base, err := root()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dir = filepath.Join(base, cgroup)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		tb.Fatalf("make control group: %v", err)
+	}
+	tb.Cleanup(func() { removeGroups(tb, base, dir) })
+	return dir
+}
+
+// Own gives a control group, and those below it that lead to another, to a user, as it is delegated to.
+func Own(tb testing.TB, from, cgroup string, user int) {
+	tb.Helper()
+	base, err := root()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for dir := cgroup; len(dir) >= len(from); dir = filepath.Dir(dir) {
+		if err := os.Chown(filepath.Join(base, dir), user, user); err != nil {
+			tb.Fatalf("delegate control group: %v", err)
+		}
+	}
+}
+
+// Runs waits until a process runs a program.
+func Runs(tb testing.TB, process *os.Process, program string) {
+	tb.Helper()
+	waittest.Eventually(tb, "runs "+program, func() error {
+		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", process.Pid))
+		if err == nil && strings.TrimSpace(string(comm)) != program {
+			err = fmt.Errorf("it runs %s", comm)
+		}
+		return err
+	})
 }
 
 // StartDeep is [Start] in groups nested below the given one until their path is longer than the kernel prints: to read /proc/PID/cgroup is
