@@ -54,6 +54,9 @@ func (c Comparison) WriteTo(w io.Writer) (int64, error) {
 	} else {
 		out.Printf("%d of %d packets differ\n", len(c.Differences), c.Packets)
 	}
+	if c.More {
+		out.Printf("it ended there: more may differ\n")
+	}
 	for _, blind := range c.NotCompared {
 		out.Printf("  not compared: %s\n", blind)
 	}

@@ -29,11 +29,13 @@ import (
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/nodeevents"
+	"github.com/meshcni/meshcni/internal/recent"
 	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/versionmetric"
 	"github.com/meshcni/meshcni/mesh"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/repair"
@@ -499,6 +501,7 @@ func (a *Agent) api() nodeAPI {
 	n := nodeAPI{
 		options: a.options, settings: a.repairs.acting, auto: a.options.Config.AutoEvict, status: a.Status, neighbours: a.neighbours,
 		pods: a.sock.podsOf, podByUID: a.sock.podByUID, binDirs: func() []installer.BinDir { return nil }, ownToken: func() bool { return false }, kernel: &features{},
+		looks: &recent.Values[agentapi.Pod]{},
 	}
 	if a.install != nil {
 		n.binDirs = func() []installer.BinDir { return a.install.State().BinDirs }

@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/internal/bundle"
 	"github.com/meshcni/meshcni/internal/confdir"
 	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/internal/recent"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -39,6 +40,7 @@ type nodeAPI struct {
 	binDirs    func() []installer.BinDir
 	ownToken   func() bool
 	kernel     *features
+	looks      *recent.Values[agentapi.Pod]
 }
 
 func (n nodeAPI) handler() http.Handler {
@@ -125,8 +127,16 @@ func (n nodeAPI) installed(s Config) (i agentapi.Installed) {
 	return i
 }
 
-// pod looks at a pod of the node.
+// pod tells all who ask for a second what one look at a pod of the node saw: any process of the node may ask.
 func (n nodeAPI) pod(ctx context.Context, uid string) agentapi.Pod {
+	return n.looks.Get(uid, func() agentapi.Pod {
+		ctx, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), agentapi.PodTimeout, errLookTime) // others wait for it too
+		defer stop()
+		return n.look(ctx, uid)
+	})
+}
+
+func (n nodeAPI) look(ctx context.Context, uid string) agentapi.Pod {
 	s := n.settings()
 	p := recorded(s.RunDir, uid)
 	for _, state := range n.status().Pods {

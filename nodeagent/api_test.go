@@ -3,14 +3,18 @@
 package nodeagent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/recent"
+	"github.com/meshcni/meshcni/internal/waittest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -113,9 +119,13 @@ func TestAPI(t *testing.T) {
 	}
 	assert.Empty(t, p.Differences)
 	require.NoError(t, b.Remove(t.Context(), redirect.Default().Names.Owner()))
-	p = agentapi.Pod{}
-	assert.Equal(t, http.StatusOK, get(agentapi.PodPath+"u1", &p))
-	assert.Empty(t, p.Live)
+	waittest.Eventually(t, "another look at the pod", func() error {
+		p = agentapi.Pod{}
+		if code := get(agentapi.PodPath+"u1", &p); code != http.StatusOK || len(p.Live) > 0 {
+			return fmt.Errorf("status %d, %d rules", code, len(p.Live))
+		}
+		return nil
+	})
 	assert.NotEmpty(t, p.Lost)
 
 	p = agentapi.Pod{}
@@ -216,4 +226,37 @@ func TestAPIPodsUnknown(t *testing.T) {
 	assert.NoError(t, api.hosts("u1", agentapi.Pod{}))
 	assert.EqualError(t, api.hosts("u2", agentapi.Pod{}), "the agent does not know the pod")
 	assert.EqualError(t, api.hosts("hosts", agentapi.Pod{}), "the agent does not know the pod")
+}
+
+// TestAPILooksOnce: many questions about one pod are one look, whoever asks and goes; another pod's is another.
+func TestAPILooksOnce(t *testing.T) {
+	var looks atomic.Int32
+	dir := t.TempDir()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	api := nodeAPI{
+		settings: func() Config {
+			if looks.Add(1) == 1 {
+				close(begun)
+			}
+			<-goOn
+			c := Config{}
+			c.RunDir = dir
+			return c
+		},
+		status: func() Status { return Status{} }, pods: func() ([]*corev1.Pod, error) { return nil, nil }, podByUID: func(string) *corev1.Pod { return nil },
+		looks: &recent.Values[agentapi.Pod]{},
+	}
+	var all sync.WaitGroup
+	first, leave := context.WithCancel(t.Context())
+	all.Go(func() { api.pod(first, "u1") })
+	<-begun
+	leave()
+	for range 50 {
+		all.Go(func() { assert.Equal(t, "the agent does not know the pod", api.pod(t.Context(), "u1").LiveError) })
+	}
+	close(goOn)
+	all.Wait()
+	assert.EqualValues(t, 1, looks.Load())
+	api.pod(t.Context(), "u2")
+	assert.EqualValues(t, 2, looks.Load())
 }

@@ -20,12 +20,14 @@ import (
 // Look returns what is on this node of a pod, by its UID as the runtime has it, as an agent would that may enter pods. It needs no
 // agent. hostRoot is the host's root directory, with its iptables; empty: our own.
 func Look(ctx context.Context, runDir, hostRoot string, known []dialect.Dialect, uid string) agentapi.Pod {
-	ctx, stop := context.WithTimeoutCause(ctx, agentapi.PodTimeout, errors.New("it took too long"))
+	ctx, stop := context.WithTimeoutCause(ctx, agentapi.PodTimeout, errLookTime)
 	defer stop()
 	p := recorded(runDir, uid)
 	enter(ctx, builtIn(known), &p, uid, hostRoot)
 	return p
 }
+
+var errLookTime = errors.New("it took too long")
 
 // recorded reads a pod's files in the run directory.
 func recorded(runDir, uid string) agentapi.Pod {

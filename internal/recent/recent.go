@@ -28,3 +28,27 @@ func (v *Value[T]) Get(answer func() T) T {
 	}
 	return v.answer
 }
+
+// maxKept bounds the answers that [Values] keeps.
+const maxKept = 1024
+
+// Values is a [Value] for each of many keys. The zero value is ready.
+type Values[T any] struct {
+	mu  sync.Mutex
+	all map[string]*Value[T]
+}
+
+// Get returns the key's recent answer, or makes one.
+func (v *Values[T]) Get(key string, answer func() T) T {
+	v.mu.Lock()
+	if v.all == nil || len(v.all) >= maxKept {
+		v.all = map[string]*Value[T]{}
+	}
+	one := v.all[key]
+	if one == nil {
+		one = &Value[T]{}
+		v.all[key] = one
+	}
+	v.mu.Unlock()
+	return one.Get(answer)
+}

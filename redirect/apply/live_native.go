@@ -5,6 +5,7 @@ package apply
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -27,16 +28,10 @@ func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (
 		if err != nil {
 			return err
 		}
-		var rules []liveRule
-		err = s.Request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
-			if r := parseLiveRule(m); !r.at().isIptables() {
-				rules = append(rules, r)
-			}
-		})
-		if err != nil {
-			return err
+		ours := func(t nftTable) bool {
+			return t.family == unix.NFPROTO_INET && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool { return t.name == nft.TableName(rs.Owner()) })
 		}
-		sets, err := s.elements(rules)
+		rules, sets, cut, err := s.liveRules(tablesOf(at), ours)
 		if err != nil {
 			return err
 		}
@@ -48,22 +43,24 @@ func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (
 				return nfnetlink.ErrInterrupted // the chain was made meanwhile
 			}
 			reason := ""
-			ours := slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool {
-				return r.at() == nftTable{unix.NFPROTO_INET, nft.TableName(rs.Owner())}
-			})
-			if ours {
+			if ours(r.at()) {
 				reason, r.comment = r.comment, ""
 			}
 			live := reader.Read(nftFamilies[r.family], describe(r), sets[r.at()])
 			c := &chains[index]
 			live.Table, live.Chain, live.Position, live.Handle = c.Table, c.Name, len(c.Rules)+1, r.handle
-			live.Ours, live.Reason = ours, reason
+			live.Ours, live.Reason = ours(r.at()), reason
 			parseExprs(r.exprs, func(name string, data nfnetlink.Attr) {
 				if name == "counter" {
 					live.Counters = &ruleset.Counters{Packets: data.Attr(unix.NFTA_COUNTER_PACKETS).U64(), Bytes: data.Attr(unix.NFTA_COUNTER_BYTES).U64()}
 				}
 			})
 			c.Rules = append(c.Rules, live)
+		}
+		for t, index := range at {
+			if c := &chains[index]; cut(t) {
+				c.Rules = append(c.Rules, unread(c, t.family))
+			}
 		}
 		all = chains.Live(ruleset.BackendNftables)
 		// The lists are consistent only if there was no transaction meanwhile.
@@ -76,6 +73,98 @@ func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (
 		return nil, fmt.Errorf("list nftables rules: %w", err)
 	}
 	return all, nil
+}
+
+// othersLimit bounds the bytes that are read of the rules of others and of their sets: some 700 rules. The pod may have any number, and
+// whoever asks for a look makes us read them. A variable for tests.
+var othersLimit = 256 << 10
+
+// liveRules reads the rules of tables, and the sets that they name: our own whole, and of others' so many as othersLimit says. cut reports
+// whether there may be more in a chain than was read.
+func (s *nftSession) liveRules(tables []nftTable, ours func(nftTable) bool) (rules []liveRule, sets map[nftTable]map[string][]string, cut func(chainAt) bool, err error) {
+	keep := func(r liveRule) { rules = append(rules, r) }
+	for _, t := range tables {
+		if ours(t) {
+			if err := s.readRules(t.family, t.name, keep); err != nil {
+				return nil, nil, nil, err
+			}
+		}
+	}
+	if sets, err = s.elements(rules); err != nil {
+		return nil, nil, nil, err
+	}
+	cut = func(chainAt) bool { return false }
+	tables = slices.DeleteFunc(tables, ours)
+	if len(tables) == 0 {
+		return rules, sets, cut, nil
+	}
+	// By a socket of its own: the kernel ends a list that nobody reads on only with the socket.
+	others := nlConn{nfnetlink.Conn{Limit: othersLimit}}
+	err = s.ns.Do(func() (err error) {
+		others.FD, err = netfilterSocket()
+		return err
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer func() { _ = unix.Close(others.FD) }()
+	own := len(rules)
+	for i, t := range tables {
+		if err = others.readRules(t.family, t.name, keep); errors.Is(err, nfnetlink.ErrLong) {
+			rest, read := map[nftTable]bool{}, map[chainAt]bool{}
+			for _, t := range tables[i:] {
+				rest[t] = true
+			}
+			for _, r := range rules[own:] {
+				read[chainAt{r.at(), r.chain}] = true
+			}
+			last := chainAt{nftTable: t}
+			if len(rules) > own {
+				last = chainAt{rules[len(rules)-1].at(), rules[len(rules)-1].chain}
+			}
+			cut = func(c chainAt) bool { return rest[c.nftTable] && (c == last || !read[c]) }
+			break
+		}
+		if err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	named, err := others.elements(rules[own:])
+	if err != nil && !errors.Is(err, nfnetlink.ErrLong) { // those without their sets are outside the model
+		return nil, nil, nil, err
+	}
+	for t, all := range named {
+		sets[t] = all
+	}
+	return rules, sets, cut, nil
+}
+
+// unread stands for the rules of a chain that were not read.
+func unread(c *ruleset.LiveChain, family byte) ruleset.LiveRule {
+	r := ruleset.LiveRule{
+		Backend: ruleset.BackendNftables, Table: c.Table, Chain: c.Name, Hook: c.Hook, Position: len(c.Rules) + 1,
+		Text: "more rules", Foreign: fmt.Sprintf("not read: rules of others and their sets have over %d KiB", othersLimit>>10),
+	}
+	switch family {
+	case unix.NFPROTO_IPV4:
+		r.Family = ruleset.IPv4
+	case unix.NFPROTO_IPV6:
+		r.Family = ruleset.IPv6
+	}
+	return r
+}
+
+// tablesOf lists the tables of chains, in an order that is always the same.
+func tablesOf(at map[chainAt]int) (tables []nftTable) {
+	seen := map[nftTable]bool{}
+	for c := range at {
+		if !seen[c.nftTable] {
+			seen[c.nftTable] = true
+			tables = append(tables, c.nftTable)
+		}
+	}
+	slices.SortFunc(tables, func(a, b nftTable) int { return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.name, b.name)) })
+	return tables
 }
 
 var nftFamilies = map[byte]string{

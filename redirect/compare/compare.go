@@ -15,6 +15,7 @@ package compare
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -85,6 +86,16 @@ func Blind() []string {
 	}
 }
 
+const (
+	// maxPackets bounds the first packets of a comparison: it costs microseconds for each.
+	maxPackets = 1_000_000
+	// maxDifferences bounds those that a [Report] has, of each of the two lists.
+	maxDifferences = 10_000
+)
+
+// ErrMany: the rules tell more than 1,000,000 kinds of packets apart, which are not compared. Check with errors.Is(err, compare.ErrMany).
+var ErrMany = errors.New("too many kinds of packets to compare")
+
 // Report is the result of [Compare].
 type Report struct {
 	// Packets counts those that were traced.
@@ -95,6 +106,8 @@ type Report struct {
 	Connections int `json:"connections"`
 	// ConnectionDifferences are in the order of the connections.
 	ConnectionDifferences []ConnectionDifference `json:"connectionDifferences,omitempty"`
+	// More says that the comparison ended at 10,000 differences: there may be more, and Packets and Connections count those so far.
+	More bool `json:"more,omitempty"`
 }
 
 // Options are for [Compare].
@@ -107,12 +120,15 @@ type Options struct {
 
 // Compare traces packets and connections of every kind through both programs. Connections that go otherwise are those of which one
 // is established and the other is not, that fail otherwise, or whose two sides see other addresses; those whose first packet differs are
-// left out. The error is the context's, or that of [trace.Trace]: get at a rule outside the model with
+// left out. The packets are counted before any is made. The error is [ErrMany], the context's, or that of [trace.Trace]: get at a rule outside the model with
 // errors.As(err, &unmodelled), where unmodelled is a *[trace.UnmodelledError].
 func Compare(ctx context.Context, a, b ruleset.Ruleset, o Options) (Report, error) {
-	first := packets(o.PodAddrs, a, b)
-	report := Report{Packets: len(first), Differences: []Difference{}}
-	for _, p := range first {
+	report := Report{Differences: []Difference{}}
+	grids, err := gridsOf(o.PodAddrs, a, b)
+	if err != nil {
+		return report, fmt.Errorf("compare rules: %w", err)
+	}
+	for p := range packets(grids) {
 		if ctx.Err() != nil {
 			return report, fmt.Errorf("compare rules: %w", context.Cause(ctx))
 		}
@@ -124,17 +140,25 @@ func Compare(ctx context.Context, a, b ruleset.Ruleset, o Options) (Report, erro
 		if err != nil {
 			return report, fmt.Errorf("second program, packet %s: %w", Describe(p), err)
 		}
-		if !sameFate(ra, rb) {
-			report.Differences = append(report.Differences, Difference{p, ra, rb})
+		report.Packets++
+		if sameFate(ra, rb) {
+			continue
 		}
+		if report.More = len(report.Differences) == maxDifferences; report.More {
+			return report, nil
+		}
+		report.Differences = append(report.Differences, Difference{p, ra, rb})
 	}
 	if len(o.Listeners) > 0 {
-		for _, c := range connections(o, first, a, b) {
+		for c := range connections(o, grids) {
 			if ctx.Err() != nil {
 				return report, fmt.Errorf("compare rules: %w", context.Cause(ctx))
 			}
 			if err := report.connect(a, b, c); err != nil {
 				return report, err
+			}
+			if report.More = len(report.ConnectionDifferences) == maxDifferences; report.More {
+				return report, nil
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package compare
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -33,44 +34,50 @@ func (d ConnectionDifference) String() string {
 	return what + Describe(d.Packet) + ": " + d.A.String() + " | " + d.B.String()
 }
 
-// connections returns a connection for each first packet that opens one, and one of each kind that a proxy with
+// connections makes a connection for each first packet that opens one, and one of each kind that a proxy with
 // a mark opens to the pod from a client's address.
-func connections(o Options, first []trace.Packet, programs ...ruleset.Ruleset) []trace.Connection {
+func connections(o Options, grids []*grid) iter.Seq[trace.Connection] {
 	listeners := slices.Clone(o.Listeners)
 	for i := range listeners {
 		listeners[i].Onward = nil
 	}
-	var out []trace.Connection
-	add := func(p trace.Packet) {
-		if p.Dst.Port() != 0 {
-			out = append(out, trace.Connection{First: p, Listeners: listeners})
+	return func(yield func(trace.Connection) bool) {
+		for _, g := range grids {
+			for p := range g.packets() {
+				if p.Dst.Port() != 0 && !yield(trace.Connection{First: p, Listeners: listeners}) {
+					return
+				}
+			}
+		}
+		for _, g := range grids {
+			for p := range g.marked() {
+				if p.Dst.Port() != 0 && !yield(trace.Connection{First: p, Listeners: listeners}) {
+					return
+				}
+			}
 		}
 	}
-	for _, p := range first {
-		if p.State == 0 {
-			add(p)
-		}
-	}
-	for _, f := range ruleset.Families {
-		g := gridOf(f, o.PodAddrs, programs)
-		g.choose()
+}
+
+// marked makes the first packets of a proxy's connections from clients' addresses.
+func (g *grid) marked() iter.Seq[trace.Packet] {
+	return func(yield func(trace.Packet) bool) {
 		for _, client := range g.srcs {
 			if g.own(client) {
 				continue
 			}
 			for _, dst := range g.pod {
-				g.each(func(proto ruleset.Proto, sport, dport uint16, mark uint32) {
-					if mark != 0 {
-						add(trace.Packet{
-							Direction: trace.Out, Proto: proto, Src: netip.AddrPortFrom(client, sport), Dst: netip.AddrPortFrom(dst, dport),
-							UID: g.uids[0], GID: g.gids[0], Mark: mark, PodAddrs: g.pod,
-						})
+				for k := range g.kinds() {
+					if k.mark != 0 && !yield(trace.Packet{
+						Direction: trace.Out, Proto: k.proto, Src: netip.AddrPortFrom(client, k.sport), Dst: netip.AddrPortFrom(dst, k.dport),
+						UID: g.uids[0], GID: g.gids[0], Mark: k.mark, PodAddrs: g.pod,
+					}) {
+						return
 					}
-				})
+				}
 			}
 		}
 	}
-	return out
 }
 
 // connect traces a connection both ways through both programs.

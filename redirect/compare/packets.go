@@ -2,6 +2,8 @@ package compare
 
 import (
 	"cmp"
+	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -9,24 +11,79 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// packets returns one packet of each kind that the rules of the programs tell apart.
+// packets makes one packet of each kind that the rules of the programs tell apart.
 // They are first packets of connections and, where a rule names such a state, also packets that connection
 // tracking takes for invalid, related or untracked. Established ones are those of [connections].
-func packets(podAddrs []netip.Addr, programs ...ruleset.Ruleset) []trace.Packet {
-	var all []trace.Packet
-	for _, f := range ruleset.Families {
-		g := gridOf(f, podAddrs, programs)
-		first := g.packets()
-		all = append(all, first...)
-		for _, state := range []ruleset.States{ruleset.StateInvalid, ruleset.StateRelated, ruleset.StateUntracked} {
-			for _, p := range first {
-				if p.State = state; g.states&state != 0 {
-					all = append(all, p)
+func packets(grids []*grid) iter.Seq[trace.Packet] {
+	return func(yield func(trace.Packet) bool) {
+		for _, g := range grids {
+			for _, state := range g.sent() {
+				for p := range g.packets() {
+					if p.State = state; !yield(p) {
+						return
+					}
 				}
 			}
 		}
 	}
-	return all
+}
+
+// sent lists the states of the packets to send: that of a first one, and those that rules name.
+func (g *grid) sent() []ruleset.States {
+	states := []ruleset.States{0}
+	for _, state := range []ruleset.States{ruleset.StateInvalid, ruleset.StateRelated, ruleset.StateUntracked} {
+		if g.states&state != 0 {
+			states = append(states, state)
+		}
+	}
+	return states
+}
+
+// gridsOf returns the grid of each family with the values to send, unless they make too many packets.
+func gridsOf(podAddrs []netip.Addr, programs ...ruleset.Ruleset) (grids []*grid, err error) {
+	count := 0
+	for _, f := range ruleset.Families {
+		g := gridOf(f, podAddrs, programs)
+		g.choose()
+		n := g.count()
+		if n > maxPackets || count+n > maxPackets {
+			return nil, fmt.Errorf("%w, over %d: %s", ErrMany, maxPackets, g)
+		}
+		grids, count = append(grids, g), count+n
+	}
+	return grids, nil
+}
+
+// count returns how many packets there are, at most one more than there may be.
+func (g *grid) count() int {
+	total := 0
+	times := func(factors ...int) {
+		n := len(g.sent())
+		for _, f := range factors {
+			if f != 0 && n > maxPackets/f {
+				n = maxPackets + 1
+			} else {
+				n *= f
+			}
+		}
+		total = min(total+n, maxPackets+1)
+	}
+	own := func(a netip.Addr) bool { return g.own(a) }
+	foreign := len(slices.DeleteFunc(slices.Clone(g.srcs), own))
+	ownDsts := len(g.dsts) - len(slices.DeleteFunc(slices.Clone(g.dsts), own))
+	kinds := 2 * len(g.ports) // of both protocols
+	times(len(g.dsts)-ownDsts, len(g.outFaces), kinds, len(g.sports), len(g.marks), len(g.uids), len(g.gids))
+	times(ownDsts, len(g.srcs)-foreign, kinds, len(g.sports), len(g.marks), len(g.uids), len(g.gids))
+	for _, face := range g.inFaces {
+		times(len(g.reached(face)), foreign, kinds, len(g.sports))
+	}
+	return total
+}
+
+// String says how many values of each dimension there are.
+func (g *grid) String() string {
+	return fmt.Sprintf("%s destinations %d, sources %d, ports %d, source ports %d, users %d, groups %d, marks %d, interfaces %d", g.family,
+		len(g.dsts), len(g.srcs), len(g.ports), len(g.sports), len(g.uids), len(g.gids), len(g.marks), len(g.inFaces)+len(g.outFaces))
 }
 
 // Values that are kinder to read than the first of an interval.
@@ -187,9 +244,10 @@ func spread[T any](starts, nice []T, compare func(a, b T) int) []T {
 }
 
 // packets makes one packet of each kind.
-func (g *grid) packets() []trace.Packet {
-	g.choose()
-	return append(g.out(), g.in()...)
+func (g *grid) packets() iter.Seq[trace.Packet] {
+	return func(yield func(trace.Packet) bool) {
+		_ = g.out(yield) && g.in(yield)
+	}
 }
 
 // choose makes the grid's values those to send.
@@ -235,13 +293,24 @@ func interfaces(names []string) []string {
 	return out
 }
 
-// each calls fn for each protocol, pair of ports and mark.
-func (g *grid) each(fn func(proto ruleset.Proto, sport, dport uint16, mark uint32)) {
-	for _, proto := range []ruleset.Proto{ruleset.TCP, ruleset.UDP} {
-		for _, dport := range g.ports {
-			for _, sport := range g.sports {
-				for _, mark := range g.marks {
-					fn(proto, sport, dport, mark)
+// kind is a protocol, a pair of ports and a mark.
+type kind struct {
+	proto        ruleset.Proto
+	sport, dport uint16
+	mark         uint32
+}
+
+// kinds makes each.
+func (g *grid) kinds() iter.Seq[kind] {
+	return func(yield func(kind) bool) {
+		for _, proto := range []ruleset.Proto{ruleset.TCP, ruleset.UDP} {
+			for _, dport := range g.ports {
+				for _, sport := range g.sports {
+					for _, mark := range g.marks {
+						if !yield(kind{proto, sport, dport, mark}) {
+							return
+						}
+					}
 				}
 			}
 		}
@@ -254,54 +323,61 @@ func (g *grid) own(a netip.Addr) bool {
 	return a.IsLoopback() || slices.Contains(g.pod, a) || slices.Contains(g.lo, a)
 }
 
-func (g *grid) out() (packets []trace.Packet) {
+func (g *grid) out(yield func(trace.Packet) bool) bool {
+	ownSources := slices.DeleteFunc(slices.Clone(g.srcs), func(a netip.Addr) bool { return !g.own(a) })
 	for _, dst := range g.dsts {
 		faces, sources := g.outFaces, g.pod[:1]
 		if g.own(dst) {
-			faces, sources = []string{"lo"}, slices.DeleteFunc(slices.Clone(g.srcs), func(a netip.Addr) bool { return !g.own(a) })
+			faces, sources = []string{"lo"}, ownSources
 		}
-		g.each(func(proto ruleset.Proto, sport, dport uint16, mark uint32) {
+		for k := range g.kinds() {
 			for _, uid := range g.uids {
 				for _, gid := range g.gids {
 					for _, face := range faces {
 						for _, src := range sources {
-							packets = append(packets, trace.Packet{
-								Direction: trace.Out, Proto: proto, Src: netip.AddrPortFrom(src, sport), Dst: netip.AddrPortFrom(dst, dport),
-								UID: uid, GID: gid, OutInterface: face, Mark: mark, PodAddrs: g.pod,
-							})
+							if !yield(trace.Packet{
+								Direction: trace.Out, Proto: k.proto, Src: netip.AddrPortFrom(src, k.sport), Dst: netip.AddrPortFrom(dst, k.dport),
+								UID: uid, GID: gid, OutInterface: face, Mark: k.mark, PodAddrs: g.pod,
+							}) {
+								return false
+							}
 						}
 					}
 				}
 			}
-		})
+		}
 	}
-	return packets
+	return true
 }
 
-// in: the outside sends to the pod; what lies behind its interfaces sends to
-// anybody. Loopback addresses do not come in, and nobody marks for the pod.
-func (g *grid) in() (packets []trace.Packet) {
+// reached returns to whom packets come in by an interface: the outside sends to the pod; what lies behind its interfaces sends to
+// anybody.
+func (g *grid) reached(face string) []netip.Addr {
+	if face == "eth0" {
+		return g.pod
+	}
+	return slices.DeleteFunc(slices.Clone(g.dsts), netip.Addr.IsLoopback)
+}
+
+// in: loopback addresses do not come in, and nobody marks for the pod.
+func (g *grid) in(yield func(trace.Packet) bool) bool {
 	for _, face := range g.inFaces {
-		dsts := g.pod
-		if face != "eth0" {
-			dsts = slices.DeleteFunc(slices.Clone(g.dsts), netip.Addr.IsLoopback)
-		}
+		dsts := g.reached(face)
 		for _, src := range g.srcs {
 			if g.own(src) {
 				continue
 			}
 			for _, dst := range dsts {
-				g.each(func(proto ruleset.Proto, sport, dport uint16, mark uint32) {
-					if mark != 0 {
-						return
-					}
-					packets = append(packets, trace.Packet{
-						Direction: trace.In, Proto: proto, Src: netip.AddrPortFrom(src, sport), Dst: netip.AddrPortFrom(dst, dport),
+				for k := range g.kinds() {
+					if k.mark == 0 && !yield(trace.Packet{
+						Direction: trace.In, Proto: k.proto, Src: netip.AddrPortFrom(src, k.sport), Dst: netip.AddrPortFrom(dst, k.dport),
 						InInterface: face, PodAddrs: g.pod,
-					})
-				})
+					}) {
+						return false
+					}
+				}
 			}
 		}
 	}
-	return packets
+	return true
 }

@@ -1,0 +1,93 @@
+//go:build linux
+
+package apply_test
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// crowd gives a namespace a table of somebody else's with so many rules, and a small one before and after it.
+func crowd(t testing.TB, ns *netnsexec.NetNS, rules int) {
+	t.Helper()
+	var b strings.Builder
+	for _, table := range []string{"inet before", "inet theirs", "ip zlast"} {
+		fmt.Fprintf(&b, "table %s {\nset s {\ntype inet_service\nelements = { 80, 443 }\n}\nchain out {\ntype filter hook output priority 0;\ntcp dport @s accept\n", table)
+		for i := range rules {
+			if table == "inet theirs" {
+				fmt.Fprintf(&b, "ip daddr 10.%d.%d.%d tcp dport %d accept\n", i>>16&255, i>>8&255, i&255, 1000+i%60000)
+			}
+		}
+		b.WriteString("}\n}\n")
+	}
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(b.String())
+	require.NoError(t, ns.Run(cmd))
+}
+
+// TestLiveOfACrowd: of others' rules so many are read as are worth a look; ours whole, and what was left out is said where it may be.
+func TestLiveOfACrowd(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t, netnstest.Root, netnstest.Binary("nft"))
+	ns := netnstest.New(t)
+	r := redirect.Default()
+	var ports []uint16
+	for i := range 500 {
+		ports = append(ports, uint16(1000+2*i)) //nolint:gosec // small
+	}
+	r.Inbound.ExcludePorts = redirect.Ports(ports...)
+	rs := r.MustRuleset()
+	b := choose(t, ns, ruleset.BackendNftables)
+	_, err := b.Apply(t.Context(), rs)
+	require.NoError(t, err)
+	crowd(t, ns, 49_000)
+	live, err := apply.Live(t.Context(), ns, apply.Options{}, rs)
+	require.NoError(t, err)
+	unread := map[string]int{}
+	read := map[string]int{}
+	for _, l := range live {
+		switch {
+		case l.Text == "more rules":
+			assert.Equal(t, "not read: rules of others and their sets have over 256 KiB", l.Foreign)
+			assert.Empty(t, l.Rules)
+			assert.False(t, l.Ours)
+			assert.Equal(t, read[l.Table]+1, l.Position)
+			unread[l.Table]++
+		case l.Ours:
+			assert.NotEmpty(t, l.Rules, l.Text)
+			read["ours"]++
+		default:
+			read[l.Table]++
+		}
+	}
+	assert.Equal(t, map[string]int{"inet theirs": 1, "ip zlast": 1}, unread)
+	assert.Equal(t, 1, read["inet before"])
+	assert.Less(t, read["inet theirs"], 2_000)
+	assert.NotZero(t, read["inet theirs"])
+	diffs, err := b.Check(t.Context(), rs)
+	require.NoError(t, err)
+	assert.Empty(t, diffs)
+}
+
+// BenchmarkLiveCrowd is a look into a pod that has made 49,000 rules.
+func BenchmarkLiveCrowd(b *testing.B) {
+	netnstest.Require(b, netnstest.Root, netnstest.Binary("nft"))
+	ns := netnstest.New(b)
+	crowd(b, ns, 49_000)
+	owner := redirect.Default().Names.Owner().EmptyRuleset()
+	for b.Loop() {
+		_, err := apply.Live(b.Context(), ns, apply.Options{}, owner)
+		require.NoError(b, err)
+	}
+}
