@@ -21,7 +21,7 @@ func TestBinDirs(t *testing.T) {
 	dirs := a.State().BinDirs
 	assert.True(t, dirs[0].Usable)
 	assert.True(t, dirs[0].Has("calico"))
-	assert.False(t, dirs[0].Has("bridge"))
+	assert.False(t, dirs[0].Has("macvlan"))
 	require.NoError(t, dirs[0].Err)
 	require.Error(t, dirs[1].Err)
 	assert.False(t, dirs[1].Current)

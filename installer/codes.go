@@ -50,6 +50,8 @@ const (
 	codeBadEntry           Code = "bad-entry"           // the plugin's entry is invalid or does not fit the conflist
 	codeOwnNameTaken       Code = "own-name-taken"      // the name of our own file belongs to somebody else
 	codeSortsLater         Code = "sorts-later"         // our own file would not be the first
+	codeNotWhole           Code = "not-whole"           // what the loaded list names is not there
+	codeSelfDelegating     Code = "self-delegating"     // the list would delegate to itself
 	codeConflict           Code = "fight"               // a conflicting writer keeps removing the entry
 	codeWriteFailed        Code = "write-failed"        // a file could not be changed
 	codeUninstalled        Code = "uninstalled"         // an uninstall told the agent to rest
@@ -80,6 +82,8 @@ const (
 	causeCredentialsChanged cause = "credentials-changed" // the token, the CA or the API server's address has changed
 	causeTypeNew            cause = "type-new"            // the plugin's type is to be recorded for an uninstall
 	causeKilledRun          cause = "killed-run"          // a killed process left a temporary file
+	causeOwnerGone          cause = "owner-gone"          // the owner of a .conf has removed its plugin
+	causeOwnerBack          cause = "owner-back"          // and has put it back
 	causeGivenBack          cause = "given-back"          // a .conf returns to its name
 	causeUninstall          cause = "uninstall"           // the plugin is removed
 )

@@ -69,9 +69,7 @@ func TestPluginTypeOfOnesOwn(t *testing.T) {
 			n.uninstall()
 			assert.Equal(t, before, n.tree())
 			for _, dir := range []string{n.RunDir, n.CNIBinDirs[0]} {
-				left, err := os.ReadDir(dir)
-				require.NoError(t, err)
-				assert.Empty(t, left)
+				assert.Empty(t, n.left(dir))
 			}
 		})
 	}

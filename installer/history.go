@@ -21,6 +21,8 @@ type history struct {
 	// Boot identifies the boot during which an agent last saw the entry in place; File had it.
 	Boot string `json:"boot,omitempty"`
 	File string `json:"file,omitempty"`
+	// Whole is File when all that it names was last there.
+	Whole string `json:"whole,omitempty"`
 	// Losses counts how often another program has removed the entry from a file of the network.
 	Losses int `json:"losses,omitempty"`
 	// Taken says that OwnFileAuto keeps a list of our own.
@@ -138,9 +140,12 @@ func forgetTaken(c Config) error {
 }
 
 // note keeps what has become of the entry, now that it is in place.
-func (a *Agent) note(c Config, target string) {
+func (a *Agent) note(c Config, plan Plan) {
 	now := a.past
-	now.Boot, now.File, now.Taken = a.boot(), target, a.taken
+	now.Boot, now.File, now.Taken = a.boot(), plan.Target, a.taken
+	if len(plan.unwhole) == 0 {
+		now.Whole = plan.Target
+	}
 	if a.putBack && a.past.File != "" {
 		now.Since = a.now().UTC().Truncate(time.Millisecond)
 	}

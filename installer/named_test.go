@@ -58,9 +58,7 @@ func TestUninstallWithoutTheSettingsOfTheInstall(t *testing.T) {
 			n.uninstall()
 			assert.Equal(t, calicoList, n.read(n.conf("10-calico.conflist")))
 			for _, dir := range []string{n.RunDir, n.CNIBinDirs[0]} {
-				left, err := os.ReadDir(dir)
-				require.NoError(t, err)
-				assert.Empty(t, left)
+				assert.Empty(t, n.left(dir))
 			}
 			assert.Len(t, n.tree(), 1)
 		})

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,8 +74,27 @@ func newNode(t testing.TB, files map[string]string) *node {
 	n.write(filepath.Join(n.ServiceAccountDir, "ca.crt"), "the CA", 0o644)
 	for name, data := range files {
 		n.write(n.conf(name), data, 0o640)
+		if f, err := conflist.Parse([]byte(data)); err == nil {
+			for _, plugin := range f.Plugins() {
+				n.program(plugin.Type)
+			}
+		}
+	}
+	for _, typ := range others {
+		n.program(typ)
 	}
 	return n
+}
+
+// others are the plugins that a node has besides ours.
+var others = []string{"calico", "cilium-cni", "bridge", "istio-cni"}
+
+// program installs another's plugin, unless the name is ours or none.
+func (n *node) program(typ string) {
+	n.t.Helper()
+	if fileName.MatchString(typ) && typ != pluginName {
+		n.write(filepath.Join(n.CNIBinDirs[0], typ), "#!/bin/true\n", 0o755)
+	}
 }
 
 func (n *node) conf(name string) string { return filepath.Join(n.CNIConfDir, name) }
@@ -126,6 +146,19 @@ func (n *node) tree() map[string]string {
 		return nil
 	}))
 	return out
+}
+
+// left lists what a directory has besides other plugins.
+func (n *node) left(dir string) (names []string) {
+	n.t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(n.t, err)
+	for _, e := range entries {
+		if !slices.Contains(others, e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }
 
 func (n *node) install() Plan {

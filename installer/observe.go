@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +50,8 @@ type observed struct {
 	both, beside bool
 	// good is the target's former content; an agent's only.
 	good goodList
+	// whole is the target when all that it names was last there.
+	whole string
 
 	// For an uninstall only. attachments are those in libcni's cache made with our plugin, naming those made with another
 	// plugin that has our kubeconfig. left are files that the plugin leaves in the run directory,
@@ -67,11 +70,14 @@ type BinDir struct {
 	// Usable: a program that can be run has the plugin's name. Current: it is the one that the agent installs.
 	Usable, Current bool
 
-	names []string
+	programs map[string]program
 }
 
 // Has reports whether the directory has a file of that name.
-func (b BinDir) Has(name string) bool { return slices.Contains(b.names, name) }
+func (b BinDir) Has(name string) bool {
+	_, ok := b.programs[name]
+	return ok
+}
 
 // observer looks at the node. It caches the digest of a binary until its inode changes, so that looking again costs only a
 // few calls of stat.
@@ -128,7 +134,8 @@ func (o *observer) lookForInstall(c Config) observed {
 	if kept, ok := keptToken(seen.kubeconfig, time.Now()); ok {
 		seen.credentials.token = kept
 	}
-	seen.taken = c.OwnFile == OwnFileAuto && recall(c).Taken
+	past := recall(c)
+	seen.taken, seen.whole = c.OwnFile == OwnFileAuto && past.Taken, past.Whole
 	return seen
 }
 
@@ -139,7 +146,7 @@ func (o *observer) lookForUninstall(c Config) observed {
 		types: typesOf(c.pluginType(), seen), kubeconfig: hostpath.OnHost(c.kubeconfig()),
 		agentNamespace: c.agentNamespace(), agentPrefix: c.Identity.AgentPrefix(),
 	}
-	seen.good = readGood(c)
+	seen.good, seen.whole = readGood(c), recall(c).Whole
 	seen.attachments, seen.naming, seen.attachmentsErr = readCache(os.DirFS(c.CNICacheDir), ours)
 	for _, path := range slices.Concat(c.historyPaths(), diskfile.ReservePaths(c.CNIConfDir), []string{filepath.Join(c.RunDir, "settings.json")}) {
 		if _, err := os.Lstat(path); err == nil {
@@ -155,9 +162,10 @@ func (o *observer) lookForUninstall(c Config) observed {
 
 func (o *observer) binDir(dir, typ string, source [sha256.Size]byte) BinDir {
 	entries, err := os.ReadDir(dir)
-	b := BinDir{Path: dir, Err: explain(err, dir)}
+	b := BinDir{Path: dir, Err: explain(err, dir), programs: map[string]program{}}
+	in := sync.OnceValue(func() mounted { return mountOf(dir) })
 	for _, e := range entries {
-		b.names = append(b.names, e.Name())
+		b.programs[e.Name()] = programOf(in, dir, e)
 	}
 	if b.Has(typ) {
 		sum, mode, err := o.digest(filepath.Join(dir, typ))

@@ -5,6 +5,8 @@ package installer
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/meshcni/meshcni/conflist"
 )
 
 // OwnFile is a value of [Config].OwnFile: whether the agent keeps a list of its own.
@@ -48,8 +50,13 @@ func (o OwnFile) wanted() bool { return o == OwnFileAlways || o == OwnFileAuto }
 
 // keepsOwn reports whether our own file is the target. With OwnFileAuto that is so once it has been taken, which its existence
 // tells an agent that has begun since.
+// It is not taken beside a plugin that delegates, which would delegate to it.
 func (p *planner) keepsOwn() bool {
-	return p.c.OwnFile == OwnFileAlways || p.c.OwnFile == OwnFileAuto && (p.o.taken || p.exists(p.c.ownName()))
+	if p.c.OwnFile != OwnFileAuto || p.exists(p.c.ownName()) || !p.o.taken {
+		return p.c.OwnFile == OwnFileAlways || p.c.OwnFile == OwnFileAuto && p.exists(p.c.ownName())
+	}
+	first, err := conflist.Primary(p.o.conf, p.oursAlone()...)
+	return err != nil || delegating(first.File) == ""
 }
 
 // take makes the agent keep a file of its own from now on, if that is left to it and can be done. The conflict is then over.
@@ -58,7 +65,12 @@ func (a *Agent) take(c Config, seen observed, plan Plan, why string) bool {
 		return false
 	}
 	seen.taken = true
-	if own := planInstall(c, seen); len(own.Blocked) > 0 {
+	own := planInstall(c, seen)
+	if own.Target != "" && own.Target != c.ownName() {
+		a.log.Warn("our entry is put back each time: own-file=auto keeps no list of its own beside a plugin that delegates to the cluster's network", "detail", why)
+		return false
+	}
+	if len(own.Blocked) > 0 {
 		a.log.Error("our entry does not stay in the network's file, and own-file=auto cannot end it", "detail", why, "error", join(own.Blocked))
 		return false
 	}

@@ -17,7 +17,7 @@ import (
 type Plan struct {
 	// actions in the order in which to do them.
 	actions []action
-	// Target is the name of the file that contains the entry when all is done. It is empty if the plan is blocked, and for
+	// Target is the name of the file that contains the entry when all is done. It is empty if the entry cannot be put there, and for
 	// an uninstall.
 	Target string
 	// Network is the name of the target's network.
@@ -30,6 +30,9 @@ type Plan struct {
 	Notes []string
 	// Neighbours are other meshes' plugins in the list that the runtime loads.
 	Neighbours []Neighbour
+
+	unwhole []*BlockedError // what keeps a node from being ready with the entry in place
+	left    []string        // the lists that the actions remove because their owners are gone
 
 	unseen bool  // the configurations could not be judged, so nor could Neighbours
 	broken error // why no runtime can load the target, whose earlier text the actions put back; nil: it is no such plan
@@ -192,16 +195,14 @@ func (p *planner) notes() {
 	for _, s := range p.Skipped {
 		p.note("the runtime looks at %s before %s and cannot load it (containerd then loads none): %v", s.Name, p.Target, s.Err)
 	}
+	for _, u := range p.unwhole {
+		p.note("%v", u)
+	}
 	f := p.parse(p.Target)
 	if f == nil {
 		return
 	}
 	if v := f.CNIVersion(); v == "" || v == "0.1.0" || v == "0.2.0" {
 		p.note("%s: cniVersion %q is older than chaining (0.3.0)", p.Target, v)
-	}
-	for _, plugin := range f.Plugins() {
-		if plugin.Type != p.typ && !p.installed(plugin.Type) {
-			p.note("%s names the plugin %q, which is in no --cni-bin-dir: is that the runtime's directory?", p.Target, plugin.Type)
-		}
 	}
 }

@@ -25,7 +25,7 @@ func snapshotOf(files map[string]string) *snapshot {
 
 func seen(files map[string]string) observed {
 	return observed{
-		conf: snapshotOf(files), binDirs: []BinDir{{Path: "/host/opt/cni/bin"}},
+		conf: snapshotOf(files), binDirs: []BinDir{{Path: "/host/opt/cni/bin", programs: map[string]program{"a": {}}}},
 		credentials: credentials{token: parseToken("t"), ca: []byte("ca")},
 	}
 }
@@ -57,7 +57,7 @@ func TestPlanOrder(t *testing.T) {
 	}, ops(planInstall(wanted(), o)))
 
 	o = seen(map[string]string{"10-a.conflist": both})
-	o.binDirs[0].names, o.kubeconfig = []string{pluginName}, []byte("k")
+	o.binDirs[0].programs, o.kubeconfig = map[string]program{pluginName: {}}, []byte("k")
 	assert.Equal(t, []op{opReplace}, ops(planUninstall(wanted(), o)))
 	o.conf = snapshotOf(map[string]string{"10-a.conflist": list})
 	s := planUninstall(wanted(), o)
@@ -100,10 +100,11 @@ func TestPlanStopsBeforeTheList(t *testing.T) {
 
 func TestPlanNotes(t *testing.T) {
 	o := seen(map[string]string{"00-a.conflist": "", "10-a.conflist": `{"name":"n","plugins":[{"type":"a"}]}`})
+	o.binDirs[0].programs = nil
 	s := planInstall(wanted(), o)
 	require.Empty(t, s.Blocked)
 	require.Len(t, s.Notes, 3)
 	assert.Contains(t, s.Notes[0], "00-a.conflist")
-	assert.Contains(t, s.Notes[1], "older than chaining")
-	assert.Contains(t, s.Notes[2], `"a"`)
+	assert.Contains(t, s.Notes[1], `not-whole: with /host/etc/cni/net.d/10-a.conflist no pod can start: 10-a.conflist names the plugin "a": there is no such program in /host/opt/cni/bin`)
+	assert.Contains(t, s.Notes[2], "older than chaining")
 }

@@ -29,6 +29,9 @@ func (p *planner) conf() bool {
 }
 
 func (p *planner) chained() bool {
+	if p.returned(); p.c.CNIConfName == "" {
+		p.left = p.abandoned()
+	}
 	choice, broken := p.restorable()
 	if broken == nil {
 		var ok bool
@@ -36,16 +39,19 @@ func (p *planner) chained() bool {
 			return false
 		}
 	}
-	list, ok := p.withEntry(choice)
+	p.Target = choice.Name
+	if !choice.File.IsList() {
+		p.Target = conflist.ListName(choice.Name)
+	}
+	list, ok := p.withEntry(choice, p.Target)
 	if !ok {
 		return false
 	}
 	p.Skipped, p.Network = choice.Skipped, choice.File.Network()
 	found := choice.File.Bytes()
-	if p.Target = choice.Name; broken != nil {
+	if broken != nil {
 		p.do(action{Op: opReplace, Path: p.path(choice.Name), Old: broken, New: list, Cause: causeConfBroken})
 	} else if !choice.File.IsList() {
-		p.Target = conflist.ListName(choice.Name)
 		if !p.convert(choice, list) {
 			return false
 		}
@@ -55,6 +61,9 @@ func (p *planner) chained() bool {
 			cause = causeEntryChanged
 		}
 		p.do(action{Op: opReplace, Path: p.path(choice.Name), Old: found, New: list, Cause: cause})
+	}
+	for _, list := range p.left {
+		p.leave(list)
 	}
 	p.stripExcept(p.Target, false)
 	return true
@@ -68,9 +77,9 @@ func (p *planner) unlessFirst(cause cause) cause {
 	return causeFirstInstall
 }
 
-// withEntry returns the chosen list with our entry. It refuses a version that the plugin does not support, because no pod
-// could start.
-func (p *planner) withEntry(choice conflist.Loaded) ([]byte, bool) {
+// withEntry returns the chosen list with our entry, for the target. It refuses a version that the plugin does not support, because no pod
+// could start, and a list that would delegate to itself.
+func (p *planner) withEntry(choice conflist.Loaded, target string) ([]byte, bool) {
 	list, err := conflist.ToList(choice.File.Bytes())
 	if err == nil {
 		list, err = conflist.Insert(list, p.entry)
@@ -80,6 +89,9 @@ func (p *planner) withEntry(choice conflist.Loaded) ([]byte, bool) {
 		return nil, p.block(codeNoInlinePlugins, fmt.Errorf("%s: %w: list them in the file, or name another with --cni-conf-name", choice.Name, err))
 	case err != nil:
 		return nil, p.block(codeBadEntry, fmt.Errorf("%s: %w", choice.Name, err))
+	}
+	if f, err := conflist.Parse(list); err == nil && !p.whole(target, f) {
+		return nil, false
 	}
 	return list, p.spoken(choice.Name, list, "have the network's owner declare one of these")
 }
@@ -99,7 +111,11 @@ func (p *planner) spoken(name string, config []byte, remedy string) bool {
 func (p *planner) choose() (conflist.Loaded, bool) {
 	named := p.c.CNIConfName
 	if named == "" {
-		choice, err := conflist.Primary(p.o.conf, p.oursAlone()...)
+		choice, err := conflist.Primary(p.o.conf, append(p.oursAlone(), p.left...)...)
+		if err != nil && len(p.left) > 0 { // there is no other network
+			p.left = nil
+			return p.choose()
+		}
 		return choice, err == nil || p.noChoice(err)
 	}
 	list := conflist.ListName(named)
@@ -262,7 +278,16 @@ func (p *planner) ownFile() bool {
 		choice = first
 		return p.block(codeSortsLater, fmt.Errorf("%s sorts before %s, so the runtime would load it: set --own-file=true and --cni-conf-name to a name before it", choice.Name, own))
 	}
-	list, ok := p.withEntry(choice)
+	for _, file := range []*conflist.File{first.File, choice.File} {
+		if file == nil {
+			continue
+		}
+		if typ := delegating(file); typ != "" {
+			return p.block(codeSelfDelegating, fmt.Errorf("%s would take the place of %s in %s, which delegates to the cluster's network, and takes the first list for that: "+
+				"set --own-file=false (chart: cni.ownFile=false), so that our entry goes into its list, and restart it", own, typ, p.path(choice.Name)))
+		}
+	}
+	list, ok := p.withEntry(choice, own)
 	if !ok {
 		return false
 	}
@@ -296,7 +321,7 @@ func (p *planner) stripExcept(target string, giveBack bool) {
 	if err != nil {
 		return
 	}
-	done := []string{target, p.beside}
+	done := append([]string{target, p.beside}, p.left...)
 	for _, e := range entries {
 		conf, saved := strings.CutSuffix(e.Name(), savedSuffix)
 		if giveBack && saved && filepath.Ext(conf) != ".conflist" {
@@ -335,7 +360,14 @@ func (p *planner) giveBack(conf string) string {
 	list, saved := conflist.ListName(conf), conf+savedSuffix
 	data, err := fs.ReadFile(p.o.conf, list)
 	derived := err == nil && p.derived(data)
+	if _, abandoned := p.madeOf(list); abandoned && !p.exists(conf) {
+		p.leave(list)
+		return list
+	}
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && !p.exists(conf) && !p.exists(list+ciliumSuffix):
+		p.note("%s, which was made from %s, has been removed by somebody else: the latter stays in %s, and does not come back", list, conf, saved)
+		return ""
 	case err == nil && !derived:
 		p.note("%s has been changed since it was made from %s: it stays, and the latter stays in %s", list, conf, saved)
 		return ""
@@ -349,8 +381,13 @@ func (p *planner) giveBack(conf string) string {
 	if derived {
 		p.do(action{Op: opRemoveConf, Path: p.path(list), Old: data, Cause: causeGivenBack})
 	}
+	p.unhide(list)
+	return list
+}
+
+// unhide gives a list that a .conf had hidden, and that was set aside for the one made of that, its name back.
+func (p *planner) unhide(list string) {
 	if p.exists(list + savedSuffix) {
 		p.do(action{Op: opMoveBack, From: p.path(list + savedSuffix), Path: p.path(list), Cause: causeGivenBack})
 	}
-	return list
 }

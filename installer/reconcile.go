@@ -55,12 +55,13 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	var doing performer
 	for range rounds {
 		seen := a.obs.look(c)
-		seen.held, seen.taken, seen.good = a.held, a.taken, a.good
+		seen.held, seen.taken, seen.good, seen.whole = a.held, a.taken, a.good, a.past.Whole
 		seen.both, seen.beside = a.past.both(), a.now().Sub(a.besideAt) >= besideEvery
 		if seen.credentialsErr == nil {
 			seen.credentials = a.tokens.choose(seen.credentials, seen.kubeconfig)
 		}
 		plan := planInstall(c, seen)
+		plan.Blocked = append(plan.Blocked, plan.unwhole...)
 		a.mu.Lock()
 		a.binDirs = seen.binDirs
 		a.mu.Unlock()
@@ -84,6 +85,8 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 			wait = left // its owner may just be writing it
 		} else if wait > 0 && plan.broken != nil {
 			plan.Blocked = append(plan.Blocked, &BlockedError{codeNoNetwork, fmt.Errorf("no runtime can load %s: %w; if it stays so, what it was is put back", filepath.Join(c.CNIConfDir, plan.Target), plan.broken)})
+		} else if wait > 0 && len(plan.left) > 0 {
+			plan.Blocked = append(plan.Blocked, &BlockedError{codeNotWhole, fmt.Errorf("the plugin of %s has been removed; if it stays so, the list goes too", filepath.Join(c.CNIConfDir, plan.left[0]))})
 		} else if wait > 0 && plan.noNetwork() {
 			plan.Blocked = nil // not yet
 		}
@@ -124,7 +127,8 @@ func (a *Agent) unable(c Config) []*BlockedError {
 	if seen.credentialsErr == nil {
 		seen.credentials = a.tokens.choose(seen.credentials, seen.kubeconfig)
 	}
-	if err := join(planInstall(c, seen).Blocked); err != nil {
+	plan := planInstall(c, seen)
+	if err := join(append(plan.Blocked, plan.unwhole...)); err != nil {
 		return waiting(err)
 	}
 	return nil
@@ -224,13 +228,15 @@ func (a *Agent) doubtful(plan Plan) time.Duration {
 	case last != "" && plan.noNetwork():
 		doubt = string(codeNoNetwork)
 	case plan.Target == "" || !slices.ContainsFunc(plan.actions, action.conf),
-		plan.broken == nil && len(plan.Skipped) == 0 && (last == "" || plan.Target <= last):
+		plan.broken == nil && len(plan.left) == 0 && len(plan.Skipped) == 0 && (last == "" || plan.Target <= last):
 		a.doubt = ""
 		return 0
 	default:
 		doubt = plan.Target
 		if plan.broken != nil { // its owner's next text must not be lost
 			doubt, settle = doubt+"\n"+plan.broken.Error(), 10*settle
+		} else if len(plan.left) > 0 { // an update may be replacing the program
+			doubt, settle = doubt+"\n"+plan.left[0], 10*settle
 		}
 		for _, s := range plan.Skipped {
 			doubt += "\n" + s.Name + ": " + s.Err.Error()
@@ -316,7 +322,7 @@ func (a *Agent) settled(c Config, seen observed, plan Plan) {
 	a.wrote, a.weighed = seen.conf.files[plan.Target].data, true
 	a.taken = c.Chained && c.OwnFile == OwnFileAuto && plan.Target == c.ownName()
 	a.m.ownFile.Set(map[bool]float64{true: 1}[c.OwnFile.wanted() && plan.Target == c.ownName()])
-	a.note(c, plan.Target)
+	a.note(c, plan)
 	_ = diskfile.Reserve(c.CNIConfDir) // where there is no room for it, what is reserved so far has to do
 	if err := a.good.remember(c, plan.Target, a.wrote); err != nil {
 		a.failed("run-dir", err)
@@ -327,6 +333,9 @@ func (a *Agent) lastTarget() string { return locked(a, &a.target) }
 
 func (a *Agent) count(done []action) {
 	for _, act := range done {
+		if act.Cause == causeEntryElsewhere { // it is no loss that the file does not have it
+			delete(a.held, filepath.Base(act.Path))
+		}
 		switch {
 		case act.Cause == causeFirstInstall:
 			if act.Op != opMoveAside {

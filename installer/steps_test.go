@@ -153,6 +153,7 @@ func TestAllReasonsAreNamed(t *testing.T) {
 func TestTemporaryFileThatStays(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
 	mount(t, n.CNIBinDirs[0], "size=64k")
+	n.program("calico")
 	n.install()
 	n.write(filepath.Join(n.CNIBinDirs[0], ".meshcni.meshcni-tmp-1"), "x", 0o600)
 	readOnly(t, n.CNIBinDirs[0])

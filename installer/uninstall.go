@@ -24,6 +24,7 @@ func planUninstall(c Config, o observed) Plan {
 		}
 		return p.Plan
 	}
+	p.returned()
 	for _, p.typ = range types {
 		if p.stripExcept("", true); slices.ContainsFunc(p.actions, action.conf) {
 			return p.Plan // the next plan is for what is then there

@@ -30,10 +30,10 @@ func node(t *testing.T) (dir string, o Options) {
 	t.Helper()
 	dir = t.TempDir()
 	for name, data := range map[string]string{
-		"image/meshcni": "#!/bin/true", "bin/.keep": "", "net.d/10-calico.conflist": calico, "sa/token": "t", "sa/ca.crt": "ca",
+		"image/meshcni": "#!/bin/true", "bin/calico": "#!/bin/true", "net.d/10-calico.conflist": calico, "sa/token": "t", "sa/ca.crt": "ca",
 	} {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o755)) //nolint:gosec // some are programs
 	}
 	c := DefaultConfig(meshcni.Identity{})
 	c.BinSourceDir, c.CNIBinDirs, c.CNIConfDir, c.CNICacheDir = dir+"/image", []string{dir + "/bin"}, dir+"/net.d", dir+"/cache"

@@ -46,10 +46,10 @@ func node(t *testing.T) (dir string, env map[string]string) {
 	t.Helper()
 	dir = t.TempDir()
 	for name, data := range map[string]string{
-		"image/meshcni": "#!/bin/true", "bin/.keep": "", "net.d/10-calico.conflist": calico, "sa/token": "t", "sa/ca.crt": "ca",
+		"image/meshcni": "#!/bin/true", "bin/calico": "#!/bin/true", "net.d/10-calico.conflist": calico, "sa/token": "t", "sa/ca.crt": "ca",
 	} {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o755)) //nolint:gosec // some are programs
 	}
 	return dir, map[string]string{
 		"MESHCNI_BIN_SOURCE_DIR": dir + "/image", "MESHCNI_CNI_BIN_DIR": dir + "/bin", "MESHCNI_CNI_CONF_DIR": dir + "/net.d",

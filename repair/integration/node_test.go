@@ -35,6 +35,7 @@ func TestTheNodeAgentRepairs(t *testing.T) {
 	write("sa/ca.crt", string(ca))
 	write("sa/token", token)
 	write("src/meshcni", "#!/bin/sh\nexit 0\n")
+	write("bin/ptp", "#!/bin/true\n")
 	write("net.d/10-net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"ptp"}]}`)
 	port, err := proctest.FreePort()
 	require.NoError(t, err)

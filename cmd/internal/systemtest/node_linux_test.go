@@ -143,6 +143,7 @@ func newNode(t testing.TB, backend ruleset.Backend, flags ...string) *node {
 	plugin, err := binarytest.Build(programs, binarytest.Command)
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(plugin, n.in("src/meshcni")))
+	require.NoError(t, os.WriteFile(n.in("bin/ptp"), []byte("#!/bin/true\n"), 0o755)) //nolint:gosec // a program
 	ca, err := os.ReadFile(s.CAFile())
 	require.NoError(t, err)
 	for name, text := range map[string]string{
