@@ -128,9 +128,10 @@ type Agent struct {
 	serving serve.Options
 	handler http.Handler
 
-	ran     atomic.Bool
-	events  atomic.Pointer[nodeevents.Events] // nil: the node has no name, or the agent does not run
-	leaving func(context.Context) (bool, string)
+	ran       atomic.Bool
+	listening atomic.Pointer[served]            // nil: not yet
+	events    atomic.Pointer[nodeevents.Events] // nil: the node has no name, or the agent does not run
+	leaving   func(context.Context) (bool, string)
 
 	mu      sync.Mutex
 	config  Config // in force
@@ -264,12 +265,14 @@ func (a *Agent) Run(ctx context.Context) error {
 		defer stop()
 		a.leaving = leaving
 	}
-	stop, err := startAnswering(a.turn, o.Config.StartSocket, a.installed, a.serving)
+	listening, stop, err := startAnswering(a.turn, o.Config.StartSocket, a.installed, a.serving)
 	if err != nil {
 		return err
 	}
 	defer stop()
+	a.listening.Store(listening)
 	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error { return listening.watch(ctx, a.notify) })
 	both.Go(func() error { return a.turn.first(ctx, a.repairs.run) })
 	// What the agent needs to release its pods, when it leaves for good or the next one has none, goes on until it has ended.
 	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
@@ -444,7 +447,7 @@ func (a *Agent) wrong() error {
 
 // warnings returns what needs somebody's attention.
 func (a *Agent) warnings() []string {
-	texts := slices.Concat(a.repairs.warnings(), a.held.warnings(), a.full.warnings(), a.left.warnings())
+	texts := slices.Concat(a.repairs.warnings(), a.held.warnings(), a.full.warnings(), a.left.warnings(), a.listening.Load().unheard())
 	if why := a.whyRefused(); why != "" {
 		texts = append(texts, noticeConfigRefused+": the changed configuration is refused, and the one before it is in force: "+strings.ReplaceAll(why, "\n", "; "))
 	}

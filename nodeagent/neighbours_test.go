@@ -23,11 +23,9 @@ import (
 	"github.com/meshcni/meshcni/repair"
 )
 
-// Another mesh's plugin in the list is on the node's events, in /readyz, in the log, and what repair suspects of changed rules.
-func TestOtherMeshIsTold(t *testing.T) {
-	dir, o := node(t)
-	file := filepath.Join(dir, "net.d/10-calico.conflist")
-	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(calico, "]}", `,{"type":"linkerd-cni"}]}`, 1)), 0o644))
+// eventsOf makes an API server for an agent on node n1, and returns the events that it is sent about the node.
+func eventsOf(t *testing.T, o *Options) <-chan corev1.Event {
+	t.Helper()
 	events := make(chan corev1.Event, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var e corev1.Event
@@ -39,11 +37,21 @@ func TestOtherMeshIsTold(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(body)
 	}))
-	defer server.Close()
+	t.Cleanup(server.Close)
 	at, err := url.Parse(server.URL)
 	require.NoError(t, err)
 	c := &o.Config
-	c.KubernetesHost, c.KubernetesPort, c.KubernetesProtocol, c.Node, c.HealthAddress, c.Repair.Action = at.Hostname(), at.Port(), "http", "n1", "127.0.0.1:0", repair.ActionLabel
+	c.KubernetesHost, c.KubernetesPort, c.KubernetesProtocol, c.Node = at.Hostname(), at.Port(), "http", "n1"
+	return events
+}
+
+// Another mesh's plugin in the list is on the node's events, in /readyz, in the log, and what repair suspects of changed rules.
+func TestOtherMeshIsTold(t *testing.T) {
+	dir, o := node(t)
+	file := filepath.Join(dir, "net.d/10-calico.conflist")
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(calico, "]}", `,{"type":"linkerd-cni"}]}`, 1)), 0o644))
+	events := eventsOf(t, &o)
+	o.Config.HealthAddress, o.Config.Repair.Action = "127.0.0.1:0", repair.ActionLabel
 	suspects := make(chan func() []string, 1)
 	o.Config.Identity.Agent, o.open = "acme-node", func(r repair.Options) (controller, error) {
 		suspects <- r.Suspects

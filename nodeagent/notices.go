@@ -7,5 +7,6 @@ const (
 	noticeOtherMesh     = "other-mesh"        // another mesh's plugin is beside ours
 	noticeConfigRefused = "config-refused"    // the configuration that has changed is refused
 	noticeOtherDialect  = "other-dialect"     // pods are of a mesh that the plugin is not configured for
+	noticeAddressTaken  = "address-taken"     // another program has an address of the agent's
 	noticePodsHeld      = "ambient-pods-held" // pods are still in the care of a node's proxy that is switched off
 )

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/visible"
 )
@@ -32,6 +33,10 @@ const (
 	startGrace = 5 * time.Second
 	// startLook is the interval at which that is looked at while somebody waits.
 	startLook = 20 * time.Millisecond
+	// addressLook is the interval at which is looked whether the agent has its addresses.
+	addressLook = time.Second
+	// askPatience bounds how long [Ask] waits for an answer: less than the probe's timeoutSeconds.
+	askPatience = 4 * time.Second
 	// maxStartAnswer bounds what is read of the answer, in bytes.
 	maxStartAnswer = 4 << 10
 )
@@ -151,11 +156,55 @@ func (s *served) yield(ctx context.Context, end func()) {
 	}
 }
 
-// health reports whether the kubelet's questions are answered by this agent.
-func (s *served) health() bool {
+// why returns which of these addresses this agent could not listen on; nil: none. Another program may answer there in its name.
+func (s *served) why(addresses []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.options.HealthAddress == "" || s.open[s.options.HealthAddress]
+	var missing []string
+	for _, address := range addresses {
+		if !s.open[address] {
+			missing = append(missing, address)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the agent cannot listen on %s, where another program may answer in its name", strings.Join(missing, " and "))
+}
+
+// watch tells, once, of each address that another program has although it is this agent's turn.
+func (s *served) watch(ctx context.Context, notify func(installer.Notice)) error {
+	told := ""
+	for {
+		text := ""
+		if err := s.why(s.options.Addresses()); err != nil {
+			text = err.Error()
+		}
+		if acts, since := s.turn.begun(); text != told && (text == "" || acts && time.Since(since) > startGrace) {
+			if text != "" {
+				s.options.Log.Warn(text, "code", noticeAddressTaken)
+				notify(installer.Notice{Code: noticeAddressTaken, Warning: true, Text: text + "; end that program, or choose another --health-address or --metrics-address"})
+			}
+			told = text
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(addressLook):
+		}
+	}
+}
+
+// unheard returns the addresses that the agent cannot listen on although it acts, for whoever asks what needs attention.
+func (s *served) unheard() []string {
+	if s == nil {
+		return nil
+	}
+	acts, since := s.turn.begun()
+	if err := s.why(s.options.Addresses()); err != nil && acts && time.Since(since) > startGrace {
+		return []string{noticeAddressTaken + ": " + err.Error()}
+	}
+	return nil
 }
 
 // startAnswerer answers whether this very agent has started, on a socket that no other agent's pod has.
@@ -175,15 +224,17 @@ func (a *startAnswerer) why() error {
 		return nil
 	case !acts:
 		return a.waits()
-	case time.Since(since) > startGrace:
-		// Its readiness is asked for by HTTP, of which the pod's events have the status alone. A startup probe that fails once has the
-		// reason in them, and restarts nothing.
+	}
+	// What answers at the address of its health is taken for it, by kubectl and by people.
+	if err := a.served.why(a.served.options.HealthAddresses()); err != nil {
+		return because(noticeAddressTaken, err)
+	}
+	if time.Since(since) > startGrace {
+		// A startup probe that fails once has the reason in the pod's events, and restarts nothing.
 		if err := a.ready(); err != nil && !a.told.Load() {
 			return err
 		}
 		return nil
-	case !a.served.health():
-		return fmt.Errorf("%s is not served yet", a.served.options.HealthAddress)
 	}
 	return a.ready()
 }
@@ -218,7 +269,7 @@ func (a *startAnswerer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// startSocket answers on the socket at path until stop. With an empty path it does nothing.
+// startSocket answers on the socket at path until stop: whether the agent has started, lives, and is ready. With an empty path it does nothing.
 func startSocket(path string, a *startAnswerer, log *slog.Logger) (stop func(), err error) {
 	if path == "" {
 		return func() {}, nil
@@ -230,7 +281,10 @@ func startSocket(path string, a *startAnswerer, log *slog.Logger) (stop func(), 
 	if err != nil {
 		return nil, fmt.Errorf("listen for who asks whether the agent has started: %w", err)
 	}
-	s := &http.Server{Handler: a, ReadHeaderTimeout: StartPatience, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	asked := http.NewServeMux()
+	asked.Handle("/", a.served.options.Handler(false))
+	asked.Handle("/{$}", a)
+	s := &http.Server{Handler: asked, ReadHeaderTimeout: StartPatience, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	return func() {
@@ -240,17 +294,17 @@ func startSocket(path string, a *startAnswerer, log *slog.Logger) (stop func(), 
 }
 
 // startAnswering serves as startServing does, and answers on the socket whether the agent has started. waits returns why it does not act yet.
-func startAnswering(t *turn, socket string, waits func() error, o serve.Options) (stop func(), err error) {
+func startAnswering(t *turn, socket string, waits func() error, o serve.Options) (listening *served, stop func(), err error) {
 	listening, end, err := startServing(t, o)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	unasked, err := startSocket(socket, &startAnswerer{turn: t, served: listening, waits: waits, ready: o.Ready}, o.Log)
 	if err != nil {
 		end()
-		return nil, err
+		return nil, nil, err
 	}
-	return func() { unasked(); end() }, nil
+	return listening, func() { unasked(); end() }, nil
 }
 
 // AwaitStarted waits until the agent behind [Config].StartSocket has begun its work on the node, for patience at most, which is at most
@@ -258,21 +312,9 @@ func startAnswering(t *turn, socket string, waits func() error, o serve.Options)
 func AwaitStarted(ctx context.Context, path string, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience+startMargin)
 	defer cancel()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", path)
-	}}}
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/?"+url.Values{patienceKey: {patience.String()}}.Encode(), nil)
-		if err != nil {
-			return err
-		}
-		resp, err := client.Do(req)
-		if err == nil {
-			defer func() { _ = resp.Body.Close() }()
-			text, err := io.ReadAll(io.LimitReader(resp.Body, maxStartAnswer))
-			if err == nil && resp.StatusCode != http.StatusOK {
-				err = errors.New(strings.TrimSpace(string(text)))
-			}
+		answered, err := ask(ctx, path, "/?"+url.Values{patienceKey: {patience.String()}}.Encode())
+		if err == nil || answered {
 			return err
 		}
 		select {
@@ -281,4 +323,36 @@ func AwaitStarted(ctx context.Context, path string, patience time.Duration) erro
 		case <-time.After(startLook):
 		}
 	}
+}
+
+// Ask asks the agent behind [Config].StartSocket at a path of its health, /healthz or /readyz, and nobody else, whoever has its port. The
+// error says what is wrong.
+func Ask(ctx context.Context, socket, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	answered, err := ask(ctx, socket, path)
+	if err != nil && !answered {
+		err = fmt.Errorf("ask the agent at its socket: %w", err)
+	}
+	return err
+}
+
+func ask(ctx context.Context, socket, path string) (answered bool, err error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	if err != nil {
+		return true, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxStartAnswer))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(strings.TrimSpace(string(text)))
+	}
+	return true, err
 }

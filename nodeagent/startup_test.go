@@ -104,3 +104,51 @@ func TestStartSocketOfAKilledAgent(t *testing.T) {
 	require.Error(t, err)
 	assert.True(t, strings.HasPrefix(err.Error(), "ask the agent whether it has started"), err)
 }
+
+// TestAnotherProgramHasTheAddress: an agent whose address another program has does not start, and says so at its socket, in the node's events
+// and in its log; what the other one answers is nobody's health.
+func TestAnotherProgramHasTheAddress(t *testing.T) {
+	for _, host := range []string{"0.0.0.0", "127.0.0.1"} {
+		t.Run(host, func(t *testing.T) {
+			_, o := node(t)
+			events := eventsOf(t, &o)
+			l, err := net.Listen("tcp", host+":0")
+			require.NoError(t, err)
+			stranger := &http.Server{Handler: http.NotFoundHandler()} //nolint:gosec // a test's
+			go func() { _ = stranger.Serve(l) }()
+			defer func() { _ = stranger.Close() }()
+			_, port, err := net.SplitHostPort(l.Addr().String())
+			require.NoError(t, err)
+			o.Config.HealthAddress, o.Config.StartSocket = "127.0.0.1:"+port, filepath.Join(t.TempDir(), "a")
+			a := start(t, o)
+			e := <-events
+			assert.Equal(t, []string{"AddressTaken", "Warning"}, []string{e.Reason, e.Type})
+			assert.Contains(t, e.Message, "the agent cannot listen on 127.0.0.1:"+port+", where another program may answer in its name; end that program")
+			err = AwaitStarted(t.Context(), o.Config.StartSocket, 0)
+			require.EqualError(t, err, "address-taken: the agent cannot listen on 127.0.0.1:"+port+", where another program may answer in its name")
+			require.NoError(t, Ask(t.Context(), o.Config.StartSocket, "/healthz"))
+			require.NoError(t, Ask(t.Context(), o.Config.StartSocket, "/readyz"), "its own answer")
+			assert.Contains(t, strings.Join(a.Status().Warnings, "\n"), "address-taken: ")
+			assert.Contains(t, a.log.String(), `"code":"address-taken"`)
+
+			require.NoError(t, stranger.Close())
+			require.NoError(t, AwaitStarted(t.Context(), o.Config.StartSocket, StartPatience))
+			assert.NotContains(t, strings.Join(a.Status().Warnings, "\n"), "address-taken")
+			require.NoError(t, a.end())
+			require.ErrorContains(t, Ask(t.Context(), o.Config.StartSocket, "/readyz"), "ask the agent at its socket: ")
+		})
+	}
+}
+
+// TestAskAnAgentThatIsNotReady: the probe's error is what its event says.
+func TestAskAnAgentThatIsNotReady(t *testing.T) {
+	_, o := node(t)
+	o.Config.CNIConfName, o.Config.StartSocket = "99-misspelt.conflist", filepath.Join(t.TempDir(), "a")
+	a := start(t, o)
+	require.Eventually(t, func() bool {
+		err := Ask(t.Context(), o.Config.StartSocket, "/readyz")
+		return err != nil && strings.HasPrefix(err.Error(), "named-file-missing: ")
+	}, netnstest.Patience, 10*time.Millisecond)
+	require.NoError(t, Ask(t.Context(), o.Config.StartSocket, "/healthz"))
+	require.NoError(t, a.end())
+}

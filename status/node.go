@@ -63,6 +63,8 @@ func nodeTable() []Row {
 		at("another-meshs-plugin", notice("other-mesh-gone", "no other mesh's plugin is in the list any more")),
 		at("pods-of-another-mesh", notice("other-dialect", "there are pods of a mesh that is not configured", "Add the mesh to dialect")),
 		at("meshcniconfigrefused", notice("config-refused", "the changed configuration is refused; the old one is in force", "Correct the setting that is named")),
+		notice("address-taken", "the agent cannot listen on an address of its own, where another program may answer in its name; without that of its health it does not start",
+			"End that program, or choose another health.port or metrics.port"),
 		notice("ambient-pods-held", "without --ambient, pods are still in the care of the node's proxy",
 			"Switch ambient mode on again, or run meshcni-node release"),
 

@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -102,9 +101,10 @@ func agentSet(namespace, name string) *appsv1.DaemonSet {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: agentLabels},
 		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: agentLabels}, Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: agentLabels},
-			Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Name: "agent", Image: "i", ReadinessProbe: &corev1.Probe{
-				ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(8000)}},
-			}}}},
+			Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{
+				Name: "agent", Image: "i", Args: []string{"run", "--health-address=127.0.0.1:8000"},
+				ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"meshcni-node", "ready", "--start-socket=/s"}}}},
+			}}},
 		}},
 	}
 }

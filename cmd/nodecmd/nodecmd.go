@@ -178,7 +178,8 @@ func (p Program) command() *cobra.Command {
 		s.register(c.Flags(), p.Dialects)
 		root.AddCommand(c)
 	}
-	root.AddCommand(append(p.statusCommands(), p.releaseCommand(), p.bundleCommand(), p.awaitUninstall(), p.netProbeCommand(), p.startedCommand(), p.lookCommand(), p.peerEntryCommand())...)
+	root.AddCommand(append(p.statusCommands(), p.releaseCommand(), p.bundleCommand(), p.awaitUninstall(), p.netProbeCommand(), p.lookCommand(), p.peerEntryCommand())...)
+	root.AddCommand(p.probeCommands()...)
 	return root
 }
 

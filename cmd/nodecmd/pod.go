@@ -52,19 +52,25 @@ func (p Program) lookCommand() *cobra.Command {
 	return c
 }
 
-// startedCommand makes the command of the startup probe.
-func (p Program) startedCommand() *cobra.Command {
+// probeCommands makes the commands of the container's probes, which ask the agent at a socket of its pod's own: anybody may have its port.
+func (p Program) probeCommands() []*cobra.Command {
 	path, patience := "", nodeagent.StartPatience
-	c := &cobra.Command{
-		Use: "started", Short: "for a startup probe: wait some seconds until the agent of this container has begun its work on the node; exits 1 and says why if it has not",
-		RunE: func(c *cobra.Command, _ []string) error {
+	probe := func(use, short string, ask func(context.Context) error) *cobra.Command {
+		c := &cobra.Command{Use: use, Short: short, RunE: func(c *cobra.Command, _ []string) error {
 			if path == "" {
 				return cli.Usage(errors.New("--start-socket is required, as the agent has it"))
 			}
-			return nodeagent.AwaitStarted(c.Context(), path, patience)
-		},
+			return ask(c.Context())
+		}}
+		c.Flags().StringVar(&path, "start-socket", "", "the agent's --start-socket")
+		return c
 	}
-	c.Flags().StringVar(&path, "start-socket", "", "the agent's --start-socket")
-	c.Flags().DurationVar(&patience, "patience", patience, "how long to wait, 8s at most")
-	return c
+	started := probe("started", "for a startup probe: wait some seconds until the agent of this container has begun its work on the node; exits 1 and says why if it has not",
+		func(ctx context.Context) error { return nodeagent.AwaitStarted(ctx, path, patience) })
+	started.Flags().DurationVar(&patience, "patience", patience, "how long to wait, 8s at most")
+	return []*cobra.Command{
+		started,
+		probe("live", "for a liveness probe: exits 1 and says why if the agent of this container hangs", func(ctx context.Context) error { return nodeagent.Ask(ctx, path, "/healthz") }),
+		probe("ready", "for a readiness probe: exits 1 and says why if new pods of this node would not be captured", func(ctx context.Context) error { return nodeagent.Ask(ctx, path, "/readyz") }),
+	}
 }

@@ -258,35 +258,33 @@ func TestUsersComeFirst(t *testing.T) {
 }
 
 // TestPorts: on the host's network they are for nobody else, unless the user wants it so or something is to scrape; the kubelet
-// asks where they are; and none is declared, which would keep the next agent from the node.
+// asks none of them; and none is declared, which would keep the next agent from the node.
 func TestPorts(t *testing.T) {
 	t.Parallel()
 	const local, scraped = "127.0.0.1:15014", "[$(POD_IP)]:15014"
 	for _, c := range []struct {
-		values                 values
-		health, metrics, probe string
-		port                   int32
+		values          values
+		health, metrics string
 	}{
-		{values{}, "127.0.0.1:8000", local, "127.0.0.1", 8000},
-		{values{"health": values{"host": ""}, "metrics": values{"host": ""}}, ":8000", ":15014", "", 8000},
-		{values{"health": values{"host": "::1", "port": 1}, "metrics": values{"host": "::1", "port": 2}}, "[::1]:1", "[::1]:2", "::1", 1},
-		{values{"metrics": values{"serviceMonitor": values{"enabled": true}}}, "127.0.0.1:8000", scraped, "127.0.0.1", 8000},
-		{values{"metrics": values{"podMonitor": values{"enabled": true}}}, "127.0.0.1:8000", scraped, "127.0.0.1", 8000},
-		{values{"metrics": values{"service": values{"enabled": true}}}, "127.0.0.1:8000", scraped, "127.0.0.1", 8000},
-		{values{"metrics": values{"scrapeAnnotations": true}}, "127.0.0.1:8000", scraped, "127.0.0.1", 8000},
-		{values{"metrics": values{"scrapeAnnotations": true, "host": "10.0.0.1"}}, "127.0.0.1:8000", "10.0.0.1:15014", "127.0.0.1", 8000},
-		{values{"metrics": values{"prometheusRule": values{"enabled": true}, "dashboard": values{"enabled": true}}}, "127.0.0.1:8000", local, "127.0.0.1", 8000},
-		{values{"metrics": values{"enabled": false}}, "127.0.0.1:8000", "", "127.0.0.1", 8000},
-		{values{"hostNetwork": false}, ":8000", ":15014", "", 8000},
-		{values{"hostNetwork": false, "health": values{"host": "0.0.0.0"}, "metrics": values{"podMonitor": values{"enabled": true}}}, "0.0.0.0:8000", ":15014", "", 8000},
+		{values{}, "127.0.0.1:8000", local},
+		{values{"health": values{"host": ""}, "metrics": values{"host": ""}}, ":8000", ":15014"},
+		{values{"health": values{"host": "::1", "port": 1}, "metrics": values{"host": "::1", "port": 2}}, "[::1]:1", "[::1]:2"},
+		{values{"metrics": values{"serviceMonitor": values{"enabled": true}}}, "127.0.0.1:8000", scraped},
+		{values{"metrics": values{"podMonitor": values{"enabled": true}}}, "127.0.0.1:8000", scraped},
+		{values{"metrics": values{"service": values{"enabled": true}}}, "127.0.0.1:8000", scraped},
+		{values{"metrics": values{"scrapeAnnotations": true}}, "127.0.0.1:8000", scraped},
+		{values{"metrics": values{"scrapeAnnotations": true, "host": "10.0.0.1"}}, "127.0.0.1:8000", "10.0.0.1:15014"},
+		{values{"metrics": values{"prometheusRule": values{"enabled": true}, "dashboard": values{"enabled": true}}}, "127.0.0.1:8000", local},
+		{values{"metrics": values{"enabled": false}}, "127.0.0.1:8000", ""},
+		{values{"hostNetwork": false}, ":8000", ":15014"},
+		{values{"hostNetwork": false, "health": values{"host": "0.0.0.0"}, "metrics": values{"podMonitor": values{"enabled": true}}}, "0.0.0.0:8000", ":15014"},
 	} {
 		pod := one[appsv1.DaemonSet](t, mustRender(t, c.values), "DaemonSet", "meshcni-node").Spec.Template.Spec
 		agent := pod.Containers[0]
 		assert.Equal(t, []string{"--health-address=" + c.health, "--metrics-address=" + c.metrics}, flagsOf(agent, "health-address", "metrics-address"))
 		assert.Equal(t, append([]string{"/usr/local/bin/meshcni-node", "started"}, flagsOf(agent, "start-socket")...), agent.StartupProbe.Exec.Command)
-		for _, probe := range []*corev1.Probe{agent.LivenessProbe, agent.ReadinessProbe} {
-			assert.Equal(t, c.probe, probe.HTTPGet.Host)
-			assert.Equal(t, c.port, probe.HTTPGet.Port.IntVal)
+		for command, probe := range map[string]*corev1.Probe{"live": agent.LivenessProbe, "ready": agent.ReadinessProbe} {
+			assert.Equal(t, append([]string{"/usr/local/bin/meshcni-node", command}, flagsOf(agent, "start-socket")...), probe.Exec.Command)
 		}
 		assert.Equal(t, corev1.DNSDefault, pod.DNSPolicy)
 		assert.Equal(t, c.values["hostNetwork"] == nil, pod.HostNetwork)

@@ -2,9 +2,11 @@ package serve
 
 import (
 	"cmp"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 )
 
 // handlers returns what is served at which address.
@@ -28,6 +30,14 @@ func (o Options) handlers() map[string]http.Handler {
 	}
 	all[address] = mux
 	return all
+}
+
+// Addresses returns where is served.
+func (o Options) Addresses() []string { return slices.Sorted(maps.Keys(o.handlers())) }
+
+// HealthAddresses returns those at which /healthz, /readyz and what is for the loopback interface alone are asked for.
+func (o Options) HealthAddresses() []string {
+	return slices.DeleteFunc(o.Addresses(), func(a string) bool { return o.HealthAddress == "" || a == o.MetricsAddress && a != o.HealthAddress })
 }
 
 // has127 reports whether a listener at the host is one of the loopback interface too.

@@ -6,7 +6,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -40,7 +43,7 @@ func (f *Finder) selector() string {
 // Agent is the agent of a node. What is made after an agent is made from its DaemonSet's template, never from its pod.
 type Agent struct {
 	Namespace, Name, Node string
-	// Port, on the loopback interface of its network namespace, is that of its readiness. 0: not known.
+	// Port, on the loopback interface of its network namespace, is that of its health. 0: not known.
 	Port int32
 	// Trouble is the reason that it cannot be asked. Empty: it can.
 	Trouble   string
@@ -51,11 +54,12 @@ type Agent struct {
 // Template is the pod as the DaemonSet makes it.
 func (a Agent) Template() *corev1.PodSpec { return &a.DaemonSet.Spec.Template.Spec }
 
-// agentOf returns the agent that runs in a pod of a DaemonSet. Its port is that of its readiness.
+// agentOf returns the agent that runs in a pod of a DaemonSet. An agent that has started has its port until it ends: the kubelet says
+// whether it has, by a socket of the pod's own. Before, somebody else may answer there.
 func agentOf(pod *corev1.Pod, set *appsv1.DaemonSet) Agent {
 	a := Agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Pod: pod, DaemonSet: set}
 	if c := Probed(&pod.Spec); c != nil {
-		a.Port = portOf(c, c.ReadinessProbe.HTTPGet)
+		a.Port = portOf(c)
 	}
 	switch {
 	case pod.Status.Phase != corev1.PodRunning:
@@ -63,24 +67,55 @@ func agentOf(pod *corev1.Pod, set *appsv1.DaemonSet) Agent {
 	case pod.DeletionTimestamp != nil:
 		a.Trouble = "its pod is ending"
 	case a.Port == 0:
-		a.Trouble = "its pod has no readiness probe by HTTP, so its port is not known"
+		a.Trouble = "its pod has neither a readiness probe by HTTP nor a --health-address, so its port is not known"
 	case Waiting(pod) != "":
 		a.Trouble = "its container does not run" + Waiting(pod)
+	case !started(pod):
+		a.Trouble = "it has not started, so who answers at its port may be another program; its pod's events say why"
 	}
 	return a
 }
 
-// Probed is the container of an agent's pod that has the agent: the one whose readiness is asked by HTTP. Nil: none is.
+// started reports whether the kubelet says that the agent has.
+func started(pod *corev1.Pod) bool {
+	c := Probed(&pod.Spec)
+	return !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.Name == c.Name && (s.State.Running == nil && s.State.Terminated != nil || s.Started != nil && !*s.Started)
+	})
+}
+
+// Probed is the container of an agent's pod that has the agent: the one whose readiness is asked by HTTP, or at the agent's socket. Nil:
+// none is.
 func Probed(pod *corev1.PodSpec) *corev1.Container {
 	for i := range pod.Containers {
-		if probe := pod.Containers[i].ReadinessProbe; probe != nil && probe.HTTPGet != nil {
+		probe := pod.Containers[i].ReadinessProbe
+		if probe != nil && (probe.HTTPGet != nil || probe.Exec != nil && flag(probe.Exec.Command, "--start-socket") != "") {
 			return &pod.Containers[i]
 		}
 	}
 	return nil
 }
 
-func portOf(c *corev1.Container, get *corev1.HTTPGetAction) int32 {
+// flag returns a flag's value: --name=value or --name value.
+func flag(args []string, name string) string {
+	for i, arg := range args {
+		if value, ok := strings.CutPrefix(arg, name+"="); ok {
+			return value
+		}
+		if arg == name && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	return ""
+}
+
+func portOf(c *corev1.Container) int32 {
+	get := c.ReadinessProbe.HTTPGet
+	if get == nil {
+		_, port, _ := net.SplitHostPort(flag(slices.Concat(c.Command, c.Args), "--health-address"))
+		n, _ := strconv.ParseUint(port, 10, 16) // 0, if it is none
+		return int32(n)
+	}
 	if n := get.Port.IntVal; n != 0 {
 		return n
 	}
