@@ -7,9 +7,11 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -86,8 +88,15 @@ func BenchmarkLiveCrowd(b *testing.B) {
 	ns := netnstest.New(b)
 	crowd(b, ns, 49_000)
 	owner := redirect.Default().Names.Owner().EmptyRuleset()
+	cpu := func() time.Duration {
+		var u unix.Rusage
+		require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	began := cpu()
 	for b.Loop() {
 		_, err := apply.Live(b.Context(), ns, apply.Options{}, owner)
 		require.NoError(b, err)
 	}
+	b.ReportMetric(float64((cpu()-began).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 }
