@@ -148,7 +148,7 @@ func (n nodeAPI) look(ctx context.Context, uid string) agentapi.Pod {
 		p.LiveError = err.Error()
 		return p
 	}
-	enter(ctx, n.options.Dialects, &p, uid, s.HostRoot)
+	enter(ctx, n.options.Dialects, &p, uid, wanted(n.podByUID(uid)), s.HostRoot)
 	return p
 }
 

@@ -20,16 +20,8 @@ import (
 type tables struct{ *conntables.Tables }
 
 func newTables(s Config, states func() []status.Pod, podByUID func(string) *corev1.Pod, log *slog.Logger) tables {
-	return tables{conntables.New(conntables.Options{Identity: s.Identity, ProcRoot: s.ProcRoot, Log: log, Want: func(uid string) (w podnetns.Wanted) {
-		if pod := podByUID(uid); pod != nil {
-			w.OwnUsers = podid.OwnUsers(pod)
-			for _, ip := range pod.Status.PodIPs {
-				if a, err := netip.ParseAddr(ip.IP); err == nil {
-					w.Addrs = append(w.Addrs, a)
-				}
-			}
-		}
-		return w
+	return tables{conntables.New(conntables.Options{Identity: s.Identity, ProcRoot: s.ProcRoot, Log: log, Want: func(uid string) podnetns.Wanted {
+		return wanted(podByUID(uid))
 	}, Pods: func() (pods []status.ID) {
 		for _, p := range states() {
 			if p.State != status.StateOutside {
@@ -38,6 +30,20 @@ func newTables(s Config, states func() []status.Pod, podByUID func(string) *core
 		}
 		return pods
 	}})}
+}
+
+// wanted returns what is known of a pod's network namespace. nil: nothing.
+func wanted(pod *corev1.Pod) (w podnetns.Wanted) {
+	if pod == nil {
+		return w
+	}
+	w.OwnUsers = podid.OwnUsers(pod)
+	for _, ip := range pod.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			w.Addrs = append(w.Addrs, a)
+		}
+	}
+	return w
 }
 
 // mark adds to the states how full the pods' tables are.

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -23,7 +24,7 @@ func Look(ctx context.Context, runDir, hostRoot string, known []dialect.Dialect,
 	ctx, stop := context.WithTimeoutCause(ctx, agentapi.PodTimeout, errLookTime)
 	defer stop()
 	p := recorded(runDir, uid)
-	enter(ctx, builtIn(known), &p, uid, hostRoot)
+	enter(ctx, builtIn(known), &p, uid, podnetns.Wanted{}, hostRoot)
 	return p
 }
 
@@ -49,7 +50,7 @@ func recorded(runDir, uid string) agentapi.Pod {
 }
 
 // enter reads the rules in the pod's network namespace.
-func enter(ctx context.Context, known []dialect.Dialect, pod *agentapi.Pod, uid, hostRoot string) {
+func enter(ctx context.Context, known []dialect.Dialect, pod *agentapi.Pod, uid string, want podnetns.Wanted, hostRoot string) {
 	last := attachment.Record{Pod: status.ID{UID: uid}}
 	if len(pod.Records) > 0 {
 		last = pod.Records[len(pod.Records)-1]
@@ -58,7 +59,7 @@ func enter(ctx context.Context, known []dialect.Dialect, pod *agentapi.Pod, uid,
 	for _, d := range known {
 		owners = append(owners, d.Names.Owner().EmptyRuleset())
 	}
-	live, err := podrules.Look(ctx, last, hostRoot, owners...)
+	live, err := podrules.Look(ctx, last, want, hostRoot, owners...)
 	if err != nil {
 		pod.LiveError = err.Error()
 		return

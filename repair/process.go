@@ -76,7 +76,7 @@ func (c *Controller) staleLabel(pod *corev1.Pod, f Finding) bool {
 	return c.opts.Action == ActionLabel && healthy && c.criteria(pod).handled(pod)
 }
 
-// comesAlive reports whether a pod in which no process was found now runs its check. Without a pause process this is the
+// comesAlive reports whether a pod whose network namespace nothing showed now runs its check. Where nobody names it, without a pause process this is the
 // only time to repair it.
 func (c *Controller) comesAlive(pod *corev1.Pod, f Finding) bool {
 	return c.opts.Action == ActionRepair && f.Reason == statuscode.Checking && c.tracks.get(pod.UID).outcome == statuscode.NoProcess

@@ -28,10 +28,10 @@ type Live struct {
 	Differences []ruleset.Difference
 }
 
-// Look reads the rules in the network namespace of the record's pod, or of the pod with its UID if it names no namespace. Rules
-// are ours if they are those of the record's mesh or of one of the owners.
-func Look(ctx context.Context, record attachment.Record, hostRoot string, owners ...ruleset.Ruleset) (l Live, err error) {
-	ns, err := enter(ctx, record, hostRoot)
+// Look reads the rules in the network namespace of the record's pod, or, if it names none, in the one that is as wanted in which the pod with
+// its UID has a process. Rules are ours if they are those of the record's mesh or of one of the owners.
+func Look(ctx context.Context, record attachment.Record, want podnetns.Wanted, hostRoot string, owners ...ruleset.Ruleset) (l Live, err error) {
+	ns, err := enter(ctx, record, want, hostRoot)
 	if err != nil {
 		return l, err
 	}
@@ -62,7 +62,7 @@ var errHidden = errors.New("the agent may not look into the pod")
 
 // enter opens the namespace of the record. Its path is the host's, whose root may be elsewhere, and may by now lead to
 // another namespace.
-func enter(ctx context.Context, record attachment.Record, hostRoot string) (*netnsexec.NetNS, error) {
+func enter(ctx context.Context, record attachment.Record, want podnetns.Wanted, hostRoot string) (*netnsexec.NetNS, error) {
 	path := record.NetNS.Path
 	if strings.HasPrefix(path, "/var/run/") { // a link, which would lead out of the host's root
 		path = strings.TrimPrefix(path, "/var")
@@ -86,7 +86,8 @@ func enter(ctx context.Context, record attachment.Record, hostRoot string) (*net
 		seen = seen || unread == nil && (root != "" || len(entries) > 0) // a container without the node's has an empty one, or none
 		errs = append(errs, err)
 	}
-	found, err := podnetns.Find(ctx, podnetns.At("/proc"), record.Pod.UID, podnetns.Wanted{})
+	want.OwnUsers = want.OwnUsers || record.NetNS.Ino != 0 // the record tells
+	found, err := podnetns.Find(ctx, podnetns.At("/proc"), record.Pod.UID, want)
 	if err == nil {
 		var ns *netnsexec.NetNS
 		if ns, err = found.Open("/proc"); err == nil && record.NetNS.Ino != 0 && !record.NetNS.Is(ns.ID()) {

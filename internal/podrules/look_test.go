@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -25,14 +26,14 @@ func TestNamespaceThatIsNotToBeSeen(t *testing.T) {
 	host := t.TempDir()
 	record := attachment.Record{Pod: status.ID{UID: "00000000-0000-4000-8000-000000000000"}, NetNS: attachment.NetNS{Path: "/run/meshcni-test/cni-1"}}
 
-	_, err := podrules.Look(t.Context(), record, host)
+	_, err := podrules.Look(t.Context(), record, podnetns.Wanted{}, host)
 	require.ErrorContains(t, err, mayNot)
 	require.ErrorContains(t, err, record.NetNS.Path)
 	require.NotErrorIs(t, err, netnsexec.ErrGone)
 
 	dir := filepath.Join(host, "run/meshcni-test")
 	require.NoError(t, os.MkdirAll(dir, 0o700))
-	_, err = podrules.Look(t.Context(), record, host)
+	_, err = podrules.Look(t.Context(), record, podnetns.Wanted{}, host)
 	require.ErrorIs(t, err, netnsexec.ErrGone, "the host's directory has no such file")
 	assert.NotContains(t, err.Error(), mayNot)
 
@@ -41,7 +42,7 @@ func TestNamespaceThatIsNotToBeSeen(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	require.NoError(t, unix.Setfsuid(65534))
-	_, err = podrules.Look(t.Context(), record, host)
+	_, err = podrules.Look(t.Context(), record, podnetns.Wanted{}, host)
 	require.NoError(t, unix.Setfsuid(0))
 	require.ErrorIs(t, err, unix.EACCES)
 	require.ErrorContains(t, err, mayNot)
