@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // BypassCode is the kind of a [Bypass]. Codes are stable: never renamed, never reused.
@@ -19,6 +20,11 @@ const (
 	// BypassIPv4 and BypassIPv6: the family is not captured.
 	BypassIPv4 BypassCode = "ipv4"
 	BypassIPv6 BypassCode = "ipv6"
+	// BypassInbound and BypassOutbound: no connection of that direction is captured.
+	BypassInbound  BypassCode = "inbound"
+	BypassOutbound BypassCode = "outbound"
+	// BypassInitID: an init container that ends runs as the proxy's user or group, before the proxy is there. Nothing refuses it.
+	BypassInitID BypassCode = "init-proxy-id"
 	// BypassProxyID: a container runs as the proxy's user or group.
 	BypassProxyID BypassCode = "proxy-id"
 	// BypassNetRaw: the rules know the proxy by a mark, and a container may have a capability that sets marks:
@@ -27,7 +33,7 @@ const (
 )
 
 // BypassCodes lists every code.
-var BypassCodes = []BypassCode{BypassIPv4, BypassIPv6, BypassProxyID, BypassNetRaw}
+var BypassCodes = []BypassCode{BypassIPv4, BypassIPv6, BypassInbound, BypassOutbound, BypassProxyID, BypassInitID, BypassNetRaw}
 
 // Bypass is a way for a pod's traffic to go past the mesh unnoticed.
 type Bypass struct {
@@ -36,8 +42,10 @@ type Bypass struct {
 	// Addr is the pod's address of the uncaptured family. Invalid: no address is
 	// known, but the kernel has the family, or may have it (Unsure).
 	Addr netip.Addr `json:"addr,omitzero"`
-	// Unsure: it is not known whether the kernel has the family.
+	// Unsure: it is not known whether the kernel has the family, or the rules are too many to tell whether they capture the direction.
 	Unsure bool `json:"unsure,omitempty"`
+	// Family is the only one whose connections of a direction are not captured; zero: it is so of all that are to be captured.
+	Family ruleset.Family `json:"family,omitempty"`
 
 	// Container is the container that may pass for the proxy; empty for a family.
 	Container string `json:"container,omitempty"`
@@ -53,10 +61,22 @@ type Bypass struct {
 // Nearly every pod has such a container, so it is no news.
 func (b Bypass) ByDefault() bool { return b.Code == BypassNetRaw && b.Inherited }
 
+// direction reports whether it is about all connections of a direction.
+func (b Bypass) direction() bool { return b.Code == BypassInbound || b.Code == BypassOutbound }
+
 // String returns the bypass as a sentence.
 func (b Bypass) String() string {
 	switch b.Code {
-	case BypassProxyID:
+	case BypassInbound, BypassOutbound:
+		family := ""
+		if b.Family != 0 {
+			family = " " + b.Family.String()
+		}
+		if b.Unsure {
+			return fmt.Sprintf("it cannot be told whether any%s connection is captured %s: the rules are too many", family, b.Code)
+		}
+		return fmt.Sprintf("no%s connection is captured %s: all of them bypass the mesh, as what selects or excludes them says", family, b.Code)
+	case BypassProxyID, BypassInitID:
 		return b.idWords()
 	case BypassNetRaw:
 		return fmt.Sprintf("container %q can bypass the mesh: %s, and so can mark its traffic as the proxy's", b.Container, b.capabilityWords())
@@ -83,6 +103,10 @@ func (b Bypass) idWords() string {
 	}
 	if b.Inherited {
 		where = " (by the pod's securityContext)"
+	}
+	if b.Code == BypassInitID {
+		return fmt.Sprintf("init container %q bypasses the mesh until it ends: it runs as the proxy's %s, %d%s, whose outbound traffic is not redirected",
+			b.Container, kind, b.ID, where)
 	}
 	return fmt.Sprintf("container %q bypasses the mesh: it runs as the proxy's %s, %d%s, whose outbound traffic is not redirected",
 		b.Container, kind, b.ID, where)
@@ -117,22 +141,28 @@ func (e *BypassError) Error() string {
 
 // containerBypasses finds the containers that the rules may take for the proxy, by
 // their securityContexts. The user of an image cannot be seen from the pod, nor can
-// ephemeral containers, which come later. Own are the mesh's own containers.
-func containerBypasses(pod *corev1.Pod, own []string, proxy redirect.Proxy) []Bypass {
+// ephemeral containers, which come later. Own are the mesh's own containers, and check is that of its proof, which runs as the proxy before
+// there is one.
+func containerBypasses(pod *corev1.Pod, own []string, check string, proxy redirect.Proxy) []Bypass {
 	// The pod's author controls both lists, so the cost must not be their product.
 	isOwn := make(map[string]bool, len(own))
 	for _, name := range own {
 		isOwn[name] = true
 	}
 	var found []Bypass
+	proxyUp := false
 	look := func(c *corev1.Container, staysOn bool) {
 		if isOwn[c.Name] {
+			proxyUp = proxyUp || staysOn
 			return
 		}
-		// An init container that ends may run as the proxy's user: that is how meshes let it reach the network
-		// before the proxy is up.
-		if staysOn {
-			found = append(found, byID(pod, c, proxy)...)
+		// An init container that ends may run as the proxy's user before the proxy is up: that is how it reaches the network.
+		code := BypassInitID
+		if staysOn || proxyUp {
+			code = BypassProxyID
+		}
+		if code != BypassInitID || c.Name != check {
+			found = append(found, byID(pod, c, proxy, code)...)
 		}
 		if !proxy.Mark.IsZero() {
 			found = append(found, byCapability(pod, c)...)
@@ -159,7 +189,7 @@ func contexts(pod *corev1.Pod, c *corev1.Container) (its corev1.SecurityContext,
 	return its, pods
 }
 
-func byID(pod *corev1.Pod, c *corev1.Container, proxy redirect.Proxy) (found []Bypass) {
+func byID(pod *corev1.Pod, c *corev1.Container, proxy redirect.Proxy, code BypassCode) (found []Bypass) {
 	its, pods := contexts(pod, c)
 	for _, f := range []struct {
 		field     string
@@ -175,7 +205,7 @@ func byID(pod *corev1.Pod, c *corev1.Container, proxy redirect.Proxy) (found []B
 		}
 		if id != nil && slices.ContainsFunc(f.ids, func(p uint32) bool { return int64(p) == *id }) {
 			found = append(found, Bypass{
-				Code: BypassProxyID, Container: c.Name, Field: f.field, ID: uint32(*id), Inherited: inherited, //nolint:gosec // it equals a uint32
+				Code: code, Container: c.Name, Field: f.field, ID: uint32(*id), Inherited: inherited, //nolint:gosec // it equals a uint32
 			})
 		}
 	}

@@ -3,6 +3,7 @@ package dialect_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -39,6 +40,8 @@ func TestContainersThatRunAsTheProxy(t *testing.T) {
 	}
 	inherited := as("app", "runAsUser")
 	inherited.Inherited = true
+	initial := as("app", "runAsUser")
+	initial.Code = dialect.BypassInitID
 	tests := []struct {
 		name string
 		spec corev1.PodSpec
@@ -51,7 +54,13 @@ func TestContainersThatRunAsTheProxy(t *testing.T) {
 		{"the proxy's group", corev1.PodSpec{Containers: app(nil, ptr[int64](1337))}, []dialect.Bypass{as("app", "runAsGroup")}},
 		{"the pod's", corev1.PodSpec{Containers: app(nil, nil), SecurityContext: pods}, []dialect.Bypass{inherited}},
 		{"its own hides the pod's", corev1.PodSpec{Containers: app(ptr[int64](1000), nil), SecurityContext: pods}, nil},
-		{"an init container", corev1.PodSpec{InitContainers: app(ptr[int64](1337), nil)[1:]}, nil},
+		{"an init container", corev1.PodSpec{InitContainers: app(ptr[int64](1337), nil)[1:]}, []dialect.Bypass{initial}},
+		{"an init container before a native sidecar", corev1.PodSpec{InitContainers: []corev1.Container{
+			app(ptr[int64](1337), nil)[1], {Name: "proxy", RestartPolicy: &always},
+		}}, []dialect.Bypass{initial}},
+		{"one after it", corev1.PodSpec{InitContainers: []corev1.Container{
+			{Name: "proxy", RestartPolicy: &always}, app(ptr[int64](1337), nil)[1],
+		}}, []dialect.Bypass{as("app", "runAsUser")}},
 		{"a sidecar of its own", corev1.PodSpec{InitContainers: []corev1.Container{
 			{Name: "logs", RestartPolicy: &always, SecurityContext: &corev1.SecurityContext{RunAsUser: ptr[int64](1337)}},
 		}}, []dialect.Bypass{as("logs", "runAsUser")}},
@@ -65,6 +74,9 @@ func TestContainersThatRunAsTheProxy(t *testing.T) {
 		plan, err := meshOf(proxy, "proxy").Plan(dialect.Subject{Pod: &corev1.Pod{Spec: tt.spec}}, dialect.Options{})
 		require.NoError(t, err, tt.name)
 		assert.Equal(t, tt.want, plan.Bypasses, tt.name)
+		_, err = meshOf(proxy, "proxy").Plan(dialect.Subject{Pod: &corev1.Pod{Spec: tt.spec}}, dialect.Options{RefuseProxyUID: true})
+		refused := slices.ContainsFunc(tt.want, func(b dialect.Bypass) bool { return b.Code == dialect.BypassProxyID })
+		assert.Equal(t, refused, errors.As(err, new(*dialect.BypassError)), tt.name)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 func toy() dialect.Dialect {
 	defaults := redirect.Default()
 	defaults.Proxy = redirect.Proxy{UIDs: []uint32{777}, OutboundPort: 7001, InboundPort: 7002}
-	defaults.Inbound.Ports = redirect.PortSet{}
+	defaults.Inbound.Ports = redirect.NoPorts()
 	defaults.Names.ChainPrefix = "TOY_"
 	schema := redirect.Schema{
 		Defaults: defaults,
@@ -39,7 +39,7 @@ func toy() dialect.Dialect {
 		Build: func(in dialect.Input) (dialect.Reading, error) {
 			r, err := in.Read(schema)
 			if in.Namespace != nil && in.Namespace.Annotations["toy/quiet"] == "yes" {
-				r.Redirect.Outbound.CIDRs = redirect.PrefixSet{}
+				r.Redirect.Outbound.CIDRs = redirect.NoPrefixes()
 			}
 			if len(in.Addrs) > 0 && in.Addrs[0].Is4() {
 				r.Redirect.IPv6 = redirect.FamilyPass

@@ -33,7 +33,7 @@ type Options struct {
 	// UncapturedFamily is the treatment of an address family that the mesh does not capture.
 	UncapturedFamily redirect.UncapturedFamily
 	// RefuseProxyUID refuses a pod with a container that the rules may take for the proxy: it runs as the proxy's user
-	// or group, or may set its mark. Where the proxy is on the node ([Dialect.NodeProxy]), a container that has only what
+	// or group, or may set its mark. An init container that ends may run as that user if no proxy has started before it. Where the proxy is on the node ([Dialect.NodeProxy]), a container that has only what
 	// container runtimes give to everyone is no reason: nearly every pod has one. Families that bypass the mesh refuse no
 	// pod; UncapturedFamily closes them.
 	RefuseProxyUID bool
@@ -62,6 +62,8 @@ type Plan struct {
 	// Captured are the families that the rules redirect, without those known to be absent from the kernel. Addressed
 	// are the families of the pod's addresses. Either may have one that the other lacks.
 	Captured, Addressed []ruleset.Family
+
+	queries bool // some DNS queries are captured
 }
 
 // Plan decides whether the pod is in the mesh, what its rules are, and what bypasses them. Everything that captures,
@@ -93,7 +95,7 @@ func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan,
 		return p, err
 	}
 	own := slices.Concat(d.Policy.ProxyContainers, b.ProxyContainers)
-	p.Bypasses = containerBypasses(s.Pod, own, b.Redirect.Proxy)
+	p.Bypasses = containerBypasses(s.Pod, own, d.Check.Container, b.Redirect.Proxy)
 	if err := o.refusal(p.Bypasses, d.NodeProxy != nil); err != nil {
 		invalid := b.Blame(b.Redirect.Validate())
 		return p, fmt.Errorf("pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, errors.Join(err, invalid))
@@ -104,6 +106,7 @@ func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan,
 		p.Redirect, p.Origins, p.Captured = redirect.Redirect{}, nil, nil
 		return p, d.blame(s.Pod, b, err)
 	}
+	p.directions(s)
 	return p, nil
 }
 
@@ -171,7 +174,7 @@ func (p Plan) DefaultCodes() []BypassCode {
 func (o Options) refusal(bypasses []Bypass, proxyOnNode bool) error {
 	var errs []error
 	for _, b := range bypasses {
-		if b.Container != "" && (o.RefuseProxyUID && !(proxyOnNode && b.ByDefault()) || o.RefuseNetRaw && b.Code == BypassNetRaw) {
+		if b.Container != "" && b.Code != BypassInitID && (o.RefuseProxyUID && !(proxyOnNode && b.ByDefault()) || o.RefuseNetRaw && b.Code == BypassNetRaw) {
 			errs = append(errs, &BypassError{b})
 		}
 	}

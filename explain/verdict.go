@@ -49,9 +49,30 @@ func (x Explanation) verdict() Verdict {
 		v.Code, v.State, v.Mesh = status.CodeRefused, status.StateRefused, x.Plan.Dialect
 		x.refused(&v)
 	case x.Plan.Decision.Selected:
-		v.Code, v.State, v.Mesh = statuscode.Captured, status.StateCaptured, x.Plan.Dialect
-		v.Sentence = "The plugin captures this pod: its connections go through " + x.facts.Title(v.Mesh)
+		v.Mesh = x.Plan.Dialect
 		v.Past, v.Excluded = x.past(), x.excluded()
+		v.State, v.Code = x.Plan.State()
+		x.captured(&v)
+	default:
+		v.State = status.StateOutside
+		x.outside(&v)
+	}
+	return v
+}
+
+// captured says how much of a pod's connections go through its mesh.
+func (x Explanation) captured(v *Verdict) {
+	title := x.facts.Title(v.Mesh)
+	switch {
+	case v.Code == status.CodeNothingCaptured:
+		row, _ := status.Lookup(status.KindDecision, v.Code)
+		v.Sentence = "Nothing of this pod is captured, though it is in the mesh: its settings leave out every connection, so none goes through " + title + "."
+		v.Do = append(v.Do, string(row.Do[0]), Then("Then", x.Subject.Pod))
+		return
+	case v.Code == status.CodePartly:
+		v.Sentence = "The plugin captures part of this pod's connections, which go through " + title + "; what is not captured: " + x.leftOut()
+	default:
+		v.Sentence = "The plugin captures this pod: its connections go through " + title
 		sure := slices.ContainsFunc(x.Plan.Bypasses, func(b dialect.Bypass) bool { return !b.Unsure && !b.ByDefault() })
 		switch {
 		case sure:
@@ -60,12 +81,23 @@ func (x Explanation) verdict() Verdict {
 		case len(v.Past) > 0:
 			v.Sentence += ", though some may get past it"
 		}
-		v.Sentence += "."
-	default:
-		v.State = status.StateOutside
-		x.outside(&v)
 	}
-	return v
+	v.Sentence += "."
+}
+
+// leftOut names the directions of which no connection is captured.
+func (x Explanation) leftOut() string {
+	var all []string
+	for _, b := range x.Plan.Bypasses {
+		switch {
+		case b.Unsure || b.Code != dialect.BypassInbound && b.Code != dialect.BypassOutbound:
+		case b.Family != 0:
+			all = append(all, b.Family.String()+" "+string(b.Code))
+		default:
+			all = append(all, string(b.Code))
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // outside explains by the meshes that the pod has to do with; by all of them if it has to do with none.

@@ -71,6 +71,16 @@ func TestVerdict(t *testing.T) {
 	}
 	assert.Equal(t, len(want), seen)
 
+	for setting, want := range map[string]string{
+		`"config.linkerd.io/skip-inbound-ports": "1-65535"`:                                                     "what is not captured: inbound.",
+		`"config.linkerd.io/skip-inbound-ports": "1-65535", "config.linkerd.io/skip-outbound-ports": "1-65535"`: "Nothing of this pod is captured",
+	} {
+		v := verdict(t, `{"metadata": {"name": "a", "annotations": {`+setting+`, "linkerd.io/proxy-version": "1"}}, "spec": {"containers": [{"name": "linkerd-proxy"}]}}`, playground.Namespace, "linkerd")
+		assert.Contains(t, v.Sentence, want)
+		assert.Equal(t, strings.Contains(want, "Nothing"), v.Code == status.CodeNothingCaptured && v.State == status.StateFailed && len(v.Do) > 0)
+		assert.Equal(t, strings.Contains(want, "inbound"), v.Code == status.CodePartly && v.State == status.StateCaptured)
+	}
+
 	// One mesh alone says its own reason; of several, only those that the pod has to do with.
 	plain := `{"metadata": {"name": "a"}, "spec": {"containers": [{"name": "linkerd-proxy"}, {"name": "linkerd-init"}]}}`
 	v := verdict(t, plain, playground.Namespace, "istio")

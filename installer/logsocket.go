@@ -151,7 +151,7 @@ func (s *logSocket) print() {
 // github.com/containernetworking/cni/pkg/types.
 const tryAgain = "11"
 
-// maxBypasses bounds what one record can count; there are four kinds.
+// maxBypasses bounds what one record can count; there are seven kinds.
 const maxBypasses = 8
 
 // account counts a record and returns the line to print.

@@ -44,7 +44,7 @@ func newMetrics(reg prometheus.Registerer, of meshcni.Identity) *metrics {
 		failures:     counter("failures_total", "Steps that failed, by step.", "step"),
 		reloads:      counter("config_reloads_total", "Changes of the configuration file, by result (applied, refused).", "result"),
 		decisions:    counter("plugin_decisions_total", "Decisions of plugins, by reason.", "reason"),
-		bypasses:     counter("plugin_bypasses_total", "Pods that can bypass the mesh, by how (ipv4, ipv6, proxy-id, net-raw).", "bypass"),
+		bypasses:     counter("plugin_bypasses_total", "Pods that can bypass the mesh, by how (ipv4, ipv6, inbound, outbound, proxy-id, init-proxy-id, net-raw).", "bypass"),
 		outcomes:     counter("plugin_outcomes_total", "Decisions of plugins, by CNI verb (ADD, CHECK, other) and outcome (passed, redirected, same, checked, unknown, failed, other).", "verb", "outcome"),
 		failed:       counter("plugin_failures_total", "Runs of plugins that failed, by CNI verb (ADD, CHECK, DEL, GC, STATUS, other) and CNI error code.", "verb", "cni_code"),
 		records:      counter("plugin_log_records_total", "Records that plugins sent, by level.", "level"),
@@ -76,7 +76,7 @@ func newMetrics(reg prometheus.Registerer, of meshcni.Identity) *metrics {
 // the first event would go unnoticed.
 func (m *metrics) begin() {
 	for vec, values := range map[*prometheus.CounterVec][]string{
-		m.bypasses: {"ipv4", "ipv6", "proxy-id", "net-raw"},
+		m.bypasses: {"ipv4", "ipv6", "inbound", "outbound", "proxy-id", "init-proxy-id", "net-raw"},
 		m.records:  {"DEBUG", "INFO", "WARN", "ERROR", "malformed"},
 		m.dropped:  {"queue-full", "too-long"},
 		m.reloads:  {"applied", "refused"},

@@ -165,6 +165,25 @@ func TestContainerThatRunsAsTheProxy(t *testing.T) {
 	out.fails(t, 7, "refuse_proxy_uid: want true or false")
 }
 
+// TestNothingCaptured: an ADD of a pod whose settings leave everything out says so.
+func TestNothingCaptured(t *testing.T) {
+	t.Parallel()
+	c := newCall()
+	c.config = set(c.config, "dialect", "linkerd")
+	c.pods.Set(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-0", UID: podUID, Annotations: map[string]string{
+			"linkerd.io/proxy-version": "edge", "config.linkerd.io/skip-inbound-ports": "1-65535", "config.linkerd.io/skip-outbound-ports": "1-65535",
+		}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}, {Name: "linkerd-proxy"}}},
+	})
+	out := c.run(t)
+	require.Zero(t, out.exit, out.stdout)
+	d := out.record(t, "decision")
+	assert.Equal(t, "WARN", d["level"])
+	assert.Subset(t, d["bypasses"], []any{"inbound", "outbound"})
+	assert.Contains(t, out.stderr, "no connection is captured outbound")
+}
+
 // TestContainerThatMayMark: where the rules know the node's proxy by a mark, who may set marks is refused: with refuse_proxy_uid if
 // that was asked for, with refuse_net_raw also by the runtime's default.
 func TestContainerThatMayMark(t *testing.T) {

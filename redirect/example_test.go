@@ -33,13 +33,14 @@ func ExampleSchema_Build() {
 
 // All, these and none are three different choices.
 func ExamplePortSet() {
-	for _, s := range []redirect.PortSet{redirect.AllPorts(), redirect.Ports(443, 80, 80), {}} {
+	for _, s := range []redirect.PortSet{redirect.AllPorts(), redirect.Ports(443, 80, 80), redirect.NoPorts(), {}} {
 		fmt.Printf("%-8s all=%t empty=%t has 80: %t\n", s, s.All(), s.Empty(), s.Contains(80))
 	}
 	// Output:
 	// *        all=true empty=false has 80: true
 	// 80,443   all=false empty=false has 80: true
 	// none     all=false empty=true has 80: false
+	// unset    all=false empty=true has 80: false
 }
 
 // Validate says everything that is wrong, each with its field.

@@ -41,7 +41,7 @@ var goldens = []struct {
 		r.VirtualInterfaces, r.Outbound.CIDRs = []string{"virt0"}, prefixSet("10.0.0.0/8", "fd00::/8")
 	}},
 	{"inbound-ports", func(r *redirect.Redirect) { r.Inbound.Ports = redirect.Ports(8080) }},
-	{"inbound-none", func(r *redirect.Redirect) { r.Inbound.Ports = redirect.PortSet{} }},
+	{"inbound-none", func(r *redirect.Redirect) { r.Inbound.Ports = redirect.NoPorts() }},
 	{"many-ports", func(r *redirect.Redirect) {
 		var list []uint16
 		for p := uint16(8000); p < 8040; p += 2 {

@@ -50,7 +50,9 @@ func ParsePorts(s string, g Grammar) (PortSet, error) {
 	if err != nil {
 		return PortSet{}, err
 	}
-	return newPortSet(ranges), nil
+	set := newPortSet(ranges)
+	set.none = len(ranges) == 0
+	return set, nil
 }
 
 func parseRange(s string, g Grammar) (ruleset.PortRange, error) {
@@ -100,6 +102,9 @@ func parsePrefixes(s string, g Grammar) (PrefixSet, error) {
 	list, err := parseList(s, g.Spaces, func(part string) (netip.Prefix, error) { return ParsePrefix(part, g) })
 	if err != nil {
 		return PrefixSet{}, err
+	}
+	if len(list) == 0 {
+		return NoPrefixes(), nil
 	}
 	return Prefixes(list...), nil
 }

@@ -143,7 +143,7 @@ func TestGrownFields(t *testing.T) {
 -j MESH_REDIRECT`},
 		{"proxy by mark, replies", func(r *redirect.Redirect) { *r = marked() }, "MESH_PREROUTING",
 			"-m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff\n-p tcp -j MESH_INBOUND"},
-		{"proxy by mark, replies where nothing inbound is captured", func(r *redirect.Redirect) { *r = marked(); r.Inbound = redirect.Inbound{} },
+		{"proxy by mark, replies where nothing inbound is captured", func(r *redirect.Redirect) { *r = marked(); r.Inbound = redirect.Inbound{Ports: redirect.NoPorts()} },
 			"MESH_PREROUTING", "-m mark --mark 0x539/0xfff -j CONNMARK --set-xmark 0x111/0xfff"},
 		{"proxy by mark, inbound", func(r *redirect.Redirect) { *r = marked() }, "MESH_INBOUND",
 			`-p tcp -m tcp --dport 15008 -j RETURN

@@ -11,17 +11,20 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// PortSet is a set of ports: none, some, or all. The zero value is none, which is a
-// choice: an absent setting takes a default instead.
+// PortSet is a set of ports: none, some, or all. The zero value is unset, which holds no port either, and which no field that says what is
+// captured may be: none is a choice, [NoPorts].
 type PortSet struct {
-	all    bool
-	ranges []ruleset.PortRange // see newPortSet
+	all, none bool
+	ranges    []ruleset.PortRange // see newPortSet
 }
 
 // AllPorts is the set of every port.
 func AllPorts() PortSet { return PortSet{all: true} }
 
-// Ports is the set of the given ports.
+// NoPorts is the set of no port.
+func NoPorts() PortSet { return PortSet{none: true} }
+
+// Ports is the set of the given ports; without any it is unset.
 func Ports(ports ...uint16) PortSet {
 	ranges := make([]ruleset.PortRange, len(ports))
 	for i, p := range ports {
@@ -60,7 +63,10 @@ func newPortSet(ranges []ruleset.PortRange) PortSet {
 // All reports whether the set holds every port.
 func (s PortSet) All() bool { return s.all }
 
-// Empty reports whether the set is none.
+// IsZero reports whether the set is unset.
+func (s PortSet) IsZero() bool { return s.Empty() && !s.none }
+
+// Empty reports whether the set holds no port: it is none, or unset.
 func (s PortSet) Empty() bool { return !s.all && len(s.ranges) == 0 }
 
 // Ranges returns the set's ranges, sorted; nil for all and for none.
@@ -76,24 +82,28 @@ func (s PortSet) Union(o PortSet) PortSet {
 	if s.all || o.all {
 		return AllPorts()
 	}
-	return newPortSet(slices.Concat(s.ranges, o.ranges))
+	union := newPortSet(slices.Concat(s.ranges, o.ranges))
+	union.none = len(union.ranges) == 0 && (s.none || o.none)
+	return union
 }
 
 // Equal reports whether both hold the same ports.
 func (s PortSet) Equal(o PortSet) bool { return s.all == o.all && slices.Equal(s.ranges, o.ranges) }
 
-// String returns "*", "none" or a list such as "80,8000-8100".
+// String returns "*", "none", "unset" or a list such as "80,8000-8100".
 func (s PortSet) String() string {
-	return setText(s.all, s.ranges, formatRange)
+	return setText(s.all, s.none, s.ranges, formatRange)
 }
 
-// setText is the text of a set: "*", "none" or its elements.
-func setText[T any](all bool, elements []T, text func(T) string) string {
+// setText is the text of a set: "*", "none", "unset" or its elements.
+func setText[T any](all, none bool, elements []T, text func(T) string) string {
 	switch {
 	case all:
 		return "*"
-	case len(elements) == 0:
+	case none:
 		return "none"
+	case len(elements) == 0:
+		return "unset"
 	}
 	parts := make([]string, len(elements))
 	for i, e := range elements {
@@ -109,8 +119,11 @@ func formatRange(r ruleset.PortRange) string {
 	return fmt.Sprintf("%d-%d", r.First, r.Last)
 }
 
-// MarshalJSON writes "*" for all, else an array of numbers and "first-last".
+// MarshalJSON writes "*" for all, null for unset, else an array of numbers and "first-last".
 func (s PortSet) MarshalJSON() ([]byte, error) {
+	if s.IsZero() {
+		return []byte("null"), nil
+	}
 	out := make([]any, len(s.ranges))
 	for i, r := range s.ranges {
 		if out[i] = r.First; r.First != r.Last {
@@ -122,6 +135,10 @@ func (s PortSet) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON reads what MarshalJSON writes.
 func (s *PortSet) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		*s = PortSet{}
+		return nil
+	}
 	all, raw, err := unmarshalSet[any](b)
 	ranges := make([]ruleset.PortRange, len(raw))
 	for i := 0; i < len(raw) && err == nil; i++ {
@@ -131,7 +148,7 @@ func (s *PortSet) UnmarshalJSON(b []byte) error {
 		return fmt.Errorf("ports: %w", err)
 	}
 	*s = newPortSet(ranges)
-	s.all = all
+	s.all, s.none = all, !all && len(s.ranges) == 0
 	return nil
 }
 

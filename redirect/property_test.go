@@ -46,6 +46,12 @@ func redirects() *rapid.Generator[redirect.Redirect] {
 			DropInvalid:       rapid.Bool().Draw(t, "drop invalid"),
 			Names:             redirect.Default().Names,
 		}
+		if r.IPv4 == redirect.FamilyPass && r.IPv6 == redirect.FamilyPass {
+			r.IPv4 = redirect.FamilyCapture
+		}
+		if r.Outbound.CIDRs.IsZero() {
+			r.Outbound.CIDRs = redirect.NoPrefixes()
+		}
 		r.Names.ChainPrefix = rapid.SampledFrom([]string{"MESH_", "X", "SIXTEEN_BYTES_00"}).Draw(t, "prefix")
 		switch rapid.IntRange(0, 2).Draw(t, "groups") {
 		case 1:
@@ -70,7 +76,7 @@ func ports() *rapid.Generator[redirect.PortSet] {
 		case 0:
 			return redirect.AllPorts()
 		case 1:
-			return redirect.PortSet{}
+			return redirect.NoPorts()
 		case 2:
 			return redirect.Ports(rapid.SliceOfN(rapid.Uint16(), 1, 40).Draw(t, "ports")...)
 		}
@@ -135,9 +141,7 @@ func TestRenderParseRender(t *testing.T) {
 func rendersToItself(t require.TestingT, r redirect.Redirect) {
 	rs, err := r.Ruleset()
 	require.NoError(t, err)
-	if rs != (ruleset.Ruleset{}) {
-		require.NoError(t, rs.Validate())
-	}
+	require.NoError(t, rs.Validate())
 	for _, f := range ruleset.Families {
 		p := rs.Family(f)
 		if p == nil {

@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -100,7 +101,7 @@ type Proxy struct {
 
 // Inbound selects the connections to the pod that are redirected.
 type Inbound struct {
-	// Ports are redirected: all, these or none.
+	// Ports are redirected: all, these or none. Required, so that none is said.
 	Ports PortSet `json:"ports"`
 	// ExcludePorts are left alone. They count only if Ports is all.
 	ExcludePorts PortSet `json:"excludePorts"`
@@ -110,11 +111,11 @@ type Inbound struct {
 
 // Outbound selects the TCP connections from the pod that are redirected: those to CIDRs or to Ports, unless excluded.
 type Outbound struct {
-	// CIDRs are the destinations that are redirected: all, these or none.
+	// CIDRs are the destinations that are redirected: all, these or none. Required, so that none is said.
 	CIDRs PrefixSet `json:"cidrs"`
 	// ExcludeCIDRs win over CIDRs and Ports. All is not allowed.
 	ExcludeCIDRs PrefixSet `json:"excludeCIDRs"`
-	// Ports are redirected whatever the destination.
+	// Ports are redirected whatever the destination. The zero value is none.
 	Ports PortSet `json:"ports"`
 	// ExcludePorts win over all else, for TCP and UDP.
 	ExcludePorts PortSet `json:"excludePorts"`
@@ -221,6 +222,22 @@ func Default() Redirect {
 			AppZone:     2,
 		},
 	}
+}
+
+// MarshalJSON writes the fields that may be unset as none, where that is the same.
+func (r Redirect) MarshalJSON() ([]byte, error) {
+	type plain Redirect
+	for _, s := range []*PortSet{&r.Inbound.ExcludePorts, &r.Outbound.Ports, &r.Outbound.ExcludePorts} {
+		if s.IsZero() {
+			*s = NoPorts()
+		}
+	}
+	for _, s := range []*PrefixSet{&r.Outbound.ExcludeCIDRs, &r.DNS.Servers} {
+		if s.IsZero() {
+			*s = NoPrefixes()
+		}
+	}
+	return json.Marshal(plain(r))
 }
 
 // Clone returns a copy that shares nothing with r.

@@ -34,7 +34,10 @@ func (r Redirect) invalid() []error {
 	v.check(r.Mode == ModeRedirect || r.Mode == ModeTProxy, "mode", "%q is not REDIRECT or TPROXY", r.Mode)
 	v.family("ipv4", r.IPv4)
 	v.family("ipv6", r.IPv6)
+	v.check(r.IPv4 != FamilyPass || r.IPv6 != FamilyPass, "ipv4", "pass, as is ipv6: neither is captured, so all traffic bypasses the mesh")
 	v.proxy(r.Proxy)
+	v.check(!r.Inbound.Ports.IsZero(), "inbound.ports", "unset, so nothing inbound would be captured; if that is meant, say none (NoPorts)")
+	v.check(!r.Outbound.CIDRs.IsZero(), "outbound.cidrs", "unset, so no destination would be captured; if that is meant, say none (NoPrefixes)")
 	v.check(!r.Outbound.ExcludeCIDRs.All(), "outbound.excludeCIDRs", "all addresses cannot be excluded; make outbound.cidrs none instead")
 	v.check(len(r.Outbound.OwnerGroups) == 0 || len(r.Outbound.ExcludeOwnerGroups) == 0,
 		"outbound.excludeOwnerGroups", "cannot be set together with outbound.ownerGroups")

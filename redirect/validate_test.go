@@ -129,27 +129,27 @@ func TestString(t *testing.T) {
 		" except ports 1-9; dns * -> :15053; proxy uid [1337] gid [1337]; ipv4 capture ipv6 drop", r.String())
 }
 
-// TestJSONKeepsChoicesApart: all, these and none are three values.
+// TestJSONKeepsChoicesApart: all, these, none and unset are four values.
 func TestJSONKeepsChoicesApart(t *testing.T) {
 	for set, want := range map[string]redirect.PortSet{
-		`"*"`: redirect.AllPorts(), `[]`: {}, `[80,"8000-8100"]`: redirect.PortRanges(ruleset.Port(80), ruleset.PortRange{First: 8000, Last: 8100}),
+		`"*"`: redirect.AllPorts(), `[]`: redirect.NoPorts(), `null`: {}, `[80,"8000-8100"]`: redirect.PortRanges(ruleset.Port(80), ruleset.PortRange{First: 8000, Last: 8100}),
 	} {
 		b, err := json.Marshal(want)
 		require.NoError(t, err)
 		assert.Equal(t, set, string(b))
 		var got redirect.PortSet
 		require.NoError(t, json.Unmarshal(b, &got))
-		assert.True(t, want.Equal(got))
+		assert.Equal(t, want, got)
 	}
 	for set, want := range map[string]redirect.PrefixSet{
-		`"*"`: redirect.AllPrefixes(), `[]`: {}, `["10.0.0.0/8","fd00::/8"]`: prefixSet("10.0.0.0/8", "fd00::/8"),
+		`"*"`: redirect.AllPrefixes(), `[]`: redirect.NoPrefixes(), `null`: {}, `["10.0.0.0/8","fd00::/8"]`: prefixSet("10.0.0.0/8", "fd00::/8"),
 	} {
 		b, err := json.Marshal(want)
 		require.NoError(t, err)
 		assert.Equal(t, set, string(b))
 		var got redirect.PrefixSet
 		require.NoError(t, json.Unmarshal(b, &got))
-		assert.True(t, want.Equal(got))
+		assert.Equal(t, want, got)
 	}
 }
 

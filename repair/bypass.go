@@ -116,7 +116,8 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 	c.reports.mu.Unlock()
 }
 
-// bypassWords returns an event's kind and message. It is no warning that a pod without address of a family has the link-local
+// bypassWords returns an event's kind and message. It is no warning that a pod's settings leave out one direction, or that an init container
+// that they let pass needs it, nor that a pod without address of a family has the link-local
 // one that each interface gives itself: nearly every pod of a cluster without IPv6 does.
 func (c *Controller) bypassWords(addressed []ruleset.Family, plan dialect.Plan, code dialect.BypassCode) (kind, detail string) {
 	kind = corev1.EventTypeWarning
@@ -128,6 +129,9 @@ func (c *Controller) bypassWords(addressed []ruleset.Family, plan dialect.Plan, 
 	}
 	if len(words) == 0 {
 		words = []string{fmt.Sprintf("the plugin reported a way past the mesh when it set up the pod (%s); %s explain says more", code, c.opts.Identity.Program("redirect"))}
+	}
+	if state, _ := plan.State(); state != status.StateFailed && (code == dialect.BypassInbound || code == dialect.BypassOutbound) || code == dialect.BypassInitID {
+		kind = corev1.EventTypeNormal
 	}
 	family, ok := bypassed[code]
 	if ok && len(addressed) > 0 && !slices.Contains(addressed, family) {

@@ -75,6 +75,10 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) 
 	if in && t.dialect != mesh.Name {
 		c.tracks.change(pod.UID, func(t *track) { t.dialect = mesh.Name })
 	}
+	if now.State == status.StateCaptured {
+		extent := c.extent(ctx, pod)
+		c.tracks.change(pod.UID, func(t *track) { t.extent = extent })
+	}
 	if now.State != status.StateFailed {
 		c.tracks.change(pod.UID, func(t *track) {
 			if t.capture = now; now.State == status.StateCaptured {
@@ -92,6 +96,26 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) 
 	case t.capture.State == status.StateFailed:
 		log.Info("a pod is captured now", "reason", string(now.Reason), "detail", now.Detail)
 	}
+}
+
+// extent says what the pod's own rules leave out: all connections, or those of a direction. The zero value is neither, or not known.
+func (c *Controller) extent(ctx context.Context, pod *corev1.Pod) (s status.Pod) {
+	plan, err := c.plan(ctx, pod)
+	if err != nil {
+		return s
+	}
+	s.State, s.Reason = plan.State()
+	if s.Reason != status.CodeNothingCaptured && s.Reason != status.CodePartly {
+		return status.Pod{}
+	}
+	var words []string
+	for _, b := range plan.Bypasses {
+		if b.Code == dialect.BypassInbound || b.Code == dialect.BypassOutbound {
+			words = append(words, b.String())
+		}
+	}
+	s.Detail = strings.Join(words, "; ")
+	return s
 }
 
 // foundUncaptured counts and logs a pod, and sends its event, once for each code. An event that the limit holds back is sent by
@@ -307,11 +331,12 @@ const (
 	countCannotTell = "cannot-tell"
 	countDrifted    = "drifted"
 	countBroken     = "broken"
+	countNothing    = string(status.CodeNothingCaptured)
 	countOther      = string(statuscode.OtherDialect)
 	countOutside    = "outside"
 )
 
-var podStates = []string{countCaptured, countUncaptured, countCannotTell, countDrifted, countBroken, countOther, countOutside}
+var podStates = []string{countCaptured, countUncaptured, countCannotTell, countDrifted, countBroken, countNothing, countOther, countOutside}
 
 // stateOf returns the one state in which a pod counts. A pod whose check says that it has no rules does not run past the mesh: it waits.
 func (c *Controller) stateOf(pod *corev1.Pod) string {
@@ -323,6 +348,8 @@ func (c *Controller) stateOf(pod *corev1.Pod) string {
 		return countUncaptured
 	case t.drifted:
 		return countDrifted
+	case t.capture.State == status.StateCaptured && t.extent.State == status.StateFailed:
+		return countNothing
 	case t.capture.State == status.StateCaptured, t.capture.State == "" && t.other == "" && (f.Reason == statuscode.CheckPassed || f.Reason == statuscode.Recovered):
 		return countCaptured
 	case t.capture.State == "" && t.other != "":
@@ -345,6 +372,9 @@ func (c *Controller) Pods() (all []status.Pod) {
 		s.ID, s.Dialect = status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, t.dialect
 		if t.drifted && s.State == status.StateCaptured {
 			s.State, s.Reason, s.Detail = status.StateDrifted, statuscode.Rules, "its live rules are not the wanted ones"
+		}
+		if s.State == status.StateCaptured && t.extent.State != "" {
+			s.State, s.Reason, s.Detail = t.extent.State, t.extent.Reason, t.extent.Detail
 		}
 		all = append(all, s)
 	}

@@ -377,6 +377,48 @@ func TestActionsOnWhatIsDetected(t *testing.T) {
 	}
 }
 
+// TestNothingCaptured: a pod whose settings leave everything out is not called captured, and what somebody chose is no warning.
+func TestNothingCaptured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		annotated := func(name string, annotations map[string]string) *corev1.Pod {
+			p := bare(t, name)
+			for key, value := range annotations {
+				p.Annotations[key] = value
+			}
+			return p
+		}
+		const traffic = "traffic.sidecar.istio.io/"
+		part := annotated("part", map[string]string{traffic + "includeInboundPorts": ""})
+		none := annotated("none", map[string]string{traffic + "includeInboundPorts": "", traffic + "excludeOutboundIPRanges": "0.0.0.0/0,::/0"})
+		b := start(t, func(b *bench, o *repair.Options) {
+			n.detecting(repair.ActionDelete)(b, o)
+			for i, name := range []string{"part", "none"} {
+				n.attach(b.pod(name), fmt.Sprint("c", i), "ptp", "meshcni")
+				n.record(b.pod(name), fmt.Sprint("c", i), true)
+			}
+		}, part, none)
+		got := map[string]status.Pod{}
+		for _, p := range b.ctl.Pods() {
+			got[p.Name] = p
+		}
+		assert.Equal(t, status.StateCaptured, got["part"].State)
+		assert.Equal(t, status.CodePartly, got["part"].Reason)
+		assert.Contains(t, got["part"].Detail, "no connection is captured inbound")
+		assert.Equal(t, status.StateFailed, got["none"].State)
+		assert.Equal(t, status.CodeNothingCaptured, got["none"].Reason)
+		assert.True(t, got["none"].NeedsAttention())
+		assert.NotNil(t, b.pod("none"), "to start it anew would change nothing")
+		for _, name := range []string{"part", "none"} {
+			b.ctl.ReportBypasses(repair.Bypasses{Namespace: "default", Name: name, UID: string(b.pod(name).UID), Codes: []dialect.BypassCode{dialect.BypassInbound}})
+		}
+		b.settle()
+		events := strings.Join(b.texts("MeshBypass"), "\n")
+		assert.Contains(t, events, "Normal MeshBypass inbound")
+		assert.Contains(t, events, "Warning MeshBypass inbound")
+	})
+}
+
 // TestBypassesAreEvents: the plugin's reports become events of pods that the API server has, once for each pod and bypass, also
 // when the report comes first.
 func TestBypassesAreEvents(t *testing.T) {

@@ -24,6 +24,7 @@ type track struct {
 	verified   status.Code
 	drifted    bool
 	capture    status.Pod           // zero: none of the mesh's, or nobody has looked
+	extent     status.Pod           // what its rules leave out of it, if it is captured; zero: no direction
 	dialect    string               // the mesh that has it, when it was last looked at
 	lost       bool                 // see Detection.Lost
 	other      string               // the mesh that has it and is not configured

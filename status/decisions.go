@@ -27,9 +27,10 @@ const (
 
 // The codes by which an explanation sums up what several meshes, or the pod's settings, have decided.
 const (
-	CodePartly  Code = "partly"  // it is captured, and there are ways past the mesh
-	CodeRefused Code = "refused" // its settings are wrong, or may not be
-	CodeNoMesh  Code = "no-mesh" // of several meshes none has to do with it
+	CodePartly          Code = "partly"           // it is captured, and there are ways past the mesh
+	CodeNothingCaptured Code = "nothing-captured" // it is in the mesh, and its rules capture no connection
+	CodeRefused         Code = "refused"          // its settings are wrong, or may not be
+	CodeNoMesh          Code = "no-mesh"          // of several meshes none has to do with it
 )
 
 func decisions() []Row {
@@ -64,6 +65,8 @@ func decisions() []Row {
 
 		{Kind: KindDecision, Code: CodePartly, States: only(StateCaptured), Page: "troubleshooting.md#ways-past-the-mesh",
 			Sentence: "it is captured, with ways past the mesh", Do: []Remedy{"Close those that explain names"}},
+		{Kind: KindDecision, Code: CodeNothingCaptured, States: only(StateFailed), Attention: true, Page: "troubleshooting.md#ways-past-the-mesh",
+			Sentence: "it is in the mesh, and its settings leave out every connection", Do: []Remedy{"Exclude less, or take it out of the mesh", Restart}},
 		{Kind: KindDecision, Code: CodeRefused, States: only(StateRefused), Attention: true, Page: "troubleshooting.md#my-pod-does-not-start",
 			Sentence: "its settings are refused, so it does not start", Do: []Remedy{"Correct the settings that are named"}},
 		{Kind: KindDecision, Code: CodeNoMesh, States: only(StateOutside),

@@ -205,7 +205,7 @@ func TestSettings(t *testing.T) {
 	dialecttest.Settings(t, ambient.New(ambient.Options{}), labelled("ambient", nil), ambient.DefaultRedirect(), []string{
 		"ambient.istio.io/bypass-inbound-capture", ambient.DNSCapture, "istio.io/reroute-virtual-interfaces",
 	}, []dialecttest.Setting{
-		{Key: "ambient.istio.io/bypass-inbound-capture", Value: "true", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
+		{Key: "ambient.istio.io/bypass-inbound-capture", Value: "true", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{Ports: redirect.NoPorts()} }},
 		{Key: "ambient.istio.io/bypass-inbound-capture", Value: "false", Want: same},
 		{Key: "ambient.istio.io/bypass-inbound-capture", Value: "yes"},
 		{Key: ambient.DNSCapture, Value: "false", Want: func(r *redirect.Redirect) { r.DNS = redirect.DNS{} }},

@@ -171,7 +171,7 @@ const boolean = "true or false"
 var settings = []redirect.Setting{
 	{Field: "inbound.ports", Keys: []string{bypassInbound}, Allowed: boolean, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {
 		if on {
-			r.Inbound = redirect.Inbound{}
+			r.Inbound = redirect.Inbound{Ports: redirect.NoPorts()}
 		}
 	})},
 	{Field: "dns.servers", Keys: []string{DNSCapture}, Allowed: boolean, Set: redirect.Bool(func(r *redirect.Redirect, on bool) {

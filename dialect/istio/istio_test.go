@@ -96,28 +96,28 @@ func TestAnnotations(t *testing.T) {
 		{Key: "status.sidecar.istio.io/port", Value: ""},
 
 		{Key: "traffic.sidecar.istio.io/includeInboundPorts", Value: "*", Want: inbound(redirect.AllPorts())},
-		{Key: "traffic.sidecar.istio.io/includeInboundPorts", Value: "", Want: inbound(redirect.PortSet{})},
+		{Key: "traffic.sidecar.istio.io/includeInboundPorts", Value: "", Want: inbound(redirect.NoPorts())},
 		{Key: "traffic.sidecar.istio.io/includeInboundPorts", Value: " 9090 , 8080,8080", Want: inbound(redirect.Ports(8080, 9090))},
 
 		{Key: istio.ExcludeInboundPorts, Value: "", Want: notInbound(redirect.Ports(15020, 15021, 15090))},
 		{Key: istio.ExcludeInboundPorts, Value: "22", Want: notInbound(redirect.Ports(22, 15020, 15021, 15090))},
 		{Key: istio.ExcludeInboundPorts, Value: "*", Want: notInbound(redirect.AllPorts())},
 
-		{Key: "traffic.sidecar.istio.io/includeOutboundPorts", Value: "", Want: same},
+		{Key: "traffic.sidecar.istio.io/includeOutboundPorts", Value: "", Want: outbound(redirect.NoPorts())},
 		{Key: "traffic.sidecar.istio.io/includeOutboundPorts", Value: "443", Want: outbound(redirect.Ports(443))},
 		{Key: "traffic.sidecar.istio.io/includeOutboundPorts", Value: "*", Want: outbound(redirect.AllPorts())},
 
-		{Key: istio.ExcludeOutboundPorts, Value: "", Want: notOutbound(redirect.PortSet{})}, // not even 15020
+		{Key: istio.ExcludeOutboundPorts, Value: "", Want: notOutbound(redirect.NoPorts())}, // not even 15020
 		{Key: istio.ExcludeOutboundPorts, Value: "3306,6379", Want: notOutbound(redirect.Ports(3306, 6379))},
 		{Key: istio.ExcludeOutboundPorts, Value: "*", Want: notOutbound(redirect.AllPorts())},
 
 		{Key: "traffic.sidecar.istio.io/includeOutboundIPRanges", Value: "*", Want: same},
-		{Key: "traffic.sidecar.istio.io/includeOutboundIPRanges", Value: "", Want: cidrs(redirect.PrefixSet{})},
+		{Key: "traffic.sidecar.istio.io/includeOutboundIPRanges", Value: "", Want: cidrs(redirect.NoPrefixes())},
 		{Key: "traffic.sidecar.istio.io/includeOutboundIPRanges", Value: "10.0.0.0/8,fd00::/8", Want: cidrs(prefixes("10.0.0.0/8", "fd00::/8"))},
 		{Key: "traffic.sidecar.istio.io/includeOutboundIPRanges", Value: "10.0.0.0"},
 		{Key: "traffic.sidecar.istio.io/includeOutboundIPRanges", Value: "10.0.0.0/8, 11.0.0.0/8"},
 
-		{Key: "traffic.sidecar.istio.io/excludeOutboundIPRanges", Value: "", Want: same},
+		{Key: "traffic.sidecar.istio.io/excludeOutboundIPRanges", Value: "", Want: notCIDRs(redirect.NoPrefixes())},
 		{Key: "traffic.sidecar.istio.io/excludeOutboundIPRanges", Value: "198.51.100.0/24", Want: notCIDRs(prefixes("198.51.100.0/24"))},
 		{Key: "traffic.sidecar.istio.io/excludeOutboundIPRanges", Value: "*"}, // the one list without it
 		{Key: "traffic.sidecar.istio.io/excludeOutboundIPRanges", Value: "10.0.0.0/33"},

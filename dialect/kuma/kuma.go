@@ -189,16 +189,16 @@ func (p *parser) runsAs(user *int64) {
 func (p *parser) compose() {
 	r := &p.r
 	if !p.inbound {
-		r.Inbound = redirect.Inbound{}
+		r.Inbound = redirect.Inbound{Ports: redirect.NoPorts()}
 	}
 	r.Outbound.Exclude = append(p.excludeUsers, p.excludeAddresses()...)
 	switch {
 	case !p.outbound:
 		// DNS queries within the pod are still captured, which LoopbackPass would prevent.
-		r.Outbound.CIDRs = redirect.PrefixSet{}
+		r.Outbound.CIDRs = redirect.NoPrefixes()
 		r.Loopback = redirect.LoopbackCapture
 	case !p.includeOutbound.Empty():
-		r.Outbound.CIDRs, r.Outbound.Ports = redirect.PrefixSet{}, p.includeOutbound
+		r.Outbound.CIDRs, r.Outbound.Ports = redirect.NoPrefixes(), p.includeOutbound
 	case !p.excludeOutbound.Empty():
 		r.Outbound.Exclude = append(r.Outbound.Exclude, redirect.Exclusion{
 			Protocol: redirect.TCP, Ports: p.excludeOutbound, CIDRs: redirect.AllPrefixes(),

@@ -142,8 +142,8 @@ func TestSettings(t *testing.T) {
 		{Key: "kuma.io/transparent-proxying-ip-family-mode", Value: "ipv4", Want: func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }},
 		{Key: "kuma.io/transparent-proxying-ip-family-mode", Value: "DualStack", Want: same},
 		{Key: "kuma.io/transparent-proxying-ip-family-mode", Value: "ipv6"},
-		{Key: "kuma.io/gateway", Value: "enabled", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
-		{Key: "kuma.io/gateway", Value: "builtin", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }},
+		{Key: "kuma.io/gateway", Value: "enabled", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{Ports: redirect.NoPorts()} }},
+		{Key: "kuma.io/gateway", Value: "builtin", Want: func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{Ports: redirect.NoPorts()} }},
 		{Key: "kuma.io/gateway", Value: "disabled", Want: same},
 		{Key: "kuma.io/gateway", Value: "delegated"},
 		{Key: "kuma.io/transparent-proxying-inbound-port", Value: "16006", Want: func(r *redirect.Redirect) { r.Proxy.InboundPort = 16006 }},
@@ -174,7 +174,7 @@ func TestSettings(t *testing.T) {
 		config("ipFamilyMode: ipv4", func(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }),
 		config("dropInvalidPackets: true", func(r *redirect.Redirect) { r.DropInvalid = true }),
 		config("log: {enabled: true, level: 4}", func(r *redirect.Redirect) { r.Log = redirect.Log{Enabled: true, Level: 4} }),
-		config("redirect: {inbound: {enabled: false}}", func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{} }),
+		config("redirect: {inbound: {enabled: false}}", func(r *redirect.Redirect) { r.Inbound = redirect.Inbound{Ports: redirect.NoPorts()} }),
 		config("redirect: {inbound: {port: 15106, includePorts: [80, 443]}}", func(r *redirect.Redirect) {
 			r.Proxy.InboundPort, r.Inbound.Ports = 15106, redirect.Ports(80, 443)
 		}),
@@ -182,10 +182,10 @@ func TestSettings(t *testing.T) {
 			r.Inbound.ExcludePorts, r.Inbound.ExcludeSources = redirect.Ports(22), prefixes("10.0.0.1/32")
 		}),
 		config("redirect: {outbound: {port: 15101, includePorts: [80], excludePorts: [443]}}", func(r *redirect.Redirect) {
-			r.Proxy.OutboundPort, r.Outbound.CIDRs, r.Outbound.Ports = 15101, redirect.PrefixSet{}, redirect.Ports(80)
+			r.Proxy.OutboundPort, r.Outbound.CIDRs, r.Outbound.Ports = 15101, redirect.NoPrefixes(), redirect.Ports(80)
 		}),
 		config("redirect: {outbound: {enabled: false}}", func(r *redirect.Redirect) {
-			r.Outbound.CIDRs, r.Loopback = redirect.PrefixSet{}, redirect.LoopbackCapture
+			r.Outbound.CIDRs, r.Loopback = redirect.NoPrefixes(), redirect.LoopbackCapture
 		}),
 		config("redirect: {outbound: {excludePortsForUIDs: [\"tcp:22:7\"], excludePortsForIPs: [fd00::/8]}}", exclude(
 			users(redirect.TCP, redirect.Ports(22), 7, 7), redirect.Exclusion{Ports: all, CIDRs: prefixes("fd00::/8")})),
@@ -196,7 +196,7 @@ func TestSettings(t *testing.T) {
 		config("redirect: {inbound: {insertRedirectInsteadOfAppend: true}, outbound: {insertRedirectInsteadOfAppend: true}}", same),
 		config("redirect: {inbound: {excludePortsForUIDs: [\"\", \" \"]}}", same),
 		config("redirect: {dns: {enabled: true, captureAll: true}, outbound: {enabled: false}}", func(r *redirect.Redirect) {
-			r.Outbound.CIDRs, r.Loopback, r.DNS = redirect.PrefixSet{}, redirect.LoopbackCapture, captured
+			r.Outbound.CIDRs, r.Loopback, r.DNS = redirect.NoPrefixes(), redirect.LoopbackCapture, captured
 		}),
 		config("redirect: {outbound: {excludePortsForIPs: [\"::ffff:10.1.2.3\", \"::ffff:172.16.0.0/108\", \"::FFFF:0A01:0203\"]}}",
 			exclude(redirect.Exclusion{Ports: all, CIDRs: prefixes("10.1.2.3/32", "172.16.0.0/12")})),

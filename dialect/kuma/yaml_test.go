@@ -137,7 +137,7 @@ func TestNothingToTellOfAGateway(t *testing.T) {
 	p := injected(map[string]string{"kuma.io/gateway": "enabled", "traffic.kuma.io/exclude-inbound-ports": "8080", "traffic.kuma.io/exclude-inbound-ips": "10.0.0.1", "kuma.io/transparent-proxying-inbound-port": "1"})
 	p.Annotations[kuma.Config] = strings.Replace(p.Annotations[kuma.Config], "inbound: {enabled: true", "inbound: {enabled: false", 1)
 	built := build(t, p)
-	assert.Equal(t, redirect.Inbound{}, built.Redirect.Inbound)
+	assert.Equal(t, redirect.Inbound{Ports: redirect.NoPorts()}, built.Redirect.Inbound)
 	assert.Empty(t, built.Warnings)
 }
 

@@ -303,7 +303,10 @@ func (is OnNode) ours() (n int) {
 }
 
 // selected reports whether the pod is in the mesh.
-func (p Pod) selected() bool { return p.Explained.Verdict.State == status.StateCaptured }
+func (p Pod) selected() bool {
+	v := p.Explained.Verdict
+	return v.State == status.StateCaptured || v.Code == status.CodeNothingCaptured
+}
 
 // started reports whether the pod has a network, so that the plugin has been called or passed by.
 func (p Pod) started() bool {

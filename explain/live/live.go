@@ -121,7 +121,7 @@ func (p Pod) Now() Now {
 			return *n
 		}
 	}
-	if p.Explained.Verdict.State != status.StateCaptured {
+	if !p.selected() {
 		return *now(statuscode.Outside, p.Explained.Verdict.Sentence, nil)
 	}
 	return p.captured()

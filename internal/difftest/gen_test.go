@@ -62,6 +62,9 @@ func genRedirect(t *rapid.T) redirect.Redirect {
 		redirect.FamilyCapture, redirect.FamilyCapture, redirect.FamilyCapture, redirect.FamilyCapture, redirect.FamilyPass, redirect.FamilyDrop,
 	}
 	r.IPv4, r.IPv6 = one(t, "ipv4", families), one(t, "ipv6", families)
+	if r.IPv4 == redirect.FamilyPass && r.IPv6 == redirect.FamilyPass {
+		r.IPv6 = redirect.FamilyCapture
+	}
 	r.Proxy = genProxy(t)
 	r.Inbound = redirect.Inbound{Ports: genPorts(t, "inbound.ports"), ExcludePorts: genFewPorts(t, "inbound.excludePorts")}
 	r.Outbound = redirect.Outbound{
@@ -179,7 +182,7 @@ func genPorts(t *rapid.T, label string) redirect.PortSet {
 	case 0:
 		return redirect.AllPorts()
 	case 1:
-		return redirect.PortSet{}
+		return redirect.NoPorts()
 	}
 	return genSomePorts(t, label, 8)
 }
@@ -189,7 +192,7 @@ func genFewPorts(t *rapid.T, label string) redirect.PortSet {
 	case 0:
 		return redirect.AllPorts()
 	case 1, 2, 3, 4, 5:
-		return redirect.PortSet{}
+		return redirect.NoPorts()
 	}
 	return genSomePorts(t, label, 3)
 }
@@ -213,14 +216,14 @@ func genPrefixes(t *rapid.T, label string) redirect.PrefixSet {
 	case 0, 1:
 		return redirect.AllPrefixes()
 	case 2:
-		return redirect.PrefixSet{}
+		return redirect.NoPrefixes()
 	}
 	return parsePrefixes(some(t, label, 1, 5, prefixes))
 }
 
 func genFewPrefixes(t *rapid.T, label string) redirect.PrefixSet {
 	if !odds(t, "has "+label, 3) {
-		return redirect.PrefixSet{}
+		return redirect.NoPrefixes()
 	}
 	return parsePrefixes(some(t, label, 1, 3, prefixes))
 }

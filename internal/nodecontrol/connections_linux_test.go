@@ -80,7 +80,7 @@ func TestOpenConnections(t *testing.T) {
 			echo(t, w.Pod, app)
 			if tracked { // a rule that needs conntrack, as many networks have in pods
 				other := redirect.Default()
-				other.Inbound, other.Outbound, other.DropInvalid = redirect.Inbound{}, redirect.Outbound{}, true
+				other.Inbound, other.Outbound, other.DropInvalid = redirect.Inbound{Ports: redirect.NoPorts()}, redirect.Outbound{CIDRs: redirect.NoPrefixes()}, true
 				_, err := n.backendOf(w.Pod).Apply(t.Context(), other.MustRuleset())
 				require.NoError(t, err)
 			}

@@ -51,6 +51,15 @@ type Pod struct {
 // of [Inbound], and those of the other kinds that there are. If no connection of a kind is captured, the sample of that kind passes.
 // The error is that of [trace.Trace].
 func Of(rs ruleset.Ruleset, pod Pod) ([]Sample, error) {
+	return each(rs, pod, (*maker).samples)
+}
+
+// Connections returns the samples of [Of] that are of [Outbound] and [Inbound], which take a few traces where all is captured.
+func Connections(rs ruleset.Ruleset, pod Pod) ([]Sample, error) {
+	return each(rs, pod, func(m *maker) ([]Sample, error) { return m.of(Outbound, Inbound) })
+}
+
+func each(rs ruleset.Ruleset, pod Pod, make func(*maker) ([]Sample, error)) ([]Sample, error) {
 	var all []Sample
 	for _, f := range ruleset.Families {
 		ofFamily := func(a netip.Addr) bool { return ruleset.FamilyOf(a) == f }
@@ -65,7 +74,7 @@ func Of(rs ruleset.Ruleset, pod Pod) ([]Sample, error) {
 			m.own = examples[f].pod
 			m.addrs = append(slices.Clone(m.addrs), m.own)
 		}
-		samples, err := m.samples()
+		samples, err := make(&m)
 		if err != nil {
 			return nil, fmt.Errorf("sample packets of %s: %w", f, err)
 		}
@@ -111,6 +120,16 @@ type maker struct {
 }
 
 func (m *maker) samples() ([]Sample, error) {
+	all, err := m.of(Outbound, Inbound, Query)
+	if err != nil {
+		return nil, err
+	}
+	exempt, err := m.exempt(all[0])
+	return append(all, exempt...), err
+}
+
+// of returns the samples of the kinds.
+func (m *maker) of(kinds ...Kind) ([]Sample, error) {
 	e := examples[m.family]
 	to := func(a netip.Addr, port uint16) trace.Packet {
 		return trace.Packet{
@@ -132,6 +151,9 @@ func (m *maker) samples() ([]Sample, error) {
 		}}},
 		{Query, []trace.Packet{query, other}},
 	} {
+		if !slices.Contains(kinds, kind.Kind) {
+			continue
+		}
 		s, err := m.find(kind.Kind, kind.first)
 		if err != nil {
 			return nil, err
@@ -140,8 +162,7 @@ func (m *maker) samples() ([]Sample, error) {
 			all = append(all, s)
 		}
 	}
-	exempt, err := m.exempt(all[0])
-	return append(all, exempt...), err
+	return all, nil
 }
 
 // exempt sends what is captured as each sender that a rule names, and returns what passes.

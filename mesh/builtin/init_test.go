@@ -75,7 +75,7 @@ func TestRedirect(t *testing.T) {
 		"istio, what is absent": {"istio", corev1.Container{Args: []string{"istio-iptables", "-d", "15090,", "-q", "3306", "--log_output_level=default:info", "--native-nftables", "--cni-mode"}}, func() redirect.Redirect {
 			r := istio.DefaultRedirect()
 			r.IPv6 = redirect.FamilyCapture
-			r.Inbound, r.Outbound = redirect.Inbound{}, redirect.Outbound{Ports: redirect.Ports(3306)}
+			r.Inbound, r.Outbound = redirect.Inbound{Ports: redirect.NoPorts()}, redirect.Outbound{CIDRs: redirect.NoPrefixes(), Ports: redirect.Ports(3306)}
 			return r
 		}},
 		"linkerd": {"linkerd", corev1.Container{Args: linkerdArgs}, func() redirect.Redirect {

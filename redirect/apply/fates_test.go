@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // podAddrs are the addresses of the test world's pod, its primary one first.
@@ -86,6 +88,39 @@ func TestFates(t *testing.T) {
 						continue
 					}
 					assert.Equal(t, fate, got[probe], probe)
+				}
+			})
+		}
+	}
+}
+
+// TestStateOfAPod: what is said of how much of a pod is captured is what packets meet, by whatever settings.
+func TestStateOfAPod(t *testing.T) {
+	const traffic = "traffic.sidecar.istio.io/"
+	noInbound := map[string]string{traffic + "includeInboundPorts": ""}
+	nothing := map[string]string{traffic + "includeInboundPorts": "", traffic + "excludeOutboundIPRanges": "0.0.0.0/0,::/0"}
+	for _, backend := range everyBackend {
+		for code, annotations := range map[status.Code]map[string]string{"captured": nil, status.CodePartly: noInbound, status.CodeNothingCaptured: nothing} {
+			t.Run(string(backend)+"/"+string(code), func(t *testing.T) {
+				t.Parallel()
+				var pod corev1.Pod
+				readJSON(t, filepath.Join(fates, "cases", "fam-dual.json"), &pod)
+				for key, value := range annotations {
+					pod.Annotations[key] = value
+				}
+				plan, err := istio.New().Plan(dialect.Subject{Pod: &pod, Addrs: podAddrs}, dialect.Options{})
+				require.NoError(t, err)
+				_, got := plan.State()
+				assert.Equal(t, code, got)
+				w := netnstest.NewWorld(t, netnstest.Options{})
+				_, err = choose(t, w.Pod, backend).Apply(t.Context(), plan.Ruleset)
+				require.NoError(t, err)
+				fates, said := w.Run(netnstest.Probes(netnstest.Plan{})), plan.BypassCodes()
+				for probe, code := range map[string]dialect.BypassCode{
+					"pod tcp 1000/1000 -> 198.51.100.10:443": dialect.BypassOutbound, "out tcp 0/0 -> 10.244.1.5:8080": dialect.BypassInbound,
+				} {
+					require.Contains(t, fates, probe)
+					assert.Equal(t, !strings.HasPrefix(fates[probe], "proxy:"), slices.Contains(said, code), "%s: %s, said is %v", probe, fates[probe], said)
 				}
 			})
 		}

@@ -13,7 +13,7 @@ import (
 func ExampleNFT() {
 	r := redirect.Default()
 	r.IPv6 = redirect.FamilyPass
-	r.Inbound.Ports = redirect.PortSet{}
+	r.Inbound.Ports = redirect.NoPorts()
 	r.Outbound.CIDRs = redirect.Prefixes(netip.MustParsePrefix("10.0.0.0/8"))
 	fmt.Print(apply.NFT(r.MustRuleset()))
 	// Output:

@@ -43,7 +43,7 @@ func TestConnectionDifferences(t *testing.T) {
 	node.Proxy.Mark = redirect.Mark{Value: 0x539, Mask: 0xfff}
 	node.Names.InboundMark, node.Names.MarkMask = 0x111, 0xfff
 	bypass := node
-	bypass.Inbound.Ports = redirect.PortSet{}
+	bypass.Inbound.Ports = redirect.NoPorts()
 	action := func(a ruleset.Action) func(ruleset.Rule) bool {
 		return func(r ruleset.Rule) bool { return r.Target.Action == a }
 	}

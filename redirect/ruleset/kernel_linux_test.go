@@ -124,7 +124,7 @@ func programs() map[string]redirect.Redirect {
 	dropped := redirect.Default()
 	dropped.IPv4, dropped.IPv6 = redirect.FamilyDrop, redirect.FamilyDrop
 	none := redirect.Default()
-	none.Inbound.Ports, none.Outbound.CIDRs = redirect.PortSet{}, redirect.PrefixSet{}
+	none.Inbound.Ports, none.Outbound.CIDRs = redirect.NoPorts(), redirect.NoPrefixes()
 	return map[string]redirect.Redirect{"plain": plain, "full": full, "dropped": dropped, "none": none}
 }
 

@@ -153,7 +153,7 @@ func TestValidate(t *testing.T) {
 		"ipv6":             {v6, config(), []string{"ipv4 inbound", "ipv6 inbound", "ipv6 outbound"}, []string{"ipv4 outbound"}},
 		"dual":             {dual, config(), []string{"ipv4 inbound", "ipv4 outbound", "ipv6 inbound", "ipv6 outbound"}, nil},
 		"tproxy":           {dual, config(tproxy), []string{"ipv4 inbound", "ipv4 outbound", "ipv6 inbound", "ipv6 outbound"}, nil},
-		"no inbound":       {v4, config(v4only, func(r *redirect.Redirect) { r.Inbound.Ports = redirect.PortSet{} }), []string{"ipv4 inbound", "ipv4 outbound"}, []string{"ipv6 family"}},
+		"no inbound":       {v4, config(v4only, func(r *redirect.Redirect) { r.Inbound.Ports = redirect.NoPorts() }), []string{"ipv4 inbound", "ipv4 outbound"}, []string{"ipv6 family"}},
 		"no outbound":      {v4, config(v4only, include()), []string{"ipv4 inbound"}, []string{"ipv4 outbound", "ipv6 family"}},
 		"included address": {v4, config(v4only, include("10.96.0.0/16")), []string{"ipv4 inbound", "ipv4 outbound"}, []string{"ipv6 family"}},
 		"included port": {v4, config(v4only, include(), func(r *redirect.Redirect) { r.Outbound.Ports = redirect.Ports(3306) }),

@@ -132,7 +132,7 @@ func setLocalhost(r *redirect.Redirect, value string) error {
 
 // Nothing returns a Redirect as the program has it without flags: it captures nothing.
 func Nothing(r redirect.Redirect) redirect.Redirect {
-	r.Inbound, r.Outbound = redirect.Inbound{}, redirect.Outbound{}
+	r.Inbound, r.Outbound = redirect.Inbound{Ports: redirect.NoPorts()}, redirect.Outbound{CIDRs: redirect.NoPrefixes()}
 	return r
 }
 

@@ -26,7 +26,7 @@ type injected struct {
 // nothing is what Istio's program writes without arguments.
 func nothing() redirect.Redirect {
 	r := istio.DefaultRedirect()
-	r.Inbound, r.Outbound = redirect.Inbound{}, redirect.Outbound{}
+	r.Inbound, r.Outbound = redirect.Inbound{Ports: redirect.NoPorts()}, redirect.Outbound{CIDRs: redirect.NoPrefixes()}
 	return r
 }
 
@@ -88,10 +88,10 @@ var lists = map[string]injected{
 		r.Outbound.CIDRs, r.Outbound.ExcludeCIDRs = prefixSet("10.96.0.0/12", "fd00:96::/112"), prefixSet("10.96.0.1/32")
 	})},
 	"outbound ports": {args: template(map[string]string{"-i": "", "-q": "3306"}, level), want: also(func(r *redirect.Redirect) {
-		r.Outbound.CIDRs, r.Outbound.Ports = redirect.PrefixSet{}, redirect.Ports(3306)
+		r.Outbound.CIDRs, r.Outbound.Ports = redirect.NoPrefixes(), redirect.Ports(3306)
 	})},
 	"no outbound ports": {args: template(map[string]string{"-q": "", "-o": ""}, level), want: everything},
-	"no inbound":        {args: template(map[string]string{"-b": ""}, level), want: also(func(r *redirect.Redirect) { r.Inbound.Ports = redirect.PortSet{} })},
+	"no inbound":        {args: template(map[string]string{"-b": ""}, level), want: also(func(r *redirect.Redirect) { r.Inbound.Ports = redirect.NoPorts() })},
 	"some inbound":      {args: template(map[string]string{"-b": "8080,9000"}, level), want: also(func(r *redirect.Redirect) { r.Inbound.Ports = redirect.Ports(8080, 9000) })},
 	"interfaces": {args: template(map[string]string{"-k": "virt0,virt1", "-c": "net1"}, level), want: also(func(r *redirect.Redirect) {
 		r.VirtualInterfaces, r.ExcludeInterfaces = []string{"virt0", "virt1"}, []string{"net1"}

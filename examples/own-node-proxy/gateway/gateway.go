@@ -25,7 +25,7 @@ const Port = 7001
 func Dialects() []dialect.Dialect {
 	defaults := redirect.Default()
 	defaults.Proxy = redirect.Proxy{OutboundPort: Port, InboundPort: Port + 1, Mark: redirect.Mark{Value: 0x700, Mask: 0xfff}}
-	defaults.Inbound = redirect.Inbound{} // inbound connections pass, so nobody has to listen on InboundPort
+	defaults.Inbound = redirect.Inbound{Ports: redirect.NoPorts()} // inbound connections pass, so nobody has to listen on InboundPort
 	defaults.Names.ChainPrefix = "GATEWAY_"
 	return []dialect.Dialect{{
 		Name: "gateway",

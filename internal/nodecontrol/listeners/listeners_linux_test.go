@@ -94,7 +94,7 @@ func TestNeeded(t *testing.T) {
 	v4 := []ruleset.Family{ruleset.IPv4}
 	r := ambient.DefaultRedirect()
 	assert.Equal(t, "tcp/ipv4 15001, tcp/ipv4 15006, tcp/ipv4 15008, udp/ipv4 15053, tcp/ipv4 15053", listeners.Words(listeners.Needed(r, v4)))
-	r.Inbound = redirect.Inbound{}
+	r.Inbound = redirect.Inbound{Ports: redirect.NoPorts()}
 	assert.Equal(t, "tcp/ipv4 15001, tcp/ipv4 15008, udp/ipv4 15053, tcp/ipv4 15053", listeners.Words(listeners.Needed(r, v4)))
 	r.DNS.UDPOnly = true
 	assert.Equal(t, "tcp/ipv4 15001, tcp/ipv4 15008, udp/ipv4 15053", listeners.Words(listeners.Needed(r, v4)))
