@@ -47,7 +47,8 @@ type Dialect struct {
 	NodeProxy *NodeProxy
 	// Domains are those of the annotations that Build and Policy.Decline read besides the keys that the Policy names:
 	// "istio.io" stands for istio.io/… and for traffic.sidecar.istio.io/…. They make an agent able to keep large pods: see
-	// [Keep]. Of containers, Build then reads only the names, security contexts and restart policies, but for the proxy's.
+	// [Keep]. Of containers, Build then reads only the names, security contexts, restart policies and [Input.ProbePorts], but for the
+	// proxy's.
 	// Empty: nothing is known of what it reads.
 	Domains []string
 }

@@ -41,7 +41,7 @@ func Whole(pod *corev1.Pod) error {
 //   - of any other, what [Trim] leaves, if that takes no more than maxPodBytes;
 //   - of a larger one, what the known meshes read: the annotations that their Policies name or that are of their Domains, all labels,
 //     since selectors are the operator's, and of containers that are no proxy, and do not check or set the rules, the names,
-//     security contexts and restart policies;
+//     security contexts, restart policies, and the ports that probes and hooks ask;
 //   - if that is larger too, or a mesh does not say what it reads, as of a pod that has ended; [Whole] then returns an error.
 //
 // A pod that has failed in an init container, by which a mesh's check may say that rules are missing, counts as one that
@@ -212,6 +212,7 @@ func (r *reads) only(pod *corev1.Pod) *corev1.Pod {
 		for i, c := range *list {
 			if !r.containers[c.Name] {
 				(*list)[i] = corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, SecurityContext: c.SecurityContext}
+				trimProbes(&(*list)[i], &c)
 			}
 		}
 	}

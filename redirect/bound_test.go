@@ -50,6 +50,7 @@ func lengthen(t *rapid.T, r *redirect.Redirect) {
 		"inbound.ports":          func() { r.Inbound.Ports = apart(10 * n) },
 		"inbound.excludePorts":   func() { r.Inbound.ExcludePorts = apart(10 * n) },
 		"inbound.excludeSources": func() { r.Inbound.ExcludeSources = subnets(n) },
+		"inbound.probePorts":     func() { r.Inbound.ProbeSources, r.Inbound.ProbePorts = subnets(5), apart(10*n) },
 		"outbound.cidrs":         func() { r.Outbound.CIDRs = subnets(n) },
 		"outbound.excludeCIDRs":  func() { r.Outbound.ExcludeCIDRs = subnets(n) },
 		"outbound.ports":         func() { r.Outbound.Ports = apart(10 * n) },

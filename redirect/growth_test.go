@@ -248,6 +248,7 @@ func TestGrownFieldsRefused(t *testing.T) {
 		{"localhost", func(r *redirect.Redirect) { r.Localhost = netip.MustParsePrefix("::1/128") }},
 		{"log.level", func(r *redirect.Redirect) { r.Log.Level = 8 }},
 		{"inbound.excludeSources", func(r *redirect.Redirect) { r.Inbound.ExcludeSources = all }},
+		{"inbound.probeSources", func(r *redirect.Redirect) { r.Inbound.ProbeSources = all }},
 		{"outbound.exclude[0].ports", exclude(redirect.Exclusion{CIDRs: prefixSet("10.0.0.0/8")})},
 		{"outbound.exclude[0].cidrs", exclude(redirect.Exclusion{Protocol: redirect.TCP, Ports: redirect.AllPorts()})},
 		{"outbound.exclude[0].ports", exclude(redirect.Exclusion{Ports: redirect.Ports(80), CIDRs: all})},
@@ -289,7 +290,7 @@ func TestGrownFieldsRefused(t *testing.T) {
 // come back to it whoever the client was.
 func TestProxyByMark(t *testing.T) {
 	r := marked()
-	r.Inbound.ExcludeSources = prefixSet("169.254.7.127/32")
+	r.Inbound.ProbeSources, r.Inbound.ProbePorts = prefixSet("169.254.7.127/32"), redirect.Ports(8080)
 	rules := rulesettest.New(t, r.MustRuleset(), "10.244.1.5")
 	rules.Table(`
 		out tcp uid 1337 -> 10.0.0.1:80                      => redirect 15001
@@ -298,6 +299,7 @@ func TestProxyByMark(t *testing.T) {
 		out tcp from 192.0.2.7 -> 10.244.1.5:8080 mark 0x539 => pass
 		in  tcp from 192.0.2.7 -> 10.244.1.5:8080            => redirect 15006
 		in  tcp from 169.254.7.127 -> 10.244.1.5:8080        => pass
+		in  tcp from 169.254.7.127 -> 10.244.1.5:8081        => redirect 15006
 		in  tcp from 192.0.2.7 -> 10.244.1.5:15008           => pass
 	`)
 }

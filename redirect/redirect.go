@@ -107,6 +107,9 @@ type Inbound struct {
 	ExcludePorts PortSet `json:"excludePorts"`
 	// ExcludeSources are clients that reach the application directly, on any port. All is not allowed.
 	ExcludeSources PrefixSet `json:"excludeSources,omitzero"`
+	// ProbeSources reach the application directly on ProbePorts, and on no other port. All sources are not allowed.
+	ProbeSources PrefixSet `json:"probeSources,omitzero"`
+	ProbePorts   PortSet   `json:"probePorts,omitzero"`
 }
 
 // Outbound selects the TCP connections from the pod that are redirected: those to CIDRs or to Ports, unless excluded.
@@ -277,6 +280,9 @@ func (r Redirect) String() string {
 	fmt.Fprintf(&b, "%s in %s -> :%d", r.Mode, r.Inbound.Ports, r.Proxy.InboundPort)
 	unlessEmpty("except", r.Inbound.ExcludePorts)
 	unlessEmpty("except from", r.Inbound.ExcludeSources)
+	if !r.Inbound.ProbeSources.Empty() && !r.Inbound.ProbePorts.Empty() {
+		fmt.Fprintf(&b, " except from %s on %s", r.Inbound.ProbeSources, r.Inbound.ProbePorts)
+	}
 	fmt.Fprintf(&b, "; out %s", r.Outbound.CIDRs)
 	unlessEmpty("and ports", r.Outbound.Ports)
 	fmt.Fprintf(&b, " -> :%d", r.Proxy.OutboundPort)

@@ -57,6 +57,12 @@ func (g *generator) inboundExceptions() []ruleset.Rule {
 	g.each("inbound.excludeSources", len(sources), &rules, func(i int) {
 		rules = append(rules, ruleset.Rule{Src: ruleset.MatchPrefix(sources[i]), Target: g.passes(), Comment: "client is excluded"})
 	})
+	probes := g.Inbound.ProbeSources.Family(g.family)
+	g.each("inbound.probeSources", len(probes), &rules, func(i int) {
+		rules = append(rules, g.onPorts("inbound.probePorts", g.Inbound.ProbePorts, ruleset.Rule{
+			Src: ruleset.MatchPrefix(probes[i]), Proto: ruleset.TCP, Target: g.passes(), Comment: "probe of the application",
+		})...)
+	})
 	if g.Proxy.TunnelPort != 0 {
 		rules = append(rules, ruleset.Rule{
 			Proto: ruleset.TCP, DstPorts: ruleset.MatchPorts(ruleset.Port(g.Proxy.TunnelPort)),

@@ -44,6 +44,7 @@ func (r Redirect) invalid() []error {
 	v.ids("outbound.ownerGroups", r.Outbound.OwnerGroups)
 	v.ids("outbound.excludeOwnerGroups", r.Outbound.ExcludeOwnerGroups)
 	v.check(len(r.Outbound.OwnerGroups) <= maxOwnerGroups, "outbound.ownerGroups", "%d groups; at most %d fit one rule", len(r.Outbound.OwnerGroups), maxOwnerGroups)
+	v.check(!r.Inbound.ProbeSources.All(), "inbound.probeSources", "all clients cannot be probes; exclude the ports instead")
 	v.check(!r.Inbound.ExcludeSources.All(), "inbound.excludeSources", "all clients cannot be excluded; make inbound.ports none instead")
 	v.exclusions(r.Outbound.Exclude)
 	v.dns(r.DNS)

@@ -117,7 +117,7 @@ func (a agentRules) prerouting() (rules []ruleset.Rule) {
 	if a.Inbound.Ports.Empty() {
 		return rules
 	}
-	for _, p := range a.Inbound.ExcludeSources.Family(a.family) {
+	for _, p := range a.Inbound.ProbeSources.Family(a.family) {
 		rules = append(rules, ruleset.Rule{Src: ruleset.MatchPrefix(p), Proto: ruleset.TCP, Target: accepts})
 	}
 	return append(rules, ruleset.Rule{

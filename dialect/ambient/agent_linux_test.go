@@ -1,6 +1,7 @@
 package ambient_test
 
 import (
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -13,7 +14,11 @@ import (
 )
 
 // settings are what changes the rules of Istio's node agent in a pod.
-type settings struct{ virtual, dns, bypass bool }
+type settings struct {
+	virtual, dns, bypass bool
+	// probe is the one port that is exempt of the probes' source; 0: all are, as by the agent itself.
+	probe int
+}
 
 var replaceV6 = strings.NewReplacer(
 	"127.0.0.1/32", "::1/128", "169.254.7.127/32", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128",
@@ -38,7 +43,11 @@ func agentText(f ruleset.Family, s settings) string {
 		b.WriteString("-A ISTIO_PRERT -i virt0 -p tcp -j REDIRECT --to-ports 15001\n-A ISTIO_PRERT -i virt0 -p tcp -j RETURN\n")
 	}
 	if !s.bypass {
-		b.WriteString("-A ISTIO_PRERT -s 169.254.7.127/32 -p tcp -j ACCEPT\n" +
+		exempt := "-p tcp"
+		if s.probe != 0 {
+			exempt = fmt.Sprint("-p tcp --dport ", s.probe)
+		}
+		b.WriteString("-A ISTIO_PRERT -s 169.254.7.127/32 " + exempt + " -j ACCEPT\n" +
 			"-A ISTIO_PRERT ! -d 127.0.0.1/32 -p tcp ! --dport 15008 -m mark ! --mark 0x539/0xfff -j REDIRECT --to-ports 15006\n")
 	}
 	b.WriteString("-A ISTIO_OUTPUT -d 169.254.7.127/32 -p tcp -j ACCEPT\n")

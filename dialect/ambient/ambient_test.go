@@ -3,17 +3,20 @@ package ambient_test
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
@@ -36,6 +39,67 @@ func namespace(mode string) *corev1.Namespace {
 		ns.Labels = map[string]string{ambient.DataplaneMode: mode}
 	}
 	return ns
+}
+
+// probed gives the pod's container a probe of port 8080.
+func probed(pod *corev1.Pod) *corev1.Pod {
+	pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(8080)}}}
+	return pod
+}
+
+// TestProbePorts: from the source of the node's own connections, the ports of the pod's own probes and hooks are reached directly, and no
+// other: that is the only difference from Istio's agent, which exempts all.
+func TestProbePorts(t *testing.T) {
+	t.Parallel()
+	web := intstr.FromString("web")
+	get := func(port intstr.IntOrString, host string) corev1.ProbeHandler {
+		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: port, Host: host}}
+	}
+	always := corev1.ContainerRestartPolicyAlways
+	pod := labelled("ambient", nil)
+	pod.Spec.InitContainers = []corev1.Container{{
+		Name: "sidecar", RestartPolicy: &always, Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 9001}},
+		StartupProbe: &corev1.Probe{ProbeHandler: get(web, "")},
+	}}
+	pod.Spec.Containers = []corev1.Container{{
+		Name: "cart", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 9002}, {Name: "other", ContainerPort: 9900}},
+		LivenessProbe:  &corev1.Probe{ProbeHandler: get(web, "")},
+		ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 9003}}},
+		StartupProbe:   &corev1.Probe{ProbeHandler: get(intstr.FromString("9004"), "")},
+		Lifecycle: &corev1.Lifecycle{
+			PostStart: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(9005)}},
+			PreStop:   &corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(9006)}},
+		},
+	}, {
+		Name: "another's", LivenessProbe: &corev1.Probe{ProbeHandler: get(intstr.FromInt32(9901), "10.244.9.9")},
+		ReadinessProbe: &corev1.Probe{ProbeHandler: get(intstr.FromString("nobody's"), "")},
+		StartupProbe:   &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}},
+		Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromInt32(9902), Host: "192.0.2.1"}},
+			PostStart: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}},
+	}}
+	large := pod.DeepCopy()
+	large.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LONG", Value: strings.Repeat("x", 100<<10)}}
+	d := ambient.New(ambient.Options{})
+	for name, p := range map[string]*corev1.Pod{
+		"whole": pod, "trimmed": dialect.Trim(pod), "twice": dialect.Trim(dialect.Trim(pod)), "large": dialect.Keep([]dialect.Dialect{d}, large),
+	} {
+		plan, err := d.Plan(dialect.Subject{Pod: p, Addrs: dialecttest.Addrs()}, dialect.Options{})
+		require.NoError(t, err, name)
+		assert.Equal(t, redirect.Ports(9001, 9002, 9003, 9004, 9005, 9006), plan.Redirect.Inbound.ProbePorts, name)
+		report, err := compare.Compare(t.Context(), ambient.AgentRuleset(plan.Redirect), plan.Ruleset, compare.Options{PodAddrs: dialecttest.Addrs()})
+		require.NoError(t, err, name)
+		assert.NotEmpty(t, report.Differences, name)
+		for _, diff := range report.Differences {
+			p := diff.Packet
+			assert.Equal(t, "extra in tcp 15006", fmt.Sprintf("%s %s %s %d", diff.Kind(), p.Direction, p.Proto, diff.B.ToPort), "%s: %s", name, diff)
+			assert.Contains(t, []string{"169.254.7.127", "fd16:9254:7127:1337:ffff:ffff:ffff:ffff"}, p.Src.Addr().String(), "%s: %s", name, diff)
+			assert.False(t, plan.Redirect.Inbound.ProbePorts.Contains(p.Dst.Port()), "%s: %s", name, diff)
+		}
+	}
+	bypass := probed(labelled("ambient", map[string]string{"ambient.istio.io/bypass-inbound-capture": "true"}))
+	r, err := d.Redirect(bypass, nil, dialecttest.Addrs())
+	require.NoError(t, err)
+	assert.Equal(t, redirect.Inbound{}, r.Redirect.Inbound)
 }
 
 // TestTheProxyItself: pods of ztunnel are not captured, by what only those write who may make pods in the mesh's own namespace. The same
@@ -181,10 +245,10 @@ func TestOptions(t *testing.T) {
 
 	v4, v6 := netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("2001:db8::7")
 	d := ambient.New(ambient.Options{ProbeIPv4: v4, ProbeIPv6: v6})
-	rs, r, err := dialecttest.Case{Pod: pod("")}.Rules(d)
+	rs, r, err := dialecttest.Case{Pod: probed(pod(""))}.Rules(d)
 	require.NoError(t, err)
 	assert.Equal(t, redirect.Prefixes(netip.PrefixFrom(v4, 32), netip.PrefixFrom(v6, 128)), d.NodeProxy.ProbeSources)
-	assert.Contains(t, rs.IPv4.String(), "-A ISTIO_INBOUND -s 198.18.0.1/32 -j ACCEPT")
+	assert.Contains(t, rs.IPv4.String(), "-A ISTIO_INBOUND -s 198.18.0.1/32 -p tcp -m tcp --dport 8080 -j ACCEPT")
 	assert.Contains(t, rs.IPv6.String(), "-A ISTIO_OUTPUT -d 2001:db8::7/128 -p tcp -j ACCEPT")
 	assert.NotContains(t, rs.String(), "169.254.7.127")
 	assert.Contains(t, ambient.AgentRuleset(r).String(), "-A ISTIO_PRERT -s 198.18.0.1/32 -p tcp -j ACCEPT")
@@ -254,7 +318,6 @@ func ExampleNew() {
 	// nat ISTIO_OUTPUT -m mark --mark 0x539/0xfff -j RETURN
 	// nat ISTIO_OUTPUT -d 127.0.0.1/32 -j RETURN
 	// nat ISTIO_OUTPUT -j ISTIO_REDIRECT
-	// nat ISTIO_INBOUND -s 169.254.7.127/32 -j ACCEPT
 	// nat ISTIO_INBOUND -p tcp -m tcp --dport 15008 -j RETURN
 	// nat ISTIO_INBOUND -m mark --mark 0x539/0xfff -j RETURN
 	// nat ISTIO_INBOUND ! -d 127.0.0.1/32 -p tcp -j ISTIO_IN_REDIRECT

@@ -36,8 +36,8 @@ func TestConfigure(t *testing.T) {
 	assert.Equal(t, ambient.DefaultRedirect(), built(`{"dns_capture": true, "ipv6": true}`))
 	assert.False(t, built(`{"dns_capture": false}`).DNS.Enabled())
 	assert.Equal(t, redirect.FamilyPass, built(`{"ipv6": false}`).IPv6)
-	assert.Equal(t, "198.18.0.1/32,fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128", built(`{"probe_ipv4": "198.18.0.1"}`).Inbound.ExcludeSources.String())
-	assert.Equal(t, "169.254.7.127/32,2001:db8::7/128", built(`{"probe_ipv6": "2001:db8::7"}`).Inbound.ExcludeSources.String())
+	assert.Equal(t, "198.18.0.1/32,fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128", built(`{"probe_ipv4": "198.18.0.1"}`).Inbound.ProbeSources.String())
+	assert.Equal(t, "169.254.7.127/32,2001:db8::7/128", built(`{"probe_ipv6": "2001:db8::7"}`).Inbound.ProbeSources.String())
 
 	for text, want := range map[string]status.Code{
 		`{}`:                           status.CodeSelected,

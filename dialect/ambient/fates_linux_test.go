@@ -22,7 +22,7 @@ import (
 )
 
 // TestFates: what the pod's own sockets and its clients send, which carries no
-// mark, ends up where it does under Istio's rules.
+// mark, ends up where it does under Istio's rules, if these exempt of the probes' source the port of the pod's own probe alone.
 func TestFates(t *testing.T) {
 	tests := []struct {
 		name        string
@@ -38,9 +38,11 @@ func TestFates(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			programs := map[ruleset.Family]string{}
 			for _, f := range ruleset.Families {
-				programs[f] = agentText(f, tt.settings)
+				s := tt.settings
+				s.probe = 8080
+				programs[f] = agentText(f, s)
 			}
-			pod := labelled("ambient", tt.annotations)
+			pod := probed(labelled("ambient", tt.annotations))
 			dialecttest.Equivalent(t, ambient.New(ambient.Options{}), netnstest.Options{}, dialecttest.Case{Pod: pod}, programs, netnstest.Probes(netnstest.Plan{}))
 		})
 	}
@@ -84,7 +86,8 @@ func TestMarkedSockets(t *testing.T) {
 	}
 }
 
-// TestProbes: the kubelet's probes reach the application, by their source.
+// TestProbes: the kubelet's probes reach the application, by their source and the port of the pod's own. Another pod's probe that asks another
+// port of this one meets the proxy.
 func TestProbes(t *testing.T) {
 	for _, backend := range dialecttest.Backends {
 		t.Run(string(backend), func(t *testing.T) {
@@ -94,6 +97,8 @@ func TestProbes(t *testing.T) {
 			assert.Equal(t, "app:8080 orig=[fd00:10:244::5]:8080", ask(t, w.Out, "fd16:9254:7127:1337:ffff:ffff:ffff:ffff", "[fd00:10:244::5]:8080", 0))
 			assert.Equal(t, "app:8080 orig=10.244.1.5:8080", ask(t, w.Out, "169.254.7.127", "10.244.1.5:8080", 0))
 			assert.Equal(t, "proxy:15006 orig=10.244.1.5:8080", ask(t, w.Out, "", "10.244.1.5:8080", 0))
+			assert.Equal(t, "proxy:15006 orig=10.244.1.5:80", ask(t, w.Out, "169.254.7.127", "10.244.1.5:80", 0))
+			assert.Equal(t, "proxy:15006 orig=[fd00:10:244::5]:80", ask(t, w.Out, "fd16:9254:7127:1337:ffff:ffff:ffff:ffff", "[fd00:10:244::5]:80", 0))
 		})
 	}
 }
@@ -101,7 +106,7 @@ func TestProbes(t *testing.T) {
 // captured is a world whose pod has the dialect's rules for its annotations.
 func captured(t *testing.T, backend ruleset.Backend, annotations map[string]string) *netnstest.World {
 	t.Helper()
-	rs, _, err := dialecttest.Case{Pod: labelled("ambient", annotations)}.Rules(ambient.New(ambient.Options{}))
+	rs, _, err := dialecttest.Case{Pod: probed(labelled("ambient", annotations))}.Rules(ambient.New(ambient.Options{}))
 	require.NoError(t, err)
 	w := netnstest.NewWorld(t, netnstest.Options{})
 	set(t, w, backend, rs)

@@ -109,7 +109,7 @@ func (o Options) defaults() redirect.Redirect {
 		InboundPort:  InboundPort,
 		TunnelPort:   TunnelPort,
 	}
-	r.Inbound.ExcludeSources = o.probeSources()
+	r.Inbound.ProbeSources = o.probeSources()
 	// Answers to probes that conntrack no longer knows.
 	r.Outbound.Exclude = []redirect.Exclusion{{Protocol: redirect.TCP, Ports: redirect.AllPorts(), CIDRs: o.probeSources()}}
 	r.Loopback, r.FinalPass = redirect.LoopbackPass, true
@@ -154,8 +154,14 @@ func New(o Options) dialect.Dialect {
 			Decline:            o.decline,
 		},
 		Configure: o.configured,
-		Build:     dialect.FromSchema(redirect.Schema{Defaults: defaults, Settings: settings}),
-		Names:     defaults.Names,
+		Build: func(in dialect.Input) (dialect.Reading, error) {
+			r, err := in.Read(redirect.Schema{Defaults: defaults, Settings: settings})
+			if err == nil && !r.Redirect.Inbound.ProbeSources.Empty() {
+				r.Redirect.Inbound.ProbePorts = in.ProbePorts()
+			}
+			return r, err
+		},
+		Names: defaults.Names,
 		// The node proxy is no container of the pod, so none checks.
 		Check: dialect.Check{Outbound: OutboundPort, Inbound: InboundPort},
 		NodeProxy: &dialect.NodeProxy{

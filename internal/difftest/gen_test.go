@@ -92,6 +92,9 @@ func genRedirect(t *rapid.T) redirect.Redirect {
 	if odds(t, "has inbound.excludeSources", 5) {
 		r.Inbound.ExcludeSources = parsePrefixes(some(t, "inbound.excludeSources", 1, 2, clients))
 	}
+	if odds(t, "has inbound.probeSources", 5) {
+		r.Inbound.ProbeSources, r.Inbound.ProbePorts = parsePrefixes(some(t, "inbound.probeSources", 1, 2, clients)), genFewPorts(t, "inbound.probePorts")
+	}
 	if odds(t, "has outbound.exclude", 4) {
 		r.Outbound.Exclude = rapid.SliceOfN(rapid.Custom(genExclusion), 1, 2).Draw(t, "outbound.exclude")
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
@@ -98,6 +99,7 @@ func (w *world) listen(t *testing.T, ns *netnsexec.NetNS) {
 func (w *world) capture(t *testing.T) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", Labels: map[string]string{ambient.DataplaneMode: "ambient"}}}
+	pod.Spec.Containers = []corev1.Container{{Name: "app", ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.Parse(peerPort)}}}}}
 	rs, _, err := dialecttest.Case{Pod: pod}.Rules(ambient.New(ambient.Options{}))
 	require.NoError(t, err)
 	b, err := apply.Choose(t.Context(), w.Pod, apply.Options{Backend: ruleset.BackendNftables})

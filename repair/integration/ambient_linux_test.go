@@ -190,7 +190,7 @@ func TestAmbientCapabilities(t *testing.T) {
 			require.NoError(t, err)
 			assert.NotEqual(t, before, rulesIn(t, ns))
 			assert.NotEmpty(t, journal(h), "its namespace outlives the container")
-			assert.Contains(t, rulesIn(t, h.netns), "169.254.7.127", "the exemption of the host's probes")
+			assert.Contains(t, rulesIn(t, h.netns), "169.254.7.127", "the source of the host's probes")
 			left, err := agentsock.Client{Path: filepath.Join(h.run, agentsock.Name)}.Release(t.Context(), agentsock.ReleaseOptions{})
 			require.NoError(t, err)
 			assert.Empty(t, left)

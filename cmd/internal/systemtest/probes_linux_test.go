@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/meshcni/meshcni/internal/nodeproxytest"
 	"github.com/meshcni/meshcni/internal/proctest"
@@ -103,16 +105,21 @@ func TestProbes(t *testing.T) {
 			}
 			v4, v6 := fmt.Sprintf("10.55.%d.", to), fmt.Sprintf("fd00:55:%d::", to)
 			require.Equal(t, v4+"1", ask(nil, v4+"2:8081"), "outside of the mesh")
-			p := n.pod("cart", inside, "ambient", v4+"2", v6+"2").create().add()
+			p := n.pod("cart", inside, "ambient", v4+"2", v6+"2")
+			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(8081)}}}
+			p.create().add()
 			n.becomes(p, status.StateCaptured)
 			assert.Equal(t, "169.254.7.127", ask(nil, v4+"2:8081"))
 			assert.Equal(t, "fd16:9254:7127:1337:ffff:ffff:ffff:ffff", ask(nil, "["+v6+"2]:8081"))
 			has := proxy.State().Pods[p.UID]
 			assert.Zero(t, has.Accepted[15006], "probes do not pass by the proxy")
+			peerIn(t, inside, ":8082")
+			assert.Equal(t, "169.254.7.127", ask(nil, v4+"2:8082"))
+			assert.Equal(t, 1, proxy.State().Pods[p.UID].Accepted[15006], "of another pod's probe, that asks a port of this one")
 			assert.Equal(t, fmt.Sprintf("10.55.%d.2", from), ask(client, v4+"2:8081"))
 			assert.Equal(t, fmt.Sprintf("fd00:55:%d::2", from), ask(client, "["+v6+"2]:8081"))
 			has = proxy.State().Pods[p.UID]
-			assert.Equal(t, 2, has.Accepted[15006], "what is forwarded does")
+			assert.Equal(t, 3, has.Accepted[15006], "what is forwarded does")
 
 			n.Remove(t, n.ns, p.Name)
 			n.until("its exemption is gone", func() bool { return !strings.Contains(n.hostSet(), v4+"2") })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 	"github.com/meshcni/meshcni/status"
 )
@@ -56,9 +58,13 @@ func New() mesh.Facts {
 	}
 }
 
-// deliberate is about TPROXY: see "Difference to istio-cni" in docs/dialects/istio.md, and docs/comparison.md.
+// deliberate is about the source of probes, see docs/dialects/ambient.md, and about TPROXY: see "Difference to istio-cni" in
+// docs/dialects/istio.md, and docs/comparison.md.
 func deliberate(r redirect.Redirect, p trace.Packet) string {
+	isSource := func(source netip.Prefix) bool { return source.Contains(p.Src.Addr()) }
 	switch {
+	case p.Direction == trace.In && slices.ContainsFunc(r.Inbound.ProbeSources.Family(ruleset.FamilyOf(p.Src.Addr())), isSource):
+		return "the node's own connections to ports that no probe or hook of the pod asks pass the proxy there, and go through it here"
 	case r.Mode != redirect.ModeTProxy:
 	case p.Direction == trace.In && r.Proxy.TunnelPort != 0 && p.Dst.Port() == r.Proxy.TunnelPort:
 		return fmt.Sprintf("inbound connections to the proxy's tunnel port %d go to its inbound port there, and straight to the tunnel port here, as with REDIRECT", p.Dst.Port())
