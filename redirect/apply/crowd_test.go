@@ -60,8 +60,8 @@ func TestLiveOfACrowd(t *testing.T) {
 	read := map[string]int{}
 	for _, l := range live {
 		switch {
-		case l.Text == "more rules":
-			assert.Equal(t, "not read: rules of others and their sets have over 256 KiB", l.Foreign)
+		case l.Unread:
+			assert.Equal(t, "not read: others' rules are too many", l.Foreign)
 			assert.Empty(t, l.Rules)
 			assert.False(t, l.Ours)
 			assert.Equal(t, read[l.Table]+1, l.Position)
@@ -80,6 +80,59 @@ func TestLiveOfACrowd(t *testing.T) {
 	diffs, err := b.Check(t.Context(), rs)
 	require.NoError(t, err)
 	assert.Empty(t, diffs)
+}
+
+// TestLiveOfACrowdOfIptables: no program is asked for tables in which others have too many rules.
+func TestLiveOfACrowdOfIptables(t *testing.T) {
+	t.Parallel()
+	for _, variant := range []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy} {
+		t.Run(string(variant), func(t *testing.T) {
+			t.Parallel()
+			netnstest.Require(t, netnstest.Root, netnstest.Binary(string(variant)))
+			ns := netnstest.New(t)
+			rs := redirect.Default().MustRuleset()
+			_, err := choose(t, ns, variant).Apply(t.Context(), rs)
+			require.NoError(t, err)
+			add := func(from, to int) {
+				var b strings.Builder
+				b.WriteString("*filter\n:THEIRS - [0:0]\n")
+				for i := from; i < to; i++ {
+					fmt.Fprintf(&b, "-A THEIRS -d 10.%d.%d.%d -p tcp --dport %d -j ACCEPT\n", i>>16&255, i>>8&255, i&255, 1000+i%60000)
+				}
+				b.WriteString("COMMIT\n")
+				cmd := exec.Command(string(variant)+"-restore", "-n")
+				cmd.Stdin = strings.NewReader(b.String())
+				require.NoError(t, ns.Run(cmd))
+			}
+			look := func() (ours, others, unread int) {
+				live, err := apply.Live(t.Context(), ns, apply.Options{}, rs)
+				require.NoError(t, err)
+				for _, l := range live {
+					switch {
+					case l.Family != ruleset.IPv4:
+					case l.Unread:
+						assert.Equal(t, variant, l.Backend)
+						unread++
+					case l.Ours:
+						ours++
+					default:
+						others++
+					}
+				}
+				return ours, others, unread
+			}
+			add(0, 900)
+			ours, others, unread := look()
+			assert.NotZero(t, ours)
+			assert.Equal(t, 900, others)
+			assert.Zero(t, unread)
+			add(900, 20_000)
+			ours, others, unread = look()
+			assert.Zero(t, ours+others)
+			assert.NotZero(t, unread)
+			assert.LessOrEqual(t, unread, 100)
+		})
+	}
 }
 
 // BenchmarkLiveCrowd is a look into a pod that has made 49,000 rules.

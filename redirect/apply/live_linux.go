@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -14,7 +17,8 @@ import (
 // for an owner's rules without reasons, pass [ruleset.Ownership.EmptyRuleset].
 //
 // It is for people to look at and starts several iptables processes. It changes nothing, and asks
-// only for tables that exist. Rules that could be read are returned beside the error about those
+// only for tables that exist. Of others' rules, of which a pod may have any number, so many are read as are worth a look; what stands for
+// the rest is [ruleset.LiveRule.Unread]. Rules that could be read are returned beside the error about those
 // that could not, for which errors.Is(err, apply.ErrNoBackend) holds where the host lacks the
 // programs of a variant that is in use.
 func Live(ctx context.Context, ns Namespace, o Options, wanted ...ruleset.Ruleset) (ruleset.Live, error) {
@@ -30,7 +34,12 @@ func Live(ctx context.Context, ns Namespace, o Options, wanted ...ruleset.Rulese
 	for _, variant := range []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy} {
 		for _, f := range ruleset.Families {
 			if h.uses(variant, f) {
-				rules, err := liveIPTables(ctx, ns, o, variant, f, wanted)
+				rules, err := tooMany(ctx, ns, h, variant, f, wanted)
+				if len(rules) > 0 || err != nil {
+					all, errs = append(all, rules...), append(errs, err)
+					continue
+				}
+				rules, err = liveIPTables(ctx, ns, o, variant, f, wanted)
 				all, errs = append(all, rules...), append(errs, err)
 			}
 		}
@@ -41,6 +50,62 @@ func Live(ctx context.Context, ns Namespace, o Options, wanted ...ruleset.Rulese
 	}
 	if err := errors.Join(errs...); err != nil {
 		return all, fmt.Errorf("list live rules: %w", err)
+	}
+	return all, nil
+}
+
+// maxOthers bounds the rules of others in iptables' tables of a family that a look has a program print: each costs some 20 to 80 µs of a
+// processor. maxStandIns bounds what stands for more.
+const maxOthers, maxStandIns = 1000, 100
+
+// tooMany returns what stands for the rules of a variant and family in which others have more than a look reads; nothing, if they have not.
+func tooMany(ctx context.Context, ns Namespace, h host, variant ruleset.Backend, f ruleset.Family, wanted []ruleset.Ruleset) (all ruleset.Live, err error) {
+	others := 0
+	add := func(table, chain string) {
+		if _, err := ruleset.ParseTable(table); err == nil && len(all) < maxStandIns {
+			r := unread(table, chain, 1, f)
+			r.Backend = variant
+			all = append(all, r)
+		}
+	}
+	if variant == ruleset.BackendIptablesNFT {
+		err = newNFTables(ns).session(ctx, func(s *nftSession) error {
+			all, others = nil, 0
+			return s.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfProto(f), nil, func(m nfnetlink.Message) {
+				ch := parseChain(m)
+				rules := int(m.Attr(unix.NFTA_CHAIN_USE).U32()) // and jumps to it
+				if !(nftTable{ch.family, ch.table}).isIptables() || rules == 0 {
+					return
+				}
+				if !slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool { return rs.Owner().OwnsChain(ch.name) }) {
+					others += rules
+				}
+				add(ch.table, ch.name)
+			})
+		})
+	} else {
+		err = ns.Do(func() error {
+			for _, table := range h.legacy[f] {
+				info, err := readLegacyInfo(unix.Socket, f, table)
+				if err != nil {
+					return err
+				}
+				others += info.entries
+				add(table, ruleset.Prerouting)
+				add(table, ruleset.Output)
+			}
+			return nil
+		})
+		for _, rs := range wanted {
+			if p := rs.Family(f); p != nil {
+				for _, c := range p.Chains {
+					others -= len(c.Rules)
+				}
+			}
+		}
+	}
+	if err != nil || others <= maxOthers {
+		return nil, err
 	}
 	return all, nil
 }

@@ -59,7 +59,7 @@ func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (
 		}
 		for t, index := range at {
 			if c := &chains[index]; cut(t) {
-				c.Rules = append(c.Rules, unread(c, t.family))
+				c.Rules = append(c.Rules, unread(c.Table, c.Name, len(c.Rules)+1, t.families()...))
 			}
 		}
 		all = chains.Live(ruleset.BackendNftables)
@@ -140,18 +140,24 @@ func (s *nftSession) liveRules(tables []nftTable, ours func(nftTable) bool) (rul
 }
 
 // unread stands for the rules of a chain that were not read.
-func unread(c *ruleset.LiveChain, family byte) ruleset.LiveRule {
-	r := ruleset.LiveRule{
-		Backend: ruleset.BackendNftables, Table: c.Table, Chain: c.Name, Hook: c.Hook, Position: len(c.Rules) + 1,
-		Text: "more rules", Foreign: fmt.Sprintf("not read: rules of others and their sets have over %d KiB", othersLimit>>10),
+func unread(table, chain string, position int, families ...ruleset.Family) ruleset.LiveRule {
+	r := ruleset.LiveRule{Table: table, Chain: chain, Position: position, Text: "more rules", Unread: true}
+	if len(families) == 1 {
+		r.Family = families[0]
 	}
-	switch family {
-	case unix.NFPROTO_IPV4:
-		r.Family = ruleset.IPv4
-	case unix.NFPROTO_IPV6:
-		r.Family = ruleset.IPv6
-	}
+	r.Foreign = "not read: others' rules are too many"
 	return r
+}
+
+// families lists those of a table's packets.
+func (t nftTable) families() []ruleset.Family {
+	switch t.family {
+	case unix.NFPROTO_IPV4:
+		return []ruleset.Family{ruleset.IPv4}
+	case unix.NFPROTO_IPV6:
+		return []ruleset.Family{ruleset.IPv6}
+	}
+	return ruleset.Families[:]
 }
 
 // tablesOf lists the tables of chains, in an order that is always the same.

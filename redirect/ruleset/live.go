@@ -33,6 +33,8 @@ type LiveRule struct {
 	// several. None: the rule is outside the model, and Foreign says why.
 	Rules   []Rule `json:"-"`
 	Foreign string `json:"foreign,omitempty"`
+	// Unread: it stands for rules of others that are in the chain, or may be, and were not read, since they are too many.
+	Unread bool `json:"unread,omitempty"`
 	// Action is that of the rule, known for many rules outside the model too, or empty. JumpTo is the chain of a jump.
 	Action string `json:"action,omitempty"`
 	JumpTo string `json:"jumpTo,omitempty"`
