@@ -4,6 +4,7 @@ package installer
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -31,8 +32,9 @@ func newConflict() *conflict {
 	return &conflict{limit: 3, window: 15 * time.Second, first: time.Second, max: 5 * time.Minute}
 }
 
-// lost records at now that the entry is gone. It reports whether to add it again now, and whether a conflict begins.
-func (c *conflict) lost(now time.Time, report func(losses int, over time.Duration) string) (retry, begins bool) {
+// lost records at now that the entry is gone. It reports whether to add it again now, and whether a conflict begins; with certain, at
+// the first loss.
+func (c *conflict) lost(now time.Time, certain bool, report func(losses int, over time.Duration) string) (retry, begins bool) {
 	if c.pause > 0 {
 		switch {
 		case now.Before(c.until):
@@ -50,7 +52,7 @@ func (c *conflict) lost(now time.Time, report func(losses int, over time.Duratio
 	for len(c.losses) > 0 && now.Sub(c.losses[0]) > c.window {
 		c.losses = c.losses[1:]
 	}
-	if len(c.losses) < c.limit {
+	if len(c.losses) < c.limit && !certain {
 		return true, false
 	}
 	c.pause, c.until, c.tried = c.first, now.Add(c.first), false
@@ -75,36 +77,38 @@ func (c *conflict) kept(now time.Time) time.Duration {
 func (c *conflict) end() { c.losses, c.pause, c.report = nil, 0, "" }
 
 // culprit describes the conflicting writer, by what we wrote and what is there now, and what stops it. own says that the file is
-// entirely ours.
-func culprit(file string, own bool, wrote, found []byte, losses int, over time.Duration) string {
-	var b strings.Builder
+// entirely ours, alone that Cilium has just renamed it.
+func culprit(file string, own, alone bool, wrote, found []byte, losses int, over time.Duration) string {
 	in := "all"
 	if over > 0 {
 		in = over.Round(time.Millisecond).String()
 	}
-	fmt.Fprintf(&b, "%s: our entry was removed %d times in %s, and pods that start before it is back bypass the mesh; ", file, losses, in)
-	if found == nil {
-		b.WriteString("the file itself was removed or renamed")
-	} else {
-		removed, added := diffSize(wrote, found)
-		fmt.Fprintf(&b, "the last rewrite took out %d bytes and put in %d", removed, added)
-	}
-	names := file
+	said := fmt.Sprintf("%s: our entry was removed %d times in %s, and pods that start before it is back bypass the mesh", file, losses, in)
+	names, delegates := file, ""
 	for _, data := range [][]byte{wrote, found} {
 		if f, err := conflist.Parse(data); err == nil {
 			for _, p := range f.Plugins() {
 				names += " " + p.Type
 			}
+			delegates = cmp.Or(delegates, delegating(f))
 		}
 	}
-	if strings.Contains(strings.ToLower(names), "cilium") {
-		b.WriteString("; set cni.exclusive=false in Cilium's configuration, so that it leaves other plugins alone")
+	if alone || strings.Contains(strings.ToLower(names), "cilium") {
+		return said + "; Cilium wants the directory of network configurations for itself, as is its default: set cni.exclusive=false in its values"
 	}
-	if !own {
-		b.WriteString("; --own-file (chart: cni.ownFile=true) ends it, because the agent then keeps a list of its own, which the runtime loads first")
+	how := "the file itself was removed or renamed"
+	if found != nil {
+		removed, added := diffSize(wrote, found)
+		how = fmt.Sprintf("the last rewrite took out %d bytes and put in %d", removed, added)
 	}
-	b.WriteString("; or find the program that writes it (two chaining agents, or one that wants the file for itself)")
-	return b.String()
+	const find = "find the program that writes it (two chaining agents, or one that wants the file for itself)"
+	switch {
+	case delegates != "":
+		return fmt.Sprintf("%s; %s: %s writes its file at each start, so see why it starts so often", said, how, delegates)
+	case own:
+		return said + "; " + how + ": " + find
+	}
+	return said + "; " + how + ": --own-file (chart: cni.ownFile=true) ends it, because the agent then keeps a list of its own, which the runtime loads first; or " + find
 }
 
 // diffSize returns the size of the differing region in each.

@@ -13,7 +13,7 @@ func TestConflict(t *testing.T) {
 	f := newConflict()
 	at := time.Unix(1000, 0)
 	lost := func() (bool, bool) {
-		return f.lost(at, func(n int, over time.Duration) string { return "who" })
+		return f.lost(at, false, func(n int, over time.Duration) string { return "who" })
 	}
 	for range 2 {
 		retry, begins := lost()
@@ -54,7 +54,7 @@ func TestRewritesNowAndThenAreNoConflict(t *testing.T) {
 	f := newConflict()
 	at := time.Unix(1000, 0)
 	for range 1000 {
-		retry, begins := f.lost(at, nil)
+		retry, begins := f.lost(at, false, nil)
 		assert.True(t, retry)
 		assert.False(t, begins)
 		assert.Zero(t, f.kept(at))
@@ -65,15 +65,20 @@ func TestRewritesNowAndThenAreNoConflict(t *testing.T) {
 func TestCulprit(t *testing.T) {
 	wrote := []byte(`{"name":"n","plugins":[{"type":"a"},{"type":"meshcni"}]}`)
 	found := []byte(`{"name":"n","plugins":[{"type":"a"}]}`)
-	got := culprit("10-a.conflist", false, wrote, found, 5, 3*time.Second)
+	const find = "find the program that writes it (two chaining agents, or one that wants the file for itself)"
 	assert.Equal(t, "10-a.conflist: our entry was removed 5 times in 3s, and pods that start before it is back bypass the mesh; "+
-		"the last rewrite took out 19 bytes and put in 0; "+
-		"--own-file (chart: cni.ownFile=true) ends it, because the agent then keeps a list of its own, which the runtime loads first; "+
-		"or find the program that writes it (two chaining agents, or one that wants the file for itself)", got)
-	got = culprit("00-meshcni.conflist", true, wrote, nil, 5, time.Second)
-	assert.Contains(t, got, "removed or renamed")
-	assert.NotContains(t, got, "own-file", "it is our own that is fought over")
-	got = culprit("05-cilium.conflist", false, wrote, found, 2, time.Second)
-	assert.Contains(t, got, "set cni.exclusive=false")
-	assert.Contains(t, got, "--own-file")
+		"the last rewrite took out 19 bytes and put in 0: --own-file (chart: cni.ownFile=true) ends it, because the agent then keeps a list of its own, "+
+		"which the runtime loads first; or "+find, culprit("10-a.conflist", false, false, wrote, found, 5, 3*time.Second))
+	assert.Equal(t, "00-meshcni.conflist: our entry was removed 5 times in 1s, and pods that start before it is back bypass the mesh; "+
+		"the file itself was removed or renamed: "+find, culprit("00-meshcni.conflist", true, false, wrote, nil, 5, time.Second))
+	assert.Contains(t, culprit("00-multus.conflist", false, false, []byte(listing(multus("10-a.conflist"))), found, 3, time.Second),
+		": multus-shim writes its file at each start")
+	for name, got := range map[string]string{
+		"its list":       culprit("05-cilium.conflist", false, false, wrote, found, 2, time.Second),
+		"our list":       culprit("00-meshcni.conflist", true, false, []byte(ciliumList), nil, 2, time.Second),
+		"another's list": culprit("10-a.conflist", false, true, wrote, nil, 2, time.Second),
+	} {
+		assert.Contains(t, got, "bypass the mesh; Cilium wants the directory of network configurations for itself, as is its default: set cni.exclusive=false in its values", name)
+		assert.NotContains(t, got, "own-file", name+": it would be renamed")
+	}
 }

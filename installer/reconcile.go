@@ -257,11 +257,13 @@ func (a *Agent) contested(c Config, seen observed, plan Plan) (*BlockedError, ti
 	}
 	found := plan.actions[i].Old
 	now := a.now()
+	_, alone := seen.conf.files[plan.Target+ciliumSuffix]
+	alone = alone && found == nil
 	report := func(losses int, over time.Duration) string {
-		return culprit(plan.Target, plan.Target == c.ownName(), a.wrote, found, losses, over)
+		return culprit(plan.Target, plan.Target == c.ownName(), alone, a.wrote, found, losses, over)
 	}
 	again := a.lostForGood(plan, found)
-	retry, begins := a.conflict.lost(now, report)
+	retry, begins := a.conflict.lost(now, alone, report)
 	if again && !begins && a.take(c, seen, plan, report(a.past.Losses, 0)) {
 		a.m.conflicts.Inc()
 		return nil, 0
