@@ -31,11 +31,11 @@ if [ -n "$missing" ]; then
 	echo "installing$missing"
 	as_root=
 	[ "$(id -u)" -eq 0 ] || as_root=sudo
-	$as_root apt-get update -qq
+	$as_root apt-get -o DPkg::Lock::Timeout=300 update -qq
 	# The packages may start services of their own. They are left to the
 	# distribution: the tests use other processes, with files of their own.
 	# shellcheck disable=SC2086
-	DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
+	DEBIAN_FRONTEND=noninteractive $as_root apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends $missing >/dev/null
 fi
 
 # A cluster is spoken to with kubectl.

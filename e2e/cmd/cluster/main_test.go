@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -238,6 +239,40 @@ func TestKilled(t *testing.T) {
 			traces.assertNothingLeft(t)
 		})
 	}
+}
+
+// TestEndsWhileItBuilds: what a step has started ends with the script, which is asked to end.
+func TestEndsWhileItBuilds(t *testing.T) {
+	requireCluster(t, onenode.Containerd)
+	real, err := exec.LookPath("go")
+	require.NoError(t, err)
+	bin := t.TempDir()
+	hangs := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *cmd/cluster*) sleep infinity & echo $! >%[1]s/.pid; mv %[1]s/.pid %[1]s/pid; wait ;; *) exec %[2]s \"$@\" ;; esac\n", bin, real)
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "go"), []byte(hangs), 0o755)) //nolint:gosec // a program
+	cmd := exec.Command(".ci/cluster")
+	cmd.Dir, cmd.Env = proctest.Root(), append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	var out output
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = time.Minute
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
+	var pid int
+	waittest.Eventually(t, "the build has begun", func() error {
+		text, err := os.ReadFile(filepath.Join(bin, "pid"))
+		if err != nil {
+			return errors.New(out.String())
+		}
+		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		return err
+	})
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.Error(t, cmd.Wait(), out.String())
+	waittest.Eventually(t, "the build has ended", func() error {
+		if syscall.Kill(pid, 0) == nil {
+			return fmt.Errorf("process %d runs", pid)
+		}
+		return nil
+	})
 }
 
 // TestRefuses: what is asked for wrongly is said before anything is built.

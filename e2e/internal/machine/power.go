@@ -67,8 +67,13 @@ func unmountBelow(dirs []string) error {
 		}
 	}
 	slices.Reverse(points)
+	return unmount(points)
+}
+
+// unmount passes over what is gone: it went with its like elsewhere, or its owner has removed it and its directory since.
+func unmount(points []string) error {
 	for _, p := range points {
-		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) { // it went with its like elsewhere
+		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("unmount %s: %w", p, err)
 		}
 	}
