@@ -267,7 +267,7 @@ func TestSeveralMeshes(t *testing.T) {
 // codes lists the codes of verdicts: those that sum up, and the reasons of the decision. A dialect may add its own.
 func codes() []status.Code {
 	all := []status.Code{
-		statuscode.Captured, status.CodePartly, status.CodeRefused, status.CodeNoMesh, statuscode.OtherDialect,
+		statuscode.Captured, status.CodePartly, status.CodeNothingCaptured, status.CodeRefused, status.CodeNoMesh, statuscode.OtherDialect,
 		// The pod's namespace decides too, and is not known. The state is then that of the pod on a node that does not know it either.
 		status.CodeNamespaceUnknown,
 	}

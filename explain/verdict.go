@@ -13,7 +13,8 @@ import (
 
 // Verdict is an explanation for somebody who knows none of our terms.
 type Verdict struct {
-	// Code is one of [Codes], or if nobody captures the pod the reason of the mesh that has most to do with it.
+	// Code sums it up: "captured", [status.CodePartly] or what is declared beside it, or if nobody captures the pod the reason of the mesh that
+	// has most to do with it.
 	Code  status.Code  `json:"code"`
 	State status.State `json:"state"`
 	// Mesh is whose the pod is; empty if it is nobody's.

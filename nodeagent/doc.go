@@ -2,9 +2,9 @@
 // repairs pods that started without their rules, hands pods to a mesh's proxy on the node, and says how all of that is. It is what
 // meshcni-node runs, as a value:
 //
-//	c := nodeagent.DefaultConfig()
-//	c.Node, c.Plugin.Type = os.Getenv("NODE_NAME"), "acme-cni"
-//	agent, err := nodeagent.New(nodeagent.Options{Name: "acme-node", Dialects: meshes, Config: c, API: api})
+//	c := nodeagent.DefaultConfig(meshcni.Identity{Name: "acme"})
+//	c.Node = os.Getenv("NODE_NAME")
+//	agent, err := nodeagent.New(nodeagent.Options{Dialects: meshes, Config: c, API: api})
 //	err = agent.Run(ctx)
 //
 // Each part is optional: [Config].InstalledElsewhere, the zero [Config].Repair, [Config].Ambient and empty addresses leave it

@@ -247,7 +247,7 @@ func (c *Controller) enqueueAll() {
 	}
 }
 
-// ProxyChanged says that a proxy has come or gone. Each pod is handed over again, unless the Proxy is [Accepting] and says that this is
+// ProxyChanged says that a proxy has come or gone. Each pod is handed over again, unless the Proxy is [nodeproxy.Accepting] and says that this is
 // not needed.
 func (c *Controller) ProxyChanged() {
 	c.proxies.Add(1)

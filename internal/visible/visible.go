@@ -112,7 +112,7 @@ func text(s string) string {
 	return string(out)
 }
 
-// JSON passes on what is written, which must be whole texts of JSON, such as those of [json.Encoder] and [log/slog.JSONHandler], with
+// JSON passes on what is written, which must be whole texts of JSON, such as those of [encoding/json.Encoder] and [log/slog.JSONHandler], with
 // escapes for the characters that do not print. Go escapes only ASCII's and two others, and terminals heed NEL, the CSI of eight bits and
 // what turns the direction of a line around. The texts decode to what they did.
 func JSON(w io.Writer) io.Writer { return jsonWriter{w} }

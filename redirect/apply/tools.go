@@ -95,7 +95,7 @@ func (l *limited) Write(b []byte) (int, error) {
 }
 
 // Command returns a command of a variant's program for one family, to be given to Runner: verb "" is iptables itself,
-// "-save" and "-restore" are its companions. variant is [IptablesNFT] or [IptablesLegacy]. The error is [ErrNoBackend]
+// "-save" and "-restore" are its companions. variant is [ruleset.BackendIptablesNFT] or [ruleset.BackendIptablesLegacy]. The error is [ErrNoBackend]
 // if the host lacks the program.
 func (o Options) Command(ctx context.Context, variant ruleset.Backend, f ruleset.Family, verb string, args ...string) (*exec.Cmd, error) {
 	path, ok := o.applet(variant, programs[f], verb)

@@ -22,7 +22,7 @@ type Access struct {
 	ServiceAccountDir string
 }
 
-// Variables are the environment variables by which the flags are known to containers, for [cli.BindEnv].
+// Variables are the environment variables by which the flags are known to containers, for BindEnv of package cli.
 var Variables = map[string][]string{
 	"kubernetes-service-host": {"KUBERNETES_SERVICE_HOST"}, "kubernetes-service-port": {"KUBERNETES_SERVICE_PORT"},
 	"kubernetes-service-protocol": {"KUBERNETES_SERVICE_PROTOCOL"},
