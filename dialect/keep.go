@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/selection"
 )
 
 const (
@@ -27,8 +28,11 @@ var ErrTooLarge = errors.New("larger than the agent keeps")
 // tooLarge marks a pod, in a field that [Trim] drops, so that no author of a pod can.
 const tooLarge = "TooLarge"
 
-// Whole returns nil, or [ErrTooLarge] for a pod that [Keep] has left nothing of but its names and state.
+// Whole returns nil, or [selection.ErrNoPod] for a nil pod, or [ErrTooLarge] for a pod that [Keep] has left nothing of but its names and state.
 func Whole(pod *corev1.Pod) error {
+	if pod == nil {
+		return selection.ErrNoPod
+	}
 	if pod.Status.Reason == tooLarge && len(pod.Spec.Containers) == 0 { // each pod of an API server has one
 		return fmt.Errorf("pod %s/%s: its labels, annotations and containers are %w: %s", pod.Namespace, pod.Name, ErrTooLarge, pod.Status.Message)
 	}

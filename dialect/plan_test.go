@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -24,6 +25,26 @@ func families(ipv4, ipv6 redirect.FamilyMode) dialect.Dialect {
 		r.IPv4, r.IPv6 = ipv4, ipv6
 		return dialect.Reading{Redirect: r}, nil
 	}}
+}
+
+// TestNoPod: nothing is decided about a pod that is nil, and nobody takes it for one outside the mesh.
+func TestNoPod(t *testing.T) {
+	mesh := families(redirect.FamilyCapture, redirect.FamilyCapture)
+	for name, plan := range map[string]func() (dialect.Plan, error){
+		"one":     func() (dialect.Plan, error) { return mesh.Plan(dialect.Subject{}, dialect.Options{}) },
+		"a set":   func() (dialect.Plan, error) { return dialect.SetOf(mesh).Plan(dialect.Subject{}) },
+		"several": func() (dialect.Plan, error) { return dialect.SetOf(mesh, mesh).Plan(dialect.Subject{}) },
+	} {
+		p, err := plan()
+		require.ErrorIs(t, err, selection.ErrNoPod, name)
+		assert.True(t, p.Decision.Selected && p.Decision.Undecided, name)
+		assert.Equal(t, ruleset.Ruleset{}, p.Ruleset, name)
+	}
+	_, err := mesh.Redirect(nil, nil, nil)
+	require.ErrorIs(t, err, selection.ErrNoPod)
+	require.ErrorIs(t, dialect.Whole(nil), selection.ErrNoPod)
+	assert.Nil(t, dialect.Trim(nil))
+	assert.Nil(t, dialect.Keep(nil, nil))
 }
 
 // TestUncapturedFamily: what the rules are does not depend on what the kernel has now; what is said does.

@@ -22,6 +22,9 @@ import (
 // security context, and the ports that its probes and hooks ask; of the status the phase, the addresses, and how the init containers are
 // and were. There are no volumes, resources or ephemeral containers.
 func Trim(pod *corev1.Pod) *corev1.Pod {
+	if pod == nil {
+		return nil
+	}
 	s := &pod.Spec
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

@@ -44,6 +44,9 @@ const TemplateOnly = "this is a workload's template: what a mesh's injector adds
 // Pod explains the fate of a pod, as the plugin with these meshes decides, and whether it is of a known one that is not configured. A refused
 // pod is an Explanation; see [Explanation.Err]. An error means that no decision was reached.
 func Pod(meshes dialect.Set, in Input) (Explanation, error) {
+	if in.Subject.Pod == nil {
+		return Explanation{}, selection.ErrNoPod
+	}
 	plan, err := meshes.Plan(in.Subject)
 	if err != nil && plan.Decision.Reason == "" {
 		return Explanation{}, err

@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair/internal/kube"
+	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -260,6 +261,9 @@ type wanted struct {
 }
 
 func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (w wanted, err error) {
+	if pod == nil {
+		return w, selection.ErrNoPod
+	}
 	namespace, err := m.namespace(ctx, pod)
 	if err != nil {
 		return wanted{}, err

@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/selection"
 )
 
 // TestWhoThePluginRefusesIsNotProgrammed: the pod's namespace is not even looked for.
@@ -34,6 +35,8 @@ func TestWhoThePluginRefusesIsNotProgrammed(t *testing.T) {
 	require.ErrorAs(t, err, &bypass)
 	_, err = m.Check(t.Context(), pod)
 	require.ErrorIs(t, err, repair.ErrRefused)
+	_, err = m.Check(t.Context(), nil)
+	require.ErrorIs(t, err, selection.ErrNoPod)
 
 	m = &repair.InPlace{Meshes: dialect.SetOf(istio.New()), ProcRoot: t.TempDir()}
 	_, err = m.Apply(t.Context(), pod)

@@ -112,6 +112,9 @@ func (p *FamilyRuleset) equal(o *FamilyRuleset) bool {
 
 // Chain returns the chain, or nil when the program has none of the name.
 func (p *FamilyRuleset) Chain(t Table, name string) *Chain {
+	if p == nil {
+		return nil
+	}
 	for i := range p.Chains {
 		if p.Chains[i].Table == t && p.Chains[i].Name == name {
 			return &p.Chains[i]
@@ -123,6 +126,9 @@ func (p *FamilyRuleset) Chain(t Table, name string) *Chain {
 // NumRules counts the program's rules.
 func (p *FamilyRuleset) NumRules() int {
 	n := 0
+	if p == nil {
+		return n
+	}
 	for i := range p.Chains {
 		n += len(p.Chains[i].Rules)
 	}
@@ -197,6 +203,9 @@ func (c *Chain) append(b []byte, f Family, comments bool) []byte {
 // IPCommands returns what the program needs besides rules, as iproute2 commands: the
 // addresses of lo, then the policy rule and the route of Routing.
 func (p *FamilyRuleset) IPCommands() []string {
+	if p == nil {
+		return nil
+	}
 	ip, every := "ip ", "0.0.0.0/0"
 	if p.Family == IPv6 {
 		ip, every = "ip -6 ", "::/0"
