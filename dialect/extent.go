@@ -5,6 +5,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/samples"
 	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 	"github.com/meshcni/meshcni/status"
@@ -22,6 +23,8 @@ func (p Plan) State() (status.State, status.Code) {
 		return status.StateOutside, p.Decision.Reason
 	case p.Ruleset == (ruleset.Ruleset{}):
 		return status.StateUnknown, status.CodeSelected
+	case p.Redirect.IPv4 != redirect.FamilyCapture && p.Redirect.IPv6 != redirect.FamilyCapture:
+		return status.StateFailed, status.CodeNothingCaptured // all is discarded
 	case none(BypassInbound) && none(BypassOutbound) && !p.queries:
 		return status.StateFailed, status.CodeNothingCaptured
 	case some:

@@ -42,7 +42,9 @@ func TestState(t *testing.T) {
 			r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}
 		}, status.StateCaptured, status.CodePartly, codes{"inbound", "outbound"}},
 		"outbound only": {func(r *redirect.Redirect) { r.Inbound.Ports = redirect.NoPorts() }, status.StateCaptured, status.CodePartly, codes{"inbound"}},
-		"one port":      {func(r *redirect.Redirect) { r.Inbound.Ports = redirect.Ports(81) }, status.StateCaptured, "captured", nil},
+		"all discarded": {func(r *redirect.Redirect) { r.IPv4, r.IPv6 = redirect.FamilyDrop, redirect.FamilyDrop },
+			status.StateFailed, status.CodeNothingCaptured, nil},
+		"one port": {func(r *redirect.Redirect) { r.Inbound.Ports = redirect.Ports(81) }, status.StateCaptured, "captured", nil},
 		"one family's": {func(r *redirect.Redirect) { r.Outbound.CIDRs = redirect.Prefixes(prefix("10.0.0.0/8")) },
 			status.StateCaptured, status.CodePartly, codes{"outbound"}},
 		"another group's only": {func(r *redirect.Redirect) { r.Outbound.OwnerGroups = []uint32{7} }, status.StateCaptured, "captured", nil},

@@ -71,7 +71,7 @@ func (x Explanation) captured(v *Verdict) {
 		v.Do = append(v.Do, string(row.Do[0]), Then("Then", x.Subject.Pod))
 		return
 	case v.Code == status.CodePartly:
-		v.Sentence = "The plugin captures part of this pod's connections, which go through " + title + "; what is not captured: " + x.leftOut()
+		v.Sentence = "The plugin captures this pod in part: its connections go through " + title + ", but no " + x.leftOut() + " ones"
 	default:
 		v.Sentence = "The plugin captures this pod: its connections go through " + title
 		sure := slices.ContainsFunc(x.Plan.Bypasses, func(b dialect.Bypass) bool { return !b.Unsure && !b.ByDefault() })
@@ -98,7 +98,7 @@ func (x Explanation) leftOut() string {
 			all = append(all, string(b.Code))
 		}
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(all, " and no ")
 }
 
 // outside explains by the meshes that the pod has to do with; by all of them if it has to do with none.

@@ -72,7 +72,7 @@ func TestVerdict(t *testing.T) {
 	assert.Equal(t, len(want), seen)
 
 	for setting, want := range map[string]string{
-		`"config.linkerd.io/skip-inbound-ports": "1-65535"`:                                                     "what is not captured: inbound.",
+		`"config.linkerd.io/skip-inbound-ports": "1-65535"`:                                                     ", but no inbound ones.",
 		`"config.linkerd.io/skip-inbound-ports": "1-65535", "config.linkerd.io/skip-outbound-ports": "1-65535"`: "Nothing of this pod is captured",
 	} {
 		v := verdict(t, `{"metadata": {"name": "a", "annotations": {`+setting+`, "linkerd.io/proxy-version": "1"}}, "spec": {"containers": [{"name": "linkerd-proxy"}]}}`, playground.Namespace, "linkerd")

@@ -121,6 +121,9 @@ func (p Pod) Now() Now {
 			return *n
 		}
 	}
+	if v := p.Explained.Verdict; v.Code == status.CodeNothingCaptured {
+		return *now(statuscode.Bypassing, v.Sentence, nil, v.Do...)
+	}
 	if !p.selected() {
 		return *now(statuscode.Outside, p.Explained.Verdict.Sentence, nil)
 	}

@@ -78,6 +78,14 @@ func TestTroubles(t *testing.T) {
 	wrong := func(p *Pod) {
 		p.Pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a"
 	}
+	noInbound, noOutbound := [2]string{"includeInboundPorts", ""}, [2]string{"excludeOutboundIPRanges", "0.0.0.0/0,::/0"}
+	leavingOut := func(settings ...[2]string) func(*Pod) {
+		return func(p *Pod) {
+			for _, s := range settings {
+				p.Pod.Annotations["traffic.sidecar.istio.io/"+s[0]] = s[1]
+			}
+		}
+	}
 	seen := map[status.Code]bool{}
 	captured := state(status.StateCaptured, "recorded")
 	lost := captured
@@ -97,6 +105,9 @@ func TestTroubles(t *testing.T) {
 		do       []string // in order, a part of each
 	}{
 		{"captured", nil, captured, statuscode.Captured, Well, "This pod is captured (the plugin wrote its rules when it started): its connections go through Istio (sidecar)", "", nil},
+		{"captured in part", []func(*Pod){leavingOut(noInbound)}, captured, statuscode.Captured, Well, "): its connections go through Istio (sidecar), but no inbound ones.", "", nil},
+		{"nothing captured", []func(*Pod){leavingOut(noInbound, noOutbound)}, captured, statuscode.Bypassing, Wrong, "Nothing of this pod is captured", "", []string{"Exclude less", "Then restart it"}},
+		{"nothing captured, by the agent", []func(*Pod){leavingOut(noInbound, noOutbound)}, state(status.StateFailed, status.CodeNothingCaptured), statuscode.Bypassing, Wrong, "its settings leave out every connection", "", []string{"Exclude less", restart}},
 		{"captured, by a mesh of its own", nil, state(status.StateCaptured, "acme"), statuscode.Captured, Well, "(the agent of its node says so: acme)", "", nil},
 		{"captured by the record alone", nil, unread, statuscode.Captured, Well, "(the plugin wrote its rules when it started)", "Whether its rules are still there was not looked at, since the agent may not enter pods; --enter reads them", nil},
 		{"started before the plugin", nil, state(status.StateFailed, "not-called"), statuscode.Bypassing, Wrong, "it started before the plugin was on its node", "", []string{restart}},

@@ -81,7 +81,7 @@ export interface Notice {
 
 export interface Verdict {
   code: string;
-  state: "captured" | "outside" | "refused";
+  state: "captured" | "outside" | "refused" | "failed" | "unknown";
   mesh?: string;
   sentence: string;
   because: string[];

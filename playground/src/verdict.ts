@@ -2,7 +2,7 @@
 import { h } from "./dom";
 import type { Failure, View } from "./types";
 
-const marks = { captured: "✓", outside: "–", refused: "✕" };
+const marks = { captured: "✓", outside: "–", refused: "✕", failed: "✕", unknown: "?" };
 const places: Record<string, string> = {
   pod: "This is not a pod that can be read", namespace: "The namespace cannot be read", config: "An option is wrong",
 };
