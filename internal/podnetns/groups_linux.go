@@ -23,7 +23,11 @@ func (p proc) Groups(fn func(Made) error) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read control groups of process 1: %w", err)
 	}
-	look := func() error { return fn((&hierarchies{root: p.root}).made) }
+	look := func() error {
+		h := hierarchies{root: p.root, own: map[string]int{}}
+		defer h.close()
+		return fn(h.made)
+	}
 	// A container's own control group namespace hides what is above its own group, and so which groups are the kubelet's.
 	if !bytes.Contains(first, []byte(":/..")) {
 		return look()
@@ -68,8 +72,9 @@ func enter(path string) error {
 
 // hierarchies are the file systems of control groups.
 type hierarchies struct {
-	root   string  // of a proc file system
-	mounts []mount // nil: not read yet
+	root   string         // of a proc file system
+	mounts []mount        // nil: not read yet
+	own    map[string]int // descriptors of those that we mounted, by controllers
 }
 
 // mount is a mounted hierarchy, and the group that is at its root.
@@ -83,7 +88,7 @@ func (h *hierarchies) made(controllers, dir string) error {
 			h.read(process)
 		}
 	}
-	err := fmt.Errorf("control group %s: %w", dir, errUnseen)
+	var err error
 	for _, m := range h.mounts {
 		rest, ok := strings.CutPrefix(dir, strings.TrimSuffix(m.group, "/"))
 		if !ok || !m.has(controllers) || rest != "" && rest[0] != '/' {
@@ -93,10 +98,50 @@ func (h *hierarchies) made(controllers, dir string) error {
 			return err
 		}
 	}
-	return err
+	fd, ownErr := h.mount(controllers)
+	if ownErr != nil {
+		return fmt.Errorf("control group %s: no file system shows whose it is: %w", dir, errors.Join(err, ownErr))
+	}
+	return rootsAlone(fmt.Sprintf("/proc/self/fd/%d", fd), dir)
 }
 
-var errUnseen = errors.New("no file system shows whose it is")
+// mount mounts a hierarchy where nobody sees it, with the group at its root that is the root of this thread's view. It needs CAP_SYS_ADMIN.
+func (h *hierarchies) mount(controllers string) (fd int, err error) {
+	if fd, done := h.own[controllers]; done {
+		return fd, nil
+	}
+	kind := "cgroup"
+	if controllers == "" {
+		kind = "cgroup2"
+	}
+	made, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("mount control groups: %w", err)
+	}
+	defer func() { _ = unix.Close(made) }()
+	for c := range strings.SplitSeq(controllers, ",") {
+		switch name, named := strings.CutPrefix(c, "name="); {
+		case named:
+			err = cmp.Or(err, unix.FsconfigSetFlag(made, "none"), unix.FsconfigSetString(made, "name", name))
+		case c != "":
+			err = cmp.Or(err, unix.FsconfigSetFlag(made, c))
+		}
+	}
+	if err = cmp.Or(err, unix.FsconfigCreate(made)); err == nil {
+		fd, err = unix.Fsmount(made, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("mount control groups: %w", err)
+	}
+	h.own[controllers] = fd
+	return fd, nil
+}
+
+func (h *hierarchies) close() {
+	for _, fd := range h.own {
+		_ = unix.Close(fd)
+	}
+}
 
 // read adds what a process has mounted.
 func (h *hierarchies) read(process string) {
@@ -136,12 +181,14 @@ func (m mount) has(controllers string) bool {
 func rootsAlone(at, dir string) error {
 	path := at
 	for part := range strings.SplitSeq(dir, "/") {
-		if part == ".." {
-			return fmt.Errorf("control group %s: %w", dir, errUnseen)
+		if part == ".." { // above the root of our view
+			return fmt.Errorf("control group %s: %w", dir, errTenants)
 		}
 		path = filepath.Join(path, part)
 		var st unix.Stat_t
-		if err := unix.Lstat(path, &st); err != nil {
+		if err := unix.Lstat(path, &st); errors.Is(err, unix.ENAMETOOLONG) { // no kubelet's is
+			return fmt.Errorf("control group %.100s…: %w", dir, errTenants)
+		} else if err != nil {
 			return &fs.PathError{Op: "stat", Path: path, Err: err}
 		}
 		if st.Uid != 0 || st.Mode&0o022 != 0 {

@@ -164,3 +164,24 @@ func TestFindInAContainer(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, string(own), string(now), "the thread is back")
 }
+
+// TestGroupsWithoutAMount: an agent in a container, which has no mount of control groups and may not look into process 1's, mounts its own.
+func TestGroupsWithoutAMount(t *testing.T) {
+	t.Parallel()
+	uid := podproctest.NewUID()
+	group := podproctest.Plain("kubepods/meshcni-test-%s/own", uid)
+	process := podproctest.Start(t, nil, group)
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", process.Pid))
+	require.NoError(t, err)
+	controllers, dir := "", ""
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.SplitN(strings.TrimSpace(line), ":", 3); strings.Contains(line, uid) {
+			controllers, dir = fields[1], fields[2]
+		}
+	}
+	require.NotEmpty(t, dir)
+	require.NoError(t, podnetns.MadeUnmounted(controllers, dir))
+	require.ErrorIs(t, podnetns.MadeUnmounted(controllers, dir+"/none"), os.ErrNotExist)
+	podproctest.Own(t, group, group, 1000)
+	require.ErrorIs(t, podnetns.MadeUnmounted(controllers, dir), podnetns.ErrTenants)
+}

@@ -298,7 +298,9 @@ func processes(ctx context.Context, proc fs.FS, made Made, wanted map[string]*pr
 		}
 		uid, claimed, err := k.owner(proc, pid)
 		if err != nil {
-			if unread == nil && !gone(err) {
+			if p := wanted[claimed]; p != nil && !gone(err) {
+				p.err = fmt.Errorf("look at process %d: %w", pid, err)
+			} else if unread == nil && !gone(err) {
 				unread = fmt.Errorf("look at process %d: %w", pid, err)
 			}
 			continue
