@@ -123,6 +123,7 @@ type Agent struct {
 	sock    *socket   // nil: the plugin does not ask this agent
 	left    *leftover // nil: no pods are left of an agent with Config.Ambient
 	full    tables
+	kernel  *features
 	install *installer.Agent // nil with Config.InstalledElsewhere
 	metrics *prometheus.Registry
 	serving serve.Options
@@ -160,6 +161,7 @@ func New(o Options) (*Agent, error) {
 		}
 		a.left = o.newLeftover(o.Config)
 	}
+	a.kernel = o.newFeatures(a.present, a.notify)
 	a.connect()
 	if !o.Config.InstalledElsewhere {
 		if a.install, err = installer.New(a.installation()); err != nil {
@@ -168,7 +170,7 @@ func New(o Options) (*Agent, error) {
 		a.repairs.putBack = func() time.Time { return a.install.State().PutBack }
 		a.repairs.since = func() time.Time { return a.install.State().FirstInstalled }
 	}
-	a.metrics.MustRegister(a.repairs, a.full, a.sock)
+	a.metrics.MustRegister(a.repairs, a.full, a.sock, a.kernel)
 	if a.held != nil {
 		a.metrics.MustRegister(a.held)
 	}
@@ -225,7 +227,8 @@ func (a *Agent) installation() installer.Options {
 	o := a.options
 	all := installer.Options{
 		Config: o.Config.Config, Log: o.Log, PluginLog: o.PluginLog, Registry: a.metrics, UninstallOnExit: o.Config.UninstallOnExit != OnExitKeep,
-		Leaving: a.leavingFor(), Token: o.pluginToken(o.Config), OnDecision: a.repairs.decided, OnTurn: a.turn.set, TakeOver: a.left.ready, Notify: a.notify,
+		Leaving: a.leavingFor(), Token: o.pluginToken(o.Config), OnDecision: a.repairs.decided, OnTurn: a.turn.set, Notify: a.notify,
+		TakeOver: func() error { return errors.Join(a.left.ready(), a.kernel.ready()) },
 	}
 	if a.invalid != nil {
 		all.TakeOver = func() error { return a.invalid }
@@ -281,6 +284,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		defer a.held.awaitReleases(staying)
 		return a.keepInstalled(ctx)
 	})
+	if a.invalid == nil {
+		both.Go(func() error {
+			return a.kernel.run(ctx, func() bool { acts, _, _ := a.turn.now(); return acts })
+		})
+	}
 	if o.Config.Node != "" {
 		both.Go(func() error { return a.repairs.tellOtherDialects(ctx, a.notify) })
 	}
@@ -442,7 +450,10 @@ func (a *Agent) Ready() error {
 
 // wrong returns the same without regard to other agents.
 func (a *Agent) wrong() error {
-	return errors.Join(a.installed(), a.repairs.ready(), a.sock.ready(), a.held.ready(), a.left.ready(), a.invalid)
+	if a.invalid != nil {
+		return errors.Join(a.installed(), a.repairs.ready(), a.sock.ready(), a.held.ready(), a.left.ready(), a.invalid)
+	}
+	return errors.Join(a.installed(), a.kernel.ready(), a.repairs.ready(), a.sock.ready(), a.held.ready(), a.left.ready())
 }
 
 // warnings returns what needs somebody's attention.
@@ -503,7 +514,7 @@ func (a *Agent) Collect(ch chan<- prometheus.Metric) { a.metrics.Collect(ch) }
 func (a *Agent) api() nodeAPI {
 	n := nodeAPI{
 		options: a.options, settings: a.repairs.acting, auto: a.options.Config.AutoEvict, status: a.Status, neighbours: a.neighbours,
-		pods: a.sock.podsOf, podByUID: a.sock.podByUID, binDirs: func() []installer.BinDir { return nil }, ownToken: func() bool { return false }, kernel: &features{},
+		pods: a.sock.podsOf, podByUID: a.sock.podByUID, binDirs: func() []installer.BinDir { return nil }, ownToken: func() bool { return false }, kernel: a.kernel,
 		looks: &recent.Values[agentapi.Pod]{},
 	}
 	if a.install != nil {

@@ -23,7 +23,6 @@ import (
 	"github.com/meshcni/meshcni/internal/recent"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
-	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -57,12 +56,16 @@ func (n nodeAPI) node() agentapi.Node {
 	plugin := s.Effective()
 	short, _, _ := strings.Cut(n.options.version(), " ")
 	node.About = agentapi.About{Version: short, Dialects: plugin.Dialects, Backend: string(plugin.Backend), Repair: n.mode(s), Installed: n.installed(s), Kernel: kernelRelease()}
-	node.Places, node.BinDirs, node.Features = s.places(), n.lookAtBinDirs(node.Installed.Plugins), n.features(s, plugin)
+	node.Places, node.BinDirs = s.places(), n.lookAtBinDirs(node.Installed.Plugins)
 	if asked, err := n.options.permissions(s, n.ownToken()); err == nil { // with settings that are refused the agent does not run
 		node.Rights = asked
 	}
-	if err := apply.Available(apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.HostRoot}); err != nil && s.HostRoot != "" {
-		node.BackendError = err.Error() // without the host's root the programs of the host are not to be seen
+	var used ruleset.Backend
+	if node.Features, used = n.kernel.all(context.Background()); used != ruleset.Backend(plugin.Backend) {
+		node.BackendUsed = string(used)
+	}
+	if err := n.kernel.ready(); err != nil {
+		node.BackendError = strings.TrimPrefix(err.Error(), string(codeNoBackend)+": ")
 	}
 	if pods, err := n.pods(); err == nil {
 		total, starting := networked(pods, node.Pods)

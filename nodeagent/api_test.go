@@ -89,7 +89,7 @@ func TestAPI(t *testing.T) {
 	assert.Equal(t, []string{"istio", "linkerd"}, n.Dialects)
 	assert.Equal(t, dir+"/net.d/10-calico.conflist", n.Installed.File)
 	require.Len(t, n.BinDirs, 1)
-	assert.Equal(t, agentapi.BinDir{Path: dir + "/bin", Plugin: agentapi.Current, Lacks: []string{"calico"}}, n.BinDirs[0])
+	assert.Equal(t, agentapi.BinDir{Path: dir + "/bin", Plugin: agentapi.Current}, n.BinDirs[0])
 	require.Len(t, n.Places, 4)
 	for _, p := range n.Places {
 		assert.Equal(t, p.Flag == "cni-cache-dir", p.Error != "", p.Error)

@@ -6,65 +6,239 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/backends"
+	"github.com/meshcni/meshcni/internal/hostpath"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// features finds out what the kernel has, by making rules that need it in an empty network namespace, as the plugin makes them in a
-// pod's. It does so once for each backend and once for each mix of meshes, when it is first asked, and again if something was
-// missing. Nothing of the node's own network changes; the kernel loads its modules, as it does for the first pod. The zero value
-// is ready.
+// features keeps what the backends can do on this host. They are tried when the agent starts, when its settings, the host's programs or modules
+// change, and again while something is missing. Nothing of the node's own network changes; the kernel loads its modules, as it does for the first
+// pod.
 type features struct {
-	mu    sync.Mutex
-	tried string
-	known []agentapi.Feature
-	again time.Time // when something that was missing is tried again; zero: nothing was
+	options Options
+	present func() Config
+	notify  func(installer.Notice)
+	usable  *prometheus.Desc
+
+	trying sync.Mutex // one attempt at a time
+	mu     sync.Mutex
+	key    string
+	want   ruleset.Backend
+	found  backends.Found // nil: nothing has been tried yet
+	known  []agentapi.Feature
+	blind  string    // what the look at files says, where nothing could be tried
+	again  time.Time // when what was missing is tried again; zero: nothing was
 }
 
-// featuresTimeout bounds the attempts, for which programs may run.
-const featuresTimeout = 10 * time.Second
+const (
+	// featuresTimeout bounds the attempts, for which programs may run.
+	featuresTimeout = 20 * time.Second
+	// featuresEvery is the interval at which it is looked whether something has changed.
+	featuresEvery = 2 * time.Second
+	// missingFor bounds the time for which a feature counts as missing. A module may be loaded since, or a program have failed only once.
+	missingFor = time.Minute
+)
 
-// missingFor bounds the time for which a feature counts as missing. A module may be loaded since, or a program have failed only once.
-const missingFor = time.Minute
+func (o Options) newFeatures(present func() Config, notify func(installer.Notice)) *features {
+	return &features{options: o, present: present, notify: notify, usable: prometheus.NewDesc(o.Config.Identity.Metric("backend_usable"),
+		"1: the backend has written pods' rules in an empty network namespace of this host; 0: it has refused them. One that cannot be tried is missing.", []string{"backend"}, nil)}
+}
 
-// of returns what is known of the kernel.
-func (f *features) of(ctx context.Context, backend apply.Options, sidecars, nodeProxies bool) []agentapi.Feature {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	key := fmt.Sprint(backend.Backend, backend.Root, sidecars, nodeProxies)
-	if key != f.tried || !f.again.IsZero() && time.Now().After(f.again) {
-		ctx, cancel := context.WithTimeoutCause(ctx, featuresTimeout, errors.New("it took too long"))
-		defer cancel()
-		f.known = f.look(ctx, backend, sidecars, nodeProxies)
-		f.tried, f.again = key, time.Time{}
-		if slices.ContainsFunc(f.known, func(x agentapi.Feature) bool { return x.Has == agentapi.No && x.Name != agentapi.IPv6 }) {
-			f.again = time.Now().Add(missingFor)
+// run keeps what is known until the context ends. acts reports whether the plugin is to be told.
+func (f *features) run(ctx context.Context, acts func() bool) error {
+	said, wrote := "", ""
+	for ctx.Err() == nil {
+		f.update(ctx)
+		now := ""
+		if err := f.ready(); err != nil {
+			now = err.Error()
 		}
-		if ctx.Err() != nil {
-			f.tried = "" // at once
+		if now != said && ctx.Err() == nil {
+			if said = now; now != "" {
+				f.options.Log.Error("pods of the mesh cannot start", "error", now)
+				f.notify(installer.Notice{Code: installer.NoticeCode(codeNoBackend), Warning: true, Text: strings.TrimPrefix(now, string(codeNoBackend)+": ")})
+			}
+		}
+		if acts() {
+			wrote = f.tell(wrote)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(featuresEvery):
 		}
 	}
-	return slices.Clone(f.known)
+	return nil
 }
 
-func (f *features) look(ctx context.Context, backend apply.Options, sidecars, nodeProxies bool) []agentapi.Feature {
-	ipv6 := hasIPv6()
-	all := []agentapi.Feature{ipv6}
-	for _, t := range trials {
-		if t.name == agentapi.NodeProxy && !nodeProxies || t.name != agentapi.NodeProxy && !sidecars || t.name == agentapi.RedirectionIPv6 && ipv6.Has == agentapi.No {
+// tell writes for the plugin what has been found out, if it is news.
+func (f *features) tell(wrote string) string {
+	f.mu.Lock()
+	found, want := f.found, f.want
+	f.mu.Unlock()
+	dir := f.present().RunDir
+	news := fmt.Sprint(dir, want, found.Known(want), found.Broken(want))
+	if news == wrote {
+		return wrote
+	}
+	err := backends.Forget(dir)
+	if found.Known(want) {
+		err = found.Write(dir, want)
+	}
+	if err != nil {
+		f.options.Log.Warn("the plugin is not told which backends work", "error", err)
+		return wrote
+	}
+	return news
+}
+
+// update tries the backends if something has changed.
+func (f *features) update(ctx context.Context) {
+	f.trying.Lock()
+	defer f.trying.Unlock()
+	c := f.present()
+	plugin := c.Effective()
+	root, blind := c.programs()
+	key := fmt.Sprint(plugin.Backend, root, plugin.Dialects, plugin.Meshes, programsAt(root))
+	f.mu.Lock()
+	same := f.found != nil && key == f.key && (f.again.IsZero() || time.Now().Before(f.again))
+	f.mu.Unlock()
+	if same {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, featuresTimeout, errors.New("it took too long"))
+	defer cancel()
+	want := ruleset.Backend(plugin.Backend)
+	trials := f.trials(c)
+	found := backends.Try(ctx, apply.Options{Backend: want, Root: root}, blind, trials)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return // it ends
+	}
+	seen := ""
+	if !found.Known(want) && c.HostRoot != "" { // without the host's root the programs of the host are not to be seen
+		if err := apply.Available(apply.Options{Backend: want, Root: root}); err != nil {
+			seen = err.Error()
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.key, f.want, f.found, f.blind, f.known, f.again = key, want, found, seen, featuresOf(found, want, trials), time.Time{}
+	if slices.ContainsFunc(f.known, func(x agentapi.Feature) bool { return x.Has == agentapi.No && x.Name != agentapi.IPv6 }) || !found.Known(want) || len(found.Broken(want)) > 0 {
+		f.again = time.Now().Add(missingFor)
+	}
+}
+
+// programs returns the root directory of the host's programs, or why it is not known.
+func (c Config) programs() (root string, blind error) {
+	inContainer := func(dir string) bool { return hostpath.OnHost(dir) != dir }
+	switch {
+	case c.HostRoot != "":
+		return c.HostRoot, nil
+	case slices.ContainsFunc(c.CNIBinDirs, inContainer), c.InstalledElsewhere:
+		return "", errors.New("the agent does not see the host's programs (--repair-host-root)")
+	}
+	return "", nil
+}
+
+// programsAt describes the files that decide about the programs and modules of the root, so that a change of them is seen.
+func programsAt(root string) (stamps string) {
+	dirs := append(filepath.SplitList(apply.DefaultPath), "/etc/alternatives", "/etc/modprobe.d", "/lib/modules/"+kernelRelease())
+	for _, dir := range dirs {
+		for _, name := range []string{"", "iptables", "ip6tables", "iptables-nft", "ip6tables-nft", "iptables-legacy", "xtables-nft-multi", "xtables-legacy-multi"} {
+			if st, err := os.Stat(filepath.Join(root+dir, name)); err == nil {
+				stamps += fmt.Sprint(dir, name, st.ModTime().UnixNano(), st.Size(), ";")
+			}
+		}
+	}
+	return stamps
+}
+
+// ready returns an error if no new pod of the mesh could start, since no backend takes its rules.
+func (f *features) ready() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.found.Err(f.want)
+	if f.found == nil {
+		err = errors.New("the backends have not been tried yet")
+	} else if err == nil && f.blind != "" {
+		err = errors.New(f.blind)
+	}
+	return because(codeNoBackend, err)
+}
+
+// all returns what is known, and the backend that an empty namespace gets; empty: not known.
+func (f *features) all(ctx context.Context) (known []agentapi.Feature, used ruleset.Backend) {
+	f.mu.Lock()
+	tried := f.found != nil
+	f.mu.Unlock()
+	if !tried { // the agent does not run yet
+		f.update(ctx)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if first := f.found.First(f.want); first != nil && first.Unknown == nil {
+		used = first.Backend
+	}
+	return slices.Clone(f.known), used
+}
+
+// Describe implements [prometheus.Collector].
+func (f *features) Describe(ch chan<- *prometheus.Desc) { ch <- f.usable }
+
+// Collect implements [prometheus.Collector].
+func (f *features) Collect(ch chan<- prometheus.Metric) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, x := range f.found {
+		if x.Unknown != nil || x.Absent != nil {
 			continue
 		}
-		all = append(all, f.try(ctx, backend, t))
+		usable := 1.0
+		if x.Useless {
+			usable = 0
+		}
+		ch <- prometheus.MustNewConstMetric(f.usable, prometheus.GaugeValue, usable, string(x.Backend))
+	}
+}
+
+// featuresOf says what the backend has that an empty namespace gets.
+func featuresOf(found backends.Found, want ruleset.Backend, trials []backends.Trial) []agentapi.Feature {
+	all := []agentapi.Feature{hasIPv6()}
+	first := found.First(want)
+	for _, t := range trials {
+		if agentapi.FeatureName(t.Name) == agentapi.RedirectionIPv6 && all[0].Has == agentapi.No {
+			continue
+		}
+		x := agentapi.Feature{Name: agentapi.FeatureName(t.Name), Has: agentapi.Unknown}
+		switch {
+		case first == nil:
+			if err := found.Err(want); err != nil {
+				x.Detail = err.Error()
+			}
+		case first.Unknown != nil:
+			x.Detail = first.Unknown.Error()
+		case first.Refused[t.Name] != nil:
+			x.Has, x.Backend, x.Detail = agentapi.No, string(first.Backend), first.Refused[t.Name].Error()
+		default:
+			x.Has, x.Backend = agentapi.Yes, string(first.Backend)
+		}
+		x.Detail = strings.ReplaceAll(strings.TrimSpace(x.Detail), "\n", "; ")
+		all = append(all, x)
 	}
 	return all
 }
@@ -88,70 +262,46 @@ func hasIPv6() agentapi.Feature {
 	return found
 }
 
-// trial is rules that need a feature.
-type trial struct {
-	name  agentapi.FeatureName
-	rules func(*redirect.Redirect) // from those of IPv4 by default
-}
-
-var trials = []trial{
-	{agentapi.Redirection, func(*redirect.Redirect) {}},
-	{agentapi.RedirectionIPv6, func(r *redirect.Redirect) { r.IPv4, r.IPv6 = redirect.FamilyPass, redirect.FamilyCapture }},
-	{agentapi.TProxy, func(r *redirect.Redirect) { r.Mode = redirect.ModeTProxy }},
-	{agentapi.DNSZones, func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053} }},
-	{agentapi.NodeProxy, func(r *redirect.Redirect) {
-		r.Proxy.UIDs, r.Proxy.Mark, r.Loopback = nil, redirect.Mark{Value: 0x539, Mask: 0xfff}, redirect.LoopbackPass
-		r.Names.InboundMark, r.Names.MarkMask = 0x111, 0xfff
-	}},
-}
-
-func (f *features) try(ctx context.Context, o apply.Options, t trial) agentapi.Feature {
-	found := agentapi.Feature{Name: t.name, Has: agentapi.Unknown}
-	r := redirect.Default()
-	r.IPv6 = redirect.FamilyPass
-	t.rules(&r)
-	used, err := f.applied(ctx, o, r)
-	found.Backend = used
-	switch {
-	case err == nil:
-		found.Has = agentapi.Yes
-		return found
-	case used != "" && ctx.Err() == nil && !errors.Is(err, fs.ErrPermission):
-		found.Has = agentapi.No
+// trials are what the rules of the plugin's pods need: those of each mesh's pod without settings, and what settings can ask for.
+func (f *features) trials(c Config) []backends.Trial {
+	meshes, err := dialect.Configure(f.options.Dialects, c.Effective())
+	if err != nil || f.options.invalid != nil {
+		return nil
 	}
-	found.Detail = strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
-	return found
-}
-
-// applied makes the rules in a namespace that ends with it. The backend is empty if none was reached.
-func (f *features) applied(ctx context.Context, o apply.Options, r redirect.Redirect) (backend string, err error) {
-	rules, err := r.Ruleset()
-	if err != nil {
-		return "", err
+	change := func(change func(*redirect.Redirect)) []redirect.Redirect {
+		r := redirect.Default()
+		r.IPv6 = redirect.FamilyPass
+		change(&r)
+		return []redirect.Redirect{r}
 	}
-	if o.Root == "" && o.Backend != ruleset.BackendNftables {
-		return "", errors.New("the agent does not see the host's programs, which write the rules (--repair-host-root)")
-	}
-	ns, err := netnsexec.New()
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = ns.Close() }()
-	b, err := apply.Choose(ctx, ns, o)
-	if err != nil {
-		return "", err
-	}
-	_, err = b.Apply(ctx, rules)
-	return string(b.Name()), err
-}
-
-// features lists the kernel features that the rules of the plugin's pods need.
-func (n nodeAPI) features(s Config, plugin netconf.Config) []agentapi.Feature {
-	sidecars, nodeProxies := false, false
-	for _, d := range n.options.Dialects {
-		if slices.Contains(plugin.Dialects, d.Name) {
-			sidecars, nodeProxies = sidecars || d.NodeProxy == nil, nodeProxies || d.NodeProxy != nil
+	var sidecars, nodeProxies []redirect.Redirect
+	for d := range meshes.All() {
+		into, r := &sidecars, backends.Sidecars(ruleset.IPv4)
+		if d.NodeProxy != nil {
+			into, r = &nodeProxies, change(func(r *redirect.Redirect) {
+				r.Proxy.UIDs, r.Proxy.Mark, r.Loopback = nil, redirect.Mark{Value: 0x539, Mask: 0xfff}, redirect.LoopbackPass
+				r.Names.InboundMark, r.Names.MarkMask = 0x111, 0xfff
+			})[0]
+		}
+		if len(*into) == 0 {
+			*into = append(*into, r)
+		}
+		// What the mesh captures by default, where a pod needs no settings.
+		if read, err := d.Redirect(&corev1.Pod{}, &corev1.Namespace{}, nil); err == nil {
+			read.Redirect.IPv4, read.Redirect.IPv6 = redirect.FamilyCapture, redirect.FamilyPass
+			*into = append(*into, read.Redirect)
 		}
 	}
-	return n.kernel.of(context.Background(), apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.HostRoot}, sidecars, nodeProxies)
+	var all []backends.Trial
+	if len(sidecars) > 0 {
+		all = append(all,
+			backends.Trial{Name: string(agentapi.Redirection), Needed: true, Redirects: sidecars},
+			backends.Trial{Name: string(agentapi.RedirectionIPv6), Redirects: []redirect.Redirect{backends.Sidecars(ruleset.IPv6)}},
+			backends.Trial{Name: string(agentapi.TProxy), Redirects: change(func(r *redirect.Redirect) { r.Mode, r.DropInvalid = redirect.ModeTProxy, true })},
+			backends.Trial{Name: string(agentapi.DNSZones), Redirects: change(func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053} })})
+	}
+	if len(nodeProxies) > 0 {
+		all = append(all, backends.Trial{Name: string(agentapi.NodeProxy), Needed: true, Redirects: nodeProxies})
+	}
+	return all
 }

@@ -50,6 +50,7 @@ func TestOtherMeshIsTold(t *testing.T) {
 	dir, o := node(t)
 	file := filepath.Join(dir, "net.d/10-calico.conflist")
 	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(calico, "]}", `,{"type":"linkerd-cni"}]}`, 1)), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "bin/linkerd-cni"), []byte("#!/bin/true"), 0o755)) //nolint:gosec // a program
 	events := eventsOf(t, &o)
 	o.Config.HealthAddress, o.Config.Repair.Action = "127.0.0.1:0", repair.ActionLabel
 	suspects := make(chan func() []string, 1)
@@ -66,6 +67,7 @@ func TestOtherMeshIsTold(t *testing.T) {
 	case <-time.After(netnstest.Patience):
 		require.Fail(t, "no event")
 	}
+	require.Eventually(t, func() bool { return agent.Ready() == nil }, netnstest.Patience, 10*time.Millisecond)
 	resp, err := http.Get(agent.base(t) + "/readyz") //nolint:noctx // a test's own
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()

@@ -13,6 +13,7 @@ import (
 // The codes by which the agent is not ready, beside those of package installer. docs/troubleshooting.md says what to do about each.
 const (
 	codeDialectsInvalid    installer.Code = "dialects-invalid"     // a dialect cannot work, so the plugin refuses pods
+	codeNoBackend          installer.Code = "no-backend"           // no backend takes pods' rules
 	codeRepair             installer.Code = "repair"               // repair is on and does not work
 	codePodsUnknown        installer.Code = "pods-unknown"         // the plugin depends on the agent, which does not know the node's pods
 	codeAmbientFailed      installer.Code = "ambient-failed"       // the controller of the node's proxy cannot begin

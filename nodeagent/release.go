@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/backends"
 	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
@@ -61,7 +62,7 @@ func (o Options) Uninstall(ctx context.Context) error {
 	o = o.withDefaults()
 	released := o.releaseBefore(ctx, o.Config)
 	_, err := installer.Uninstall(ctx, o.Config.Config, o.Log)
-	return errors.Join(released, err, removeDeadSocket(filepath.Join(o.Config.RunDir, agentsock.Name)))
+	return errors.Join(released, err, backends.Forget(o.Config.RunDir), removeDeadSocket(filepath.Join(o.Config.RunDir, agentsock.Name)))
 }
 
 // releaseAlone does what an agent would, and ends.

@@ -103,7 +103,7 @@ func TestRepairAlone(t *testing.T) {
 	runs := make(chan struct{})
 	agent := start(t, o.opens(fake(func(ctx context.Context) error { close(runs); <-ctx.Done(); return nil })))
 	<-runs
-	require.NoError(t, agent.Ready())
+	require.Eventually(t, func() bool { return agent.Ready() == nil }, netnstest.Patience, 10*time.Millisecond)
 	require.NoError(t, agent.Healthy())
 	assert.NoFileExists(t, dir+"/bin/meshcni")
 	require.NoError(t, agent.end())

@@ -12,7 +12,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/backends"
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -129,6 +132,10 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	if err != nil {
 		return done, r.inTime(ctx, codeOf(err, codeApply, "apply rules of pod "+t.name))
 	}
+	if done.result.Refused != nil {
+		done.backend = done.result.Backend
+		done.warnings = append(done.warnings, warning.New(warning.Fallback, "", "another backend applied the rules, since what comes before it refused them: %v", truncate.Error(done.result.Refused, 1<<10)))
+	}
 	done.outcome = Redirected
 	if !done.result.Changed {
 		done.outcome = Same
@@ -189,6 +196,10 @@ func (r *run) look(ctx context.Context, ns NetNS, t target) (f found, err error)
 			err = asPanic(v)
 		}
 	}()
+	if k, ok := ns.(kernelNetNS); ok && (r.config.Backend == netconf.DefaultBackend || r.config.Backend == netconf.Backend(ruleset.BackendIptables)) {
+		k.broken, _ = backends.Read(r.config.RunDir, ruleset.Backend(r.config.Backend))
+		ns = k
+	}
 	if f.backend, err = ns.Backend(ctx, ruleset.Backend(r.config.Backend)); err != nil {
 		return f, codeOf(err, codeApply, "choose firewall backend")
 	}

@@ -16,6 +16,7 @@ import (
 // kernelNetNS is a NetNS of the kernel.
 type kernelNetNS struct {
 	*netnsexec.NetNS
+	broken map[ruleset.Backend]string // see apply.Options
 }
 
 // OpenNetNS is the default of Plugin.OpenNetNS: it opens a namespace of the kernel. Its errors are those of
@@ -25,12 +26,12 @@ func OpenNetNS(path string) (NetNS, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kernelNetNS{ns}, nil
+	return kernelNetNS{NetNS: ns}, nil
 }
 
 // Backend implements NetNS. Programs run in the sandbox, away from the host's xtables lock and name services.
 func (k kernelNetNS) Backend(ctx context.Context, name ruleset.Backend) (Backend, error) {
-	return apply.Choose(ctx, k.NetNS, apply.Options{Backend: name, Runner: k.Sandbox()})
+	return apply.Choose(ctx, k.NetNS, apply.Options{Backend: name, Runner: k.Sandbox(), Broken: k.broken})
 }
 
 // Kernel implements NetNS.

@@ -45,7 +45,8 @@ type Plugin struct {
 	// OpenNetNS opens the namespace that CNI_NETNS names. Its errors should be those of netnsexec.Open. Default:
 	// [OpenNetNS].
 	OpenNetNS func(path string) (NetNS, error)
-	// Available reports to STATUS whether the backend could work on this host. Default: [apply.Available].
+	// Available reports to STATUS whether the backend works on this host. Default: what the agent has found out, else an attempt in an empty
+	// network namespace, else, where that is not permitted, [apply.Available].
 	Available func(ruleset.Backend) error
 	// OpenLog returns the logger, and what closes it; either may be nil. Default: [OpenLog].
 	OpenLog func(c netconf.Config, stderr io.Writer) (*slog.Logger, io.Closer)
@@ -151,9 +152,6 @@ func (p Plugin) withDefaults(args []string) Plugin {
 	}
 	if p.OpenNetNS == nil {
 		p.OpenNetNS = OpenNetNS
-	}
-	if p.Available == nil {
-		p.Available = func(name ruleset.Backend) error { return apply.Available(apply.Options{Backend: name}) }
 	}
 	if p.OpenLog == nil {
 		p.OpenLog = OpenLog

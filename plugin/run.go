@@ -18,7 +18,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/backends"
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -164,6 +166,17 @@ func version(text []byte) []byte {
 	return []byte(`{"cniVersion":"` + asked.CNIVersion + `","supportedVersions":["` + strings.Join(supported, `","`) + "\"]}\n")
 }
 
+// available reports whether the backend works.
+func (r *run) available(ctx context.Context, name ruleset.Backend) error {
+	if r.Available != nil {
+		return r.Available(name)
+	}
+	if broken, ok := backends.Read(r.config.RunDir, name); ok {
+		return apply.Available(apply.Options{Backend: name, Broken: broken})
+	}
+	return backends.Usable(ctx, name)
+}
+
 // status reports what would make every ADD fail.
 func (r *run) status(ctx context.Context) *types.Error {
 	meshes, err := r.meshes(r.config)
@@ -173,7 +186,7 @@ func (r *run) status(ctx context.Context) *types.Error {
 	if failure := r.agentReady(ctx, meshes); failure != nil {
 		return failure
 	}
-	if err := r.Available(ruleset.Backend(r.config.Backend)); err != nil {
+	if err := r.available(ctx, ruleset.Backend(r.config.Backend)); err != nil {
 		return fail(types.ErrPluginNotAvailable, "%v", err)
 	}
 	if r.config.Agent == netconf.AgentRequire {

@@ -49,6 +49,8 @@ func nodeTable() []Row {
 		ready("waiting", "the agent before this one goes on, because this one cannot work yet", "Mend what its message names"),
 		ready("repair", "repair lacks a permission, or the API server does not answer", "Apply the chart's roles, or deploy/rbac"),
 		ready("pods-unknown", "with agent: require, the node's pods are not listed yet", "See whether it is the API server, or a missing right"),
+		ready("no-backend", "no backend takes the rules that pods need, as tried in an empty network namespace",
+			"Set backend: nftables if it is said to work, else load the modules that are named"),
 		ready("dialects-invalid", "a dialect of your own cannot work", "Correct it as the message says"),
 		ready("ambient-failed", "the controller of the node's proxy cannot begin", "Mend what the message names"),
 		ready("ambient-pods-unknown", "the controller of the node's proxy does not know the pods yet", "See the agent's log, if it stays so"),

@@ -128,6 +128,9 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 // node adds what the agent of a node says.
 func (f *findings) node(where string, n agentapi.Node) {
 	for _, why := range n.NotReady {
+		if n.BackendError != "" && strings.HasPrefix(why, string(codeNoBackend)+": ") {
+			continue // see below
+		}
 		f.add(codeNodeNotReady, levelError, where, why)
 	}
 	for _, text := range n.Warnings {

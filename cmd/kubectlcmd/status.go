@@ -73,6 +73,8 @@ type nodeStatus struct {
 	Version  string   `json:"version,omitempty"`
 	Dialects []string `json:"dialects,omitempty"`
 	Backend  string   `json:"backend,omitempty"`
+	// BackendUsed is what Backend stands for there.
+	BackendUsed string `json:"backendUsed,omitempty"`
 	// Pods is nil unless the agent has answered.
 	Pods     counts   `json:"pods,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
@@ -233,7 +235,8 @@ func (s *clusterStatus) add(a agents.Agent, n agentapi.Node, err error) {
 		} else {
 			s.Ready++
 		}
-		row.Why, row.Version, row.Dialects, row.Backend, row.Pods, row.Warnings = n.NotReady, n.Version, n.Dialects, n.Backend, count(n), n.Warnings
+		row.Why, row.Version, row.Dialects, row.Pods, row.Warnings = n.NotReady, n.Version, n.Dialects, count(n), n.Warnings
+		row.Backend, row.BackendUsed = n.Backend, n.BackendUsed
 		for state, number := range row.Pods {
 			s.Total[state] += number
 		}
@@ -292,7 +295,7 @@ func (s clusterStatus) table(w *visible.Printer) error {
 	table := w.Table()
 	table.Printf("NODE\tSTATE\tVERSION\tDIALECTS\tBACKEND\tCAPTURED\tOUTSIDE\tWAITING\tDRIFTED\tFAILED\tUNKNOWN\n")
 	for _, n := range s.Nodes {
-		table.Printf("%s\t%s\t%s\t%s\t%s", n.Node, n.State, cmp.Or(n.Version, "-"), cmp.Or(strings.Join(n.Dialects, ","), "-"), cmp.Or(n.Backend, "-"))
+		table.Printf("%s\t%s\t%s\t%s\t%s", n.Node, n.State, cmp.Or(n.Version, "-"), cmp.Or(strings.Join(n.Dialects, ","), "-"), cmp.Or(strings.TrimSuffix(n.Backend+": "+n.BackendUsed, ": "), "-"))
 		n.Pods.columns(table)
 	}
 	if len(s.Nodes) != 1 {

@@ -42,6 +42,8 @@ type About struct {
 	// Dialects and Backend are those that the agent installs.
 	Dialects []string `json:"dialects"`
 	Backend  string   `json:"backend"`
+	// BackendUsed is the one that Backend stands for in an empty network namespace, as tried. Empty: Backend itself, or not known.
+	BackendUsed string `json:"backendUsed,omitempty"`
 	// Repair is the agent's action for pods without their rules.
 	Repair string `json:"repair,omitempty"`
 	// PodsTotal counts the node's pods with a network of their own, without those that have ended. Nil: not known.
@@ -50,7 +52,7 @@ type About struct {
 	// because ADD refuses. They are not in PodsTotal, and those in Pods are not counted.
 	PodsStarting int       `json:"podsStarting,omitempty"`
 	Installed    Installed `json:"installed"`
-	// BackendError is the fault of all backends on the host. Empty: one works, as far as is known without a namespace.
+	// BackendError is the fault of all backends on the host. Empty: one works, as tried, or as far as is known where it cannot be tried.
 	BackendError string `json:"backendError,omitempty"`
 	Kernel       string `json:"kernel,omitempty"`
 	// Rights are the permissions that the agent and its plugin need, with the agent's settings. Nil: the agent does not say.

@@ -39,6 +39,8 @@ type Result struct {
 	// Unusable lists addresses and routes that the namespace does not accept now.
 	// The rules of their family are in force.
 	Unusable []Unusable
+	// Refused joins the errors of backends that were to be taken before this one, and left everything as it was; nil: none was.
+	Refused error
 	// Processes counts the processes that were started, Transactions the transactions that the kernel committed.
 	Processes, Transactions int
 	// Duration is the wall time of Apply.

@@ -30,6 +30,9 @@ type Options struct {
 	Runner Runner
 	// Path lists the directories with the iptables programs, as $PATH does; empty is [DefaultPath].
 	Path string
+	// Broken are backends that are known not to work on this host, and why. [ruleset.BackendAuto] and [ruleset.BackendIptables] pass over
+	// them, unless there is no other. Nil: none is.
+	Broken map[ruleset.Backend]string
 	// Root is the root directory of the iptables programs, for a container without programs of its own; empty is the
 	// process's own root. "/proc/1/root" is the host's, in a container that shares the host's PID namespace. It needs
 	// CAP_SYS_CHROOT. [Choose] and [Available] fail if it cannot be read.

@@ -112,7 +112,10 @@ func (s *session) applyAll(ctx context.Context, rs ruleset.Ruleset) (Result, err
 		err = s.change(ctx, stale)
 	}
 	if err != nil {
-		return Result{}, errors.Join(err, s.undo(ctx, append(stale, changes...)))
+		if undone := s.undo(ctx, append(stale, changes...)); undone != nil {
+			return Result{}, errors.Join(err, undone)
+		}
+		return Result{}, refusal(err)
 	}
 	native := s.host.native(owner)
 	if len(native) > 0 {
@@ -289,6 +292,11 @@ func (s *session) undo(ctx context.Context, changes []*change) error {
 // putBack makes the owner's rules those that were found. What was read is not
 // given back as text: a pod may have written it.
 func (s *session) putBack(ctx context.Context, c *change) error {
+	if c.live == nil { // the kernel tells without a program, which may be what is broken
+		if h, err := look(s.ns); err == nil && !h.uses(c.tools.variant, c.family) {
+			return nil
+		}
+	}
 	now, err := s.saved(ctx, c)
 	if err != nil {
 		return err

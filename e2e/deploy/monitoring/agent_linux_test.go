@@ -92,8 +92,9 @@ func exported(t *testing.T) map[string]metric {
 	registry.MustRegister(nodeProxy(t), taintmetrics.New(meshcni.Identity{}), conntables.New(conntables.Options{}))
 	found := map[string]metric{}
 	describe(found, registry)
-	// Of the agent's socket, which nothing exports but a running agent; TestScrape sees it.
+	// Of the agent's socket and its backends, which nothing exports but a running agent; TestScrape sees it.
 	found["meshcni_agent_requests_total"] = metric{`Requests on the agent's socket, by request (pod, attach, detach, pods, release, ready) and outcome (ok, unknown and more). Request "none" was not read.`, []string{"request", "outcome"}}
+	found["meshcni_backend_usable"] = metric{"1: the backend has written pods' rules in an empty network namespace of this host; 0: it has refused them. One that cannot be tried is missing.", []string{"backend"}}
 	return found
 }
 

@@ -178,7 +178,7 @@ var labels = map[string]string{
 	"code": "of readiness", "cni_code": "of a CNI error", "verb": "a CNI command", "http_status": "of a request to the API server", "method": "of a request to the API server",
 	"reason": "why", "outcome": "how an attempt ended", "result": "how a comparison or a reload ended", "state": "of what is counted; each is in one", "fill": "likewise, of a table",
 	"action": "of repair", "step": "of agent or hand-over", "change": "to a taint", "cause": "what others changed of the installation", "kind": "what was missing in a pod",
-	"dialect": "a mesh", "plugin": "another's plugin type", "bypass": "a way past the mesh", "level": "of a record", "request": "on the agent's socket", "object": "with what a token ends",
+	"dialect": "a mesh", "backend": "of rules", "plugin": "another's plugin type", "bypass": "a way past the mesh", "level": "of a record", "request": "on the agent's socket", "object": "with what a token ends",
 	"pod_namespace": "of a pod", "pod_name": "of a pod", "program": "of the build", "version": "of the build", "revision": "of the build", "goversion": "of the build", "le": "of a histogram",
 }
 
