@@ -141,13 +141,9 @@ func (r *Record) valid() error {
 	if r.rulesErr != nil {
 		return r.rulesErr
 	}
-	for _, f := range ruleset.Families {
-		switch p := r.Rules.Family(f); {
-		case p == nil:
-		case p.Family != f:
-			return fmt.Errorf("its %s rules are %s", f, p.Family)
-		case p.Owner.Prefix == "":
-			return fmt.Errorf("its %s rules have no owner", f)
+	if r.Rules != (ruleset.Ruleset{}) {
+		if err := r.Rules.Validate(); err != nil {
+			return err
 		}
 	}
 	if r.Selected && r.Backend == "" {
