@@ -1,6 +1,7 @@
 package plugin_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -163,6 +164,29 @@ func TestContainerThatRunsAsTheProxy(t *testing.T) {
 	assert.Equal(t, []any{}, out.record(t, "decision")["bypasses"])
 	_, out = add("yes", 1000)
 	out.fails(t, 7, "refuse_proxy_uid: want true or false")
+
+	// An init container may, before there is a proxy.
+	always, user := corev1.ContainerRestartPolicyAlways, int64(1337)
+	fetch := corev1.Container{Name: "fetch", SecurityContext: &corev1.SecurityContext{RunAsUser: &user}}
+	sidecar := corev1.Container{Name: "istio-proxy", RestartPolicy: &always}
+	for _, late := range []bool{false, true} {
+		c := newCall()
+		c.config = set(c.config, "refuse_proxy_uid", true)
+		p := meshPod()
+		p.Spec.Containers, p.Spec.InitContainers = []corev1.Container{{Name: "app"}}, []corev1.Container{fetch, sidecar}
+		if late {
+			slices.Reverse(p.Spec.InitContainers)
+		}
+		c.pods.Set(p)
+		out := c.run(t)
+		if late {
+			out.fails(t, 7, `container "fetch" bypasses the mesh`, "refuse_proxy_uid")
+			continue
+		}
+		require.Zero(t, out.exit, out.stdout)
+		assert.Contains(t, out.record(t, "decision")["bypasses"], "init-proxy-id")
+		assert.Contains(t, out.stderr, `init container \"fetch\" bypasses the mesh until it ends`)
+	}
 }
 
 // TestNothingCaptured: an ADD of a pod whose settings leave everything out says so.
