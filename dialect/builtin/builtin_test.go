@@ -16,7 +16,7 @@ func Example() {
 	// Output: istio,ambient,linkerd,kuma,consul,acme
 }
 
-// TestAllAreValid: this module's own dialects pass what others' have to, so that a plugin may take them as they are.
+// TestAllAreValid: this module's own dialects pass what others' have to.
 func TestAllAreValid(t *testing.T) { require.NoError(t, dialect.Validate(builtin.All())) }
 
 func BenchmarkValidate(b *testing.B) {
