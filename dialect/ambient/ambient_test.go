@@ -99,7 +99,7 @@ func TestProbePorts(t *testing.T) {
 	bypass := probed(labelled("ambient", map[string]string{"ambient.istio.io/bypass-inbound-capture": "true"}))
 	r, err := d.Redirect(bypass, nil, dialecttest.Addrs())
 	require.NoError(t, err)
-	assert.Equal(t, redirect.Inbound{}, r.Redirect.Inbound)
+	assert.Equal(t, redirect.Inbound{Ports: redirect.NoPorts()}, r.Redirect.Inbound)
 }
 
 // TestTheProxyItself: pods of ztunnel are not captured, by what only those write who may make pods in the mesh's own namespace. The same
