@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -30,10 +31,12 @@ const (
 	// BypassNetRaw: the rules know the proxy by a mark, and a container may have a capability that sets marks:
 	// NET_ADMIN, or since Linux 5.17 NET_RAW (sk_setsockopt, net/core/sock.c).
 	BypassNetRaw BypassCode = "net-raw"
+	// BypassSandboxed: by the name of its RuntimeClass the pod has a kernel or a network stack of its own.
+	BypassSandboxed BypassCode = "sandboxed"
 )
 
 // BypassCodes lists every code.
-var BypassCodes = []BypassCode{BypassIPv4, BypassIPv6, BypassInbound, BypassOutbound, BypassProxyID, BypassInitID, BypassNetRaw}
+var BypassCodes = []BypassCode{BypassIPv4, BypassIPv6, BypassInbound, BypassOutbound, BypassProxyID, BypassInitID, BypassNetRaw, BypassSandboxed}
 
 // Bypass is a way for a pod's traffic to go past the mesh unnoticed.
 type Bypass struct {
@@ -47,7 +50,10 @@ type Bypass struct {
 	// Family is the only one whose connections of a direction are not captured; zero: it is so of all that are to be captured.
 	Family ruleset.Family `json:"family,omitempty"`
 
-	// Container is the container that may pass for the proxy; empty for a family.
+	// RuntimeClass is the pod's, if that is the way; else empty.
+	RuntimeClass string `json:"runtimeClass,omitempty"`
+
+	// Container is the container that may pass for the proxy; empty for a family and for a RuntimeClass.
 	Container string `json:"container,omitempty"`
 	// Field is the part of its securityContext that lets it: "runAsUser" or
 	// "runAsGroup", with the value in ID, "capabilities" or "privileged".
@@ -80,6 +86,9 @@ func (b Bypass) String() string {
 		return b.idWords()
 	case BypassNetRaw:
 		return fmt.Sprintf("container %q can bypass the mesh: %s, and so can mark its traffic as the proxy's", b.Container, b.capabilityWords())
+	case BypassSandboxed:
+		return fmt.Sprintf("the pod bypasses the mesh: its runtime class, %s, is by its name one with a kernel or a network stack of its own, "+
+			"whose packets no rule of the pod's network namespace sees", truncate.Quote(b.RuntimeClass))
 	case BypassIPv4, BypassIPv6:
 	}
 	why := "the pod's kernel has it"
@@ -122,13 +131,15 @@ func (b Bypass) capabilityWords() string {
 	return "its capabilities have NET_RAW or NET_ADMIN added"
 }
 
-// BypassError refuses a pod for a container that may pass for the proxy. Get it with
+// BypassError refuses a pod for a container that may pass for the proxy, or for its RuntimeClass. Get it with
 // errors.As(err, &bypassError); several are joined by [errors.Join].
 type BypassError struct{ Bypass }
 
 // Error returns the sentence, and how to close the bypass.
 func (e *BypassError) Error() string {
 	switch {
+	case e.Code == BypassSandboxed:
+		return e.String() + "; give the pod a runtime class that shares the node's kernel, or take it out of the mesh"
 	case e.Code != BypassNetRaw:
 		return e.String() + "; give the application another, or the proxy a user of its own"
 	case e.Field == "privileged":

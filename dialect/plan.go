@@ -39,6 +39,11 @@ type Options struct {
 	RefuseProxyUID bool
 	// RefuseNetRaw refuses a pod with a container that may set the proxy's mark, also by the runtime's default.
 	RefuseNetRaw bool
+	// AllowSandboxed lets a pod start whose RuntimeClass is among the SandboxedClasses: its traffic bypasses the mesh. Else it is refused.
+	AllowSandboxed bool
+	// SandboxedClasses are names of RuntimeClasses, or words in them between "-" and ".", of runtimes that give a pod a kernel or a
+	// network stack of its own. Empty: those of the variable of that name.
+	SandboxedClasses []string
 }
 
 // Plan is everything that a mesh means for a pod.
@@ -72,7 +77,7 @@ type Plan struct {
 // An error refuses the pod. The Plan then has the decision, and those warnings and bypasses that are known; it has no Redirect and no
 // Ruleset, and nothing applies the zero value of either. errors.As
 // finds a [*redirect.SettingError] for each setting that is wrong, a [*SettingsError] for settings that are wrong
-// together, and a [*BypassError] for each container that the options refuse.
+// together, and a [*BypassError] for each container, or the RuntimeClass, that the options refuse.
 // Without a Namespace that the dialect needs, errors.Is(err, dialect.ErrNamespaceUnknown); Decision.Selected is then true, and
 // Decision.Undecided, if it is not the settings alone that are unknown. An [*InvalidError] is about the dialect, not the pod.
 func (d Dialect) Plan(s Subject, o Options) (Plan, error) {
@@ -95,7 +100,7 @@ func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan,
 		return p, err
 	}
 	own := slices.Concat(d.Policy.ProxyContainers, b.ProxyContainers)
-	p.Bypasses = containerBypasses(s.Pod, own, d.Check.Container, b.Redirect.Proxy)
+	p.Bypasses = append(sandboxed(s.Pod, o.SandboxedClasses), containerBypasses(s.Pod, own, d.Check.Container, b.Redirect.Proxy)...)
 	if err := o.refusal(p.Bypasses, d.NodeProxy != nil); err != nil {
 		invalid := b.Blame(b.Redirect.Validate())
 		return p, fmt.Errorf("pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, errors.Join(err, invalid))
@@ -174,7 +179,7 @@ func (p Plan) DefaultCodes() []BypassCode {
 func (o Options) refusal(bypasses []Bypass, proxyOnNode bool) error {
 	var errs []error
 	for _, b := range bypasses {
-		if b.Container != "" && b.Code != BypassInitID && (o.RefuseProxyUID && !(proxyOnNode && b.ByDefault()) || o.RefuseNetRaw && b.Code == BypassNetRaw) {
+		if b.Code == BypassSandboxed && !o.AllowSandboxed || b.Container != "" && b.Code != BypassInitID && (o.RefuseProxyUID && !(proxyOnNode && b.ByDefault()) || o.RefuseNetRaw && b.Code == BypassNetRaw) {
 			errs = append(errs, &BypassError{b})
 		}
 	}

@@ -40,6 +40,7 @@ type Set struct {
 func Configure(known []Dialect, c netconf.Config) (Set, error) {
 	s := SetOf(known...).WithOptions(Options{
 		UncapturedFamily: c.UncapturedFamily, RefuseProxyUID: c.RefuseProxyUID, RefuseNetRaw: c.RefuseNetRaw,
+		AllowSandboxed: c.AllowSandboxed, SandboxedClasses: c.SandboxedClasses,
 	})
 	var errs []error
 	wrong := func(key string, err error) {

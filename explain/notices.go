@@ -92,6 +92,9 @@ func (x Explanation) refused(v *Verdict) {
 	all := parts(err)
 	if !slices.ContainsFunc(all, func(err error) bool { return !errors.As(err, new(*dialect.BypassError)) }) {
 		v.Sentence = "This pod is refused, and does not start, because a container of it could bypass the mesh, and the plugin is told to refuse such pods."
+		if bypass := (*dialect.BypassError)(nil); errors.As(err, &bypass) && bypass.Code == dialect.BypassSandboxed {
+			v.Sentence = "This pod is refused, and does not start, because its runtime would take it past the mesh."
+		}
 	}
 	for _, part := range all {
 		because := part.Error()
@@ -114,6 +117,9 @@ func correct(pod *corev1.Pod, err error) string {
 		return correctSetting(pod, setting)
 	case errors.As(err, &bypass) && bypass.Code == dialect.BypassNetRaw:
 		return fmt.Sprintf("Container %q: drop its capabilities (securityContext.capabilities.drop: [ALL]) and run it unprivileged; or allow such pods: refuseNetRaw=false and refuseProxyUID=false in the chart's values", bypass.Container)
+	case errors.As(err, &bypass) && bypass.Code == dialect.BypassSandboxed:
+		return "Give the pod a runtime class that shares the node's kernel (runtimeClassName), or take it out of the mesh; " +
+			"or allow such pods, which bypass the mesh: allowSandboxed=true in the chart's values. A class that does share the kernel, in spite of its name: sandboxedClasses lists those that do not"
 	case errors.As(err, &bypass):
 		return fmt.Sprintf("Container %q: give it another %s than the proxy's, %d; or allow such pods: refuseProxyUID=false in the chart's values", bypass.Container, bypass.Field, bypass.ID)
 	case errors.As(err, &blamed):

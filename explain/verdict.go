@@ -70,6 +70,8 @@ func (x Explanation) captured(v *Verdict) {
 		v.Sentence = "Nothing of this pod is captured, though it is in the mesh: its settings leave out every connection, so none goes through " + title + "."
 		v.Do = append(v.Do, string(row.Do[0]), Then("Then", x.Subject.Pod))
 		return
+	case slices.Contains(x.Plan.BypassCodes(), dialect.BypassSandboxed):
+		v.Sentence = "The plugin sets this pod's rules, but its runtime takes its connections past them and past " + title
 	case v.Code == status.CodePartly:
 		v.Sentence = "The plugin captures this pod in part: its connections go through " + title + ", but no " + x.leftOut() + " ones"
 	default:

@@ -182,6 +182,7 @@ func (c Config) Effective() netconf.Config {
 	p := c.entry()
 	return netconf.Config{
 		Type: p.Type, Dialects: p.Dialects, Backend: p.Backend, UncapturedFamily: p.UncapturedFamily, RefuseProxyUID: p.RefuseProxyUID, RefuseNetRaw: p.RefuseNetRaw,
+		AllowSandboxed: p.AllowSandboxed, SandboxedClasses: p.SandboxedClasses,
 		PodNamespace: p.PodNamespace, RunDir: c.RunDir, Meshes: p.Meshes, Kubernetes: netconf.Kubernetes{
 			ExcludeNamespaces: p.Kubernetes.ExcludeNamespaces, ExcludeNamespaceSelector: p.Kubernetes.ExcludeNamespaceSelector,
 		},

@@ -208,6 +208,42 @@ func TestNothingCaptured(t *testing.T) {
 	assert.Contains(t, out.stderr, "no connection is captured outbound")
 }
 
+// TestSandboxedRuntime: a pod of such a runtime class is refused, of a sidecar's mesh and of the node's proxy alike; where it is let
+// through, record and log name the bypass.
+func TestSandboxedRuntime(t *testing.T) {
+	t.Parallel()
+	for _, mesh := range []string{"istio", "ambient"} {
+		add := func(allow any, class string) (*call, outcome) {
+			c := newCall()
+			c.config = set(c.config, "allow_sandboxed", allow, "dialect", mesh)
+			p := meshPod()
+			p.Spec.RuntimeClassName = &class
+			if mesh == "ambient" {
+				p.Annotations, p.Labels = nil, map[string]string{"istio.io/dataplane-mode": "ambient"}
+				p.Spec.Containers = p.Spec.Containers[:1]
+			}
+			c.pods.Set(p)
+			c.attaches(p)
+			c.netns.Families = redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.PresenceOff}
+			return c, c.run(t)
+		}
+		c, out := add(nil, "kata-qemu")
+		out.fails(t, 7, `pod shop/cart-0: the pod bypasses the mesh: its runtime class, "kata-qemu"`, "allow_sandboxed is not true")
+		assert.Nil(t, c.netns.Live.IPv4, "no rules for a pod that does not start")
+
+		if mesh == "istio" { // of the node's proxy the agent decides too
+			_, out = add(true, "kata-qemu")
+			require.Zero(t, out.exit, out.stdout)
+			assert.Contains(t, out.record(t, "decision")["bypasses"], "sandboxed")
+			assert.Contains(t, out.stderr, `its runtime class, \"kata-qemu\"`)
+		}
+
+		_, out = add(nil, "nvidia")
+		require.Zero(t, out.exit, out.stdout)
+		assert.NotContains(t, out.record(t, "decision")["bypasses"], "sandboxed")
+	}
+}
+
 // TestContainerThatMayMark: where the rules know the node's proxy by a mark, who may set marks is refused: with refuse_proxy_uid if
 // that was asked for, with refuse_net_raw also by the runtime's default.
 func TestContainerThatMayMark(t *testing.T) {

@@ -34,7 +34,8 @@
 // A pod is let through, with a warning, if its kernel has an address family that its mesh does not capture, whatever
 // addresses it has. "uncaptured_family": "drop" discards that family's TCP instead. A container that the rules may take for
 // the proxy bypasses the mesh and is warned of; "refuse_proxy_uid": true and "refuse_net_raw": true refuse its pod (see
-// dialect.Options). See dialect.Plan, which decides all of this for others too.
+// dialect.Options). A pod of a sandboxed runtime, by the name of its RuntimeClass, is refused but with "allow_sandboxed": true. See
+// dialect.Plan, which decides all of this for others too.
 //
 // Every ADD that succeeds, including one that passes a pod over, leaves a record in run_dir; see package attachment. If the
 // record cannot be written, the pod starts with a warning. DEL and GC remove records and do nothing else, since rules

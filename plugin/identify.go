@@ -100,6 +100,8 @@ func (t target) refusal(c netconf.Config, err error) *types.Error {
 		return hint(failure, "dialect %s is wrong, and not the pod: no pod of that mesh starts before its makers correct it", invalid.Dialect)
 	case errors.Is(err, dialect.ErrNamespaceUnknown):
 		return hint(failure, "the pod's namespace decides too; it does not start before that is known")
+	case errors.As(err, &bypass) && bypass.Code == dialect.BypassSandboxed:
+		return hint(failure, "allow_sandboxed is not true in the network configuration")
 	case errors.As(err, &bypass):
 		key := "refuse_proxy_uid"
 		if c.RefuseNetRaw && (bypass.ByDefault() || !c.RefuseProxyUID) {

@@ -69,6 +69,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		cli.Ambient(fs, &s.Plugin)
 		fs.BoolVar(&s.Plugin.RefuseProxyUID, "refuse-proxy-uid", s.Plugin.RefuseProxyUID, "refuse a pod with a container that the rules take for the proxy")
 		fs.BoolVar(&s.Plugin.RefuseNetRaw, "refuse-net-raw", s.Plugin.RefuseNetRaw, "refuse a pod with a container that may set the proxy's mark, also by the runtime's default")
+		cli.Sandboxed(fs, &s.Plugin)
 		fs.BoolVar(&s.Plugin.WriteStatus, "write-status", s.Plugin.WriteStatus, "say on the pod that its rules are in place, where the mesh has an annotation for it (needs patch on pods/status)")
 		fs.BoolVar(&s.Plugin.ReadyWithoutAgent, "ready-without-agent", s.Plugin.ReadyWithoutAgent, "let the runtime start pods before the agent has run")
 		text(fs, &s.pluginConfigFile, "plugin-config", "file", "a template for the plugin's entry instead of all of these (or CNI_NETWORK_CONFIG, the template itself)")

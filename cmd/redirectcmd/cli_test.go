@@ -60,6 +60,8 @@ func (c call) lookup(name string) (string, bool) {
 // to exit code and what is said where.
 func TestProgram(t *testing.T) {
 	t.Parallel()
+	sandboxed := "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: dev, annotations: {sidecar.istio.io/status: \"{}\"}}\n" +
+		"spec: {runtimeClassName: kata, containers: [{name: app}, {name: istio-proxy}]}\n"
 	outsider := "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: dev}\nspec: {containers: [{name: app}]}\n"
 	deployment := `{"kind": "Deployment", "metadata": {"name": "cart", "namespace": "shop"}, "spec": {"template": {"metadata": {"annotations": {"sidecar.istio.io/status": "{}"}}, "spec": {"containers": [{"name": "istio-proxy", "securityContext": {"runAsUser": 1337}}]}}}}`
 	tests := map[string]struct {
@@ -111,8 +113,16 @@ What to do:
 		"rules of a template":       {args: []string{"rules", "-f", "-"}, call: call{stdin: deployment}, out: []string{"-j ISTIO_OUTPUT"}, errOut: []string{"warning: " + explain.TemplateOnly}},
 		"trace of a template":       {args: []string{"trace", "-f", "-", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000"}, call: call{stdin: deployment}, out: []string{"redirect 15001"}, errOut: []string{"warning: " + explain.TemplateOnly}},
 		"trace warns":               {args: []string{"trace", "-f", "leaky.yaml", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000"}, out: []string{"redirect 15001"}, errOut: []string{`WARNING: container "web" bypasses the mesh`, "warning: env ISTIO_META_DNS_CAPTURE"}},
-		"explain outsider":          {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider}, out: []string{"pod dev/a is not in the mesh", "no-proxy:"}},
-		"explain excluded":          {args: []string{"explain", "-f", "-", "--exclude-namespaces", "dev , prod"}, call: call{stdin: outsider}, out: []string{"excluded-namespace:"}},
+		"explain a sandboxed pod": {
+			args: []string{"explain", "-f", "-", "--brief"}, call: call{stdin: sandboxed}, code: 1,
+			out: []string{"does not start, because its runtime would take it past the mesh", `its runtime class, "kata"`, "allowSandboxed=true"},
+		},
+		"explain a sandboxed pod that is let through": {
+			args: []string{"explain", "-f", "-", "--allow-sandboxed"}, call: call{stdin: sandboxed},
+			out: []string{"its runtime takes its connections past them", `its runtime class, "kata"`},
+		},
+		"explain outsider": {args: []string{"explain", "-f", "-"}, call: call{stdin: outsider}, out: []string{"pod dev/a is not in the mesh", "no-proxy:"}},
+		"explain excluded": {args: []string{"explain", "-f", "-", "--exclude-namespaces", "dev , prod"}, call: call{stdin: outsider}, out: []string{"excluded-namespace:"}},
 		"explain excluded by label": {
 			args: []string{"explain", "-f", "web.yaml", "--exclude-namespace-selector", "mesh in (off)", "--namespace-file", "-"},
 			call: call{stdin: "kind: Namespace\nmetadata: {name: shop, labels: {mesh: \"off\"}}"},

@@ -81,6 +81,7 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 	fs.Var(cli.Required((*string)(&c.plugin.UncapturedFamily), "string"), "uncaptured-family", "what to do with a family of the pod that is not captured: allow or drop")
 	fs.BoolVar(&c.plugin.RefuseProxyUID, "refuse-proxy-uid", false, "refuse a pod with a container that the rules may take for the proxy, as the plugin's refuse_proxy_uid does")
 	fs.BoolVar(&c.plugin.RefuseNetRaw, "refuse-net-raw", false, "refuse a pod with a container that may set the proxy's mark, as the plugin's refuse_net_raw does")
+	cli.Sandboxed(fs, &c.plugin)
 	return cmd, c
 }
 

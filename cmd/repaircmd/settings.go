@@ -50,6 +50,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	fs.Var(cli.Required((*string)(&s.plugin.UncapturedFamily), "string"), "uncaptured-family", "what the plugin does with an address family that the mesh does not capture: allow, drop")
 	fs.BoolVar(&s.plugin.RefuseProxyUID, "refuse-proxy-uid", false, "whether the plugin refuses a pod with a container that the rules may take for the proxy; such a pod is left alone")
 	fs.BoolVar(&s.plugin.RefuseNetRaw, "refuse-net-raw", false, "whether the plugin refuses a pod with a container that may set the proxy's mark; such a pod is left alone")
+	cli.Sandboxed(fs, &s.plugin)
 	s.access.Register(fs)
 	fs.StringVar(&s.installerReadyURL, "installer-ready-url", "", "the node agent's /readyz: while it does not answer 200, nothing is deleted (default: not asked)")
 	fs.StringVar(&s.plugin.RunDir, "run-dir", s.Identity.RunDir, "the plugin's run_dir, where its records of attachments are kept up to date; one that is not there has none")

@@ -170,7 +170,7 @@ var holders = []string{"plugins", "delegate", "delegates", "ipam", "capabilities
 
 // own are the keys of our plugin's entry, at the top and below "kubernetes" and "ambient".
 var own = []string{
-	"dialect", "agent", "backend", "run_dir", "pod_namespace", "add_deadline", "uncaptured_family", "refuse_proxy_uid", "refuse_net_raw", "write_status",
+	"dialect", "agent", "backend", "run_dir", "pod_namespace", "add_deadline", "uncaptured_family", "refuse_proxy_uid", "refuse_net_raw", "allow_sandboxed", "sandboxed_classes", "write_status",
 	"dns_capture", "ipv6", "enablement_selectors", "probe_ipv4", "probe_ipv6", "system_namespace", "podSelector", "namespaceSelector",
 	"matchLabels", "matchExpressions", "key", "operator", "values",
 	"ready_without_agent", "exclude_namespaces", "exclude_namespace_selector", "kubeconfig", "cni_bin_dir", "log_level",

@@ -75,6 +75,10 @@ type Config struct {
 	// dialect.Options. Default: false.
 	RefuseProxyUID bool `json:"refuse_proxy_uid,omitempty"`
 	RefuseNetRaw   bool `json:"refuse_net_raw,omitempty"`
+	// AllowSandboxed lets pods of sandboxed runtimes start, whose traffic bypasses the mesh; SandboxedClasses are the names of their
+	// RuntimeClasses. See dialect.Options. Default: false, and dialect.SandboxedClasses.
+	AllowSandboxed   bool     `json:"allow_sandboxed,omitempty"`
+	SandboxedClasses []string `json:"sandboxed_classes,omitempty"`
 	// WriteStatus annotates the pod once its rules are in place, if the mesh has an annotation for that. Default: false.
 	WriteStatus bool `json:"write_status,omitempty"`
 	// ReadyWithoutAgent makes STATUS succeed before the agent has written the kubeconfig. An agent that runs on the pod

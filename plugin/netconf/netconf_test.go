@@ -41,11 +41,11 @@ func TestMarshal(t *testing.T) {
 	all := netconf.Config{
 		CNIVersion: "1.0.0", Name: "mesh", Type: "acme-cni", Agent: "require", Backend: "nftables", LogLevel: "warn", RunDir: "/run/a&b",
 		PodNamespace: "acme", AddDeadline: netconf.Duration(90 * time.Second), UncapturedFamily: redirect.UncapturedDrop,
-		RefuseProxyUID: true, RefuseNetRaw: true, WriteStatus: true, ReadyWithoutAgent: true,
+		RefuseProxyUID: true, RefuseNetRaw: true, AllowSandboxed: true, SandboxedClasses: []string{"secure"}, WriteStatus: true, ReadyWithoutAgent: true,
 		Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"a", "b"}, ExcludeNamespaceSelector: "a&b!=c", CNIBinDir: "/bin"},
 	}
 	const want = `{"cniVersion":"1.0.0","name":"mesh","type":"acme-cni","agent":"require","backend":"nftables","log_level":"warn","run_dir":"/run/a&b",` +
-		`"pod_namespace":"acme","add_deadline":"1m30s","uncaptured_family":"drop","refuse_proxy_uid":true,"refuse_net_raw":true,"write_status":true,` +
+		`"pod_namespace":"acme","add_deadline":"1m30s","uncaptured_family":"drop","refuse_proxy_uid":true,"refuse_net_raw":true,"allow_sandboxed":true,"sandboxed_classes":["secure"],"write_status":true,` +
 		`"ready_without_agent":true,"kubernetes":{"kubeconfig":"/run/a&b/kubeconfig","exclude_namespaces":["a","b"],"exclude_namespace_selector":"a&b!=c","cni_bin_dir":"/bin"},` +
 		`"capabilities":{"io.kubernetes.cri.pod-annotations":true}}`
 	got, err := all.MarshalJSON()

@@ -14,6 +14,12 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
+// Sandboxed declares the flags of pods of sandboxed runtimes.
+func Sandboxed(fs *pflag.FlagSet, c *netconf.Config) {
+	fs.BoolVar(&c.AllowSandboxed, "allow-sandboxed", c.AllowSandboxed, "let a pod start whose runtime class has a kernel or a network stack of its own: its traffic bypasses the mesh")
+	fs.Var(List(&c.SandboxedClasses, "a,b"), "sandboxed-classes", "names of such runtime classes, or words in them (default: kata, gvisor and their like)")
+}
+
 // Ambient declares the flags for the settings of the dialect ambient. What else is wrong with a value, dialect.Configure
 // says.
 func Ambient(fs *pflag.FlagSet, c *netconf.Config) {

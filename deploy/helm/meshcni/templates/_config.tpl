@@ -21,6 +21,8 @@
 {{- if ne $.Values.uncapturedFamily "allow" }}{{- $_ := set $config "uncaptured-family" $.Values.uncapturedFamily }}{{- end -}}
 {{- if $.Values.refuseProxyUID }}{{- $_ := set $config "refuse-proxy-uid" true }}{{- end -}}
 {{- if $.Values.refuseNetRaw }}{{- $_ := set $config "refuse-net-raw" true }}{{- end -}}
+{{- if $.Values.allowSandboxed }}{{- $_ := set $config "allow-sandboxed" true }}{{- end -}}
+{{- with $.Values.sandboxedClasses }}{{- $_ := set $config "sandboxed-classes" . }}{{- end -}}
 {{- if $.Values.writeStatus }}{{- $_ := set $config "write-status" true }}{{- end -}}
 {{- with $.Values.ambient -}}
 {{- if not .dnsCapture }}{{- $_ := set $config "ambient-dns-capture" false }}{{- end -}}
