@@ -43,6 +43,8 @@ type Dialect struct {
 	Sandboxes *Sandboxes
 	// Check is the mesh's proof, in the pod, that redirection works.
 	Check Check
+	// Retired are the settings that earlier versions of the mesh read, and this dialect does not: a pod that has one is warned of.
+	Retired []Retired
 	// NodeProxy hands pods to the node's proxy; nil: the proxy is in the pod.
 	NodeProxy *NodeProxy
 	// Domains are those of the annotations that Build and Policy.Decline read besides the keys that the Policy names:
@@ -51,6 +53,14 @@ type Dialect struct {
 	// proxy's.
 	// Empty: nothing is known of what it reads.
 	Domains []string
+}
+
+// Retired is an annotation that has no effect any more.
+type Retired struct {
+	// Key is the annotation's, and Value the one that meant something; empty: any.
+	Key, Value string
+	// Now is what there is in its place, as words for people: "label istio.io/dataplane-mode=none".
+	Now string
 }
 
 // Check is a pod's own check that it is redirected.

@@ -172,6 +172,9 @@ func readsOf(known []Dialect) *reads {
 		for _, q := range p.Required {
 			keys = append(keys, q.Keys...)
 		}
+		for _, q := range d.Retired {
+			keys = append(keys, q.Key)
+		}
 		keys = append(slices.AppendSeq(keys, maps.Keys(d.Applied)), d.StatusAnnotation())
 		for _, key := range keys {
 			r.keys[key] = true

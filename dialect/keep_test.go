@@ -148,7 +148,7 @@ func TestKeepKnowsPolicies(t *testing.T) {
 		"ProxyTypes", "InjectKey", "InjectOn", "InjectOff", "InjectSelects", "ForeignAnnotation", "Selectors", "StatusAnnotation", "Required", "Decline", "Traces",
 	}, fields(reflect.TypeFor[selection.Policy]()))
 	assert.ElementsMatch(t, []string{
-		"Name", "Policy", "Build", "Names", "NeedsNamespace", "Applied", "Configure", "Sandboxes", "Check", "NodeProxy", "Domains",
+		"Name", "Policy", "Build", "Names", "NeedsNamespace", "Applied", "Configure", "Sandboxes", "Check", "NodeProxy", "Domains", "Retired",
 	}, fields(reflect.TypeFor[dialect.Dialect]()))
 }
 

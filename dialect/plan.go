@@ -64,6 +64,9 @@ type Plan struct {
 	Warnings warning.List
 	// Bypasses are the ways past the mesh that remain open.
 	Bypasses []Bypass
+	// BeforeProxy are the init containers that run before the proxy: they have no network, since their connections are
+	// redirected to nobody.
+	BeforeProxy []string
 	// Captured are the families that the rules redirect, without those known to be absent from the kernel. Addressed
 	// are the families of the pod's addresses. Either may have one that the other lacks.
 	Captured, Addressed []ruleset.Family
@@ -95,7 +98,7 @@ func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan,
 	}
 	p.Dialect = d.Name
 	b, err := d.build(s.Pod, s.Namespace, s.Addrs)
-	p.Warnings = b.Warnings
+	p.Warnings = append(b.Warnings, d.retired(s.Pod)...)
 	if err != nil {
 		return p, err
 	}
@@ -106,6 +109,7 @@ func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan,
 		return p, fmt.Errorf("pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, errors.Join(err, invalid))
 	}
 	p.Redirect, p.Origins = b.Redirect, b.Origins
+	p.BeforeProxy = d.beforeProxy(s.Pod, own, p.Redirect)
 	p.families(s, o)
 	if p.Ruleset, err = p.Redirect.Ruleset(); err != nil {
 		p.Redirect, p.Origins, p.Captured = redirect.Redirect{}, nil, nil
@@ -155,6 +159,16 @@ func (p *Plan) families(s Subject, o Options) {
 		case redirect.FamilyDrop: // by the mesh itself
 		}
 	}
+}
+
+// retired warns of what earlier versions of the mesh read.
+func (d *Dialect) retired(pod *corev1.Pod) (all warning.List) {
+	for _, r := range d.Retired {
+		if value, ok := pod.Annotations[r.Key]; ok && (r.Value == "" || r.Value == value) {
+			all = append(all, warning.New(warning.NoEffect, r.Key, "annotation %s=%.64q has no effect: today's versions of the mesh read %s", r.Key, value, r.Now))
+		}
+	}
+	return all
 }
 
 // BypassCodes returns the codes of the bypasses, each once.

@@ -69,7 +69,7 @@ func bySaying(d *dialect.Dialect) {
 var reads = map[reflect.Type]map[string][]reader{
 	reflect.TypeFor[dialect.Dialect](): {
 		"Name": nil, "Policy": {byLabel}, "Build": {bySchema, inside}, "Names": nil, "NeedsNamespace": {bySaying}, "Applied": nil, "Configure": nil,
-		"Sandboxes": nil, "Check": nil, "NodeProxy": nil, "Domains": nil,
+		"Sandboxes": nil, "Check": nil, "NodeProxy": nil, "Domains": nil, "Retired": nil,
 	},
 	reflect.TypeFor[selection.Policy](): {
 		"ExcludedNamespaces": nil, // by name, which the pod has

@@ -58,12 +58,27 @@ func (x Explanation) excluded() []Notice {
 	return all
 }
 
+// BeforeProxy names the init containers that have no network, since they run before the proxy; empty: there are none.
+func (x Explanation) BeforeProxy() string {
+	if len(x.Plan.BeforeProxy) == 0 {
+		return ""
+	}
+	names, more := x.Plan.BeforeProxy, ""
+	if n := len(names) - 8; n > 0 {
+		names, more = names[:8], fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("init containers run before the proxy, and have no network once the pod is captured: %s%s", truncate.Quote(strings.Join(names, ", ")), more)
+}
+
 func (x Explanation) warned() []Notice {
 	all := []Notice{}
 	for _, list := range []warning.List{x.Plan.Decision.Warnings, x.Plan.Warnings} {
 		for _, w := range list {
 			all = append(all, Notice{string(w.Code), w.Text, remedy(status.KindWarning, string(w.Code))})
 		}
+	}
+	if text := x.BeforeProxy(); text != "" {
+		all = append(all, Notice{string(warning.BeforeProxy), text, remedy(status.KindWarning, string(warning.BeforeProxy))})
 	}
 	return all
 }

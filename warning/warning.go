@@ -25,11 +25,13 @@ const (
 	FamilyAbsent Code = "family-absent"
 	// FamilyDropped: the pod has an address of a family whose TCP is dropped, because the mesh does not capture it.
 	FamilyDropped Code = "family-dropped"
+	// BeforeProxy: init containers run before the pod's proxy, and have no network. explain says so, and no log.
+	BeforeProxy Code = "before-proxy"
 )
 
 // Codes lists every code of this package.
 func Codes() []Code {
-	return []Code{Invalid, Deprecated, Unknown, NoEffect, Contradiction, Fallback, FamilyAbsent, FamilyDropped}
+	return []Code{Invalid, Deprecated, Unknown, NoEffect, Contradiction, Fallback, FamilyAbsent, FamilyDropped, BeforeProxy}
 }
 
 // Warning reports a setting that was ignored or tolerated. In JSON it is its text.

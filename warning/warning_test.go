@@ -11,7 +11,7 @@ import (
 
 func TestCodesAreStable(t *testing.T) {
 	assert.Equal(t, []warning.Code{
-		"invalid-value", "deprecated-key", "unknown-key", "no-effect", "contradiction", "fallback", "family-absent", "family-dropped",
+		"invalid-value", "deprecated-key", "unknown-key", "no-effect", "contradiction", "fallback", "family-absent", "family-dropped", "before-proxy",
 	}, warning.Codes())
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -283,12 +284,21 @@ func TestMigrateInitContainers(t *testing.T) {
 	w.meshPod(t, "shop", "same", "a", init("-d", "15090,15021,15020", "-o", "15020", "--log_output_level=default:info"))
 	w.meshPod(t, "shop", "more", "a", init("-d", "15090,15021,15020,9000", "-o", "15020"))
 	w.meshPod(t, "shop", "strange", "a", init("--shiny"))
+	w.meshPod(t, "shop", "early", "a", init("-d", "15090,15021,15020", "-o", "15020"), func(p *corev1.Pod) {
+		p.Spec.InitContainers = append([]corev1.Container{{Name: "fetch-secrets", Image: "i"}}, p.Spec.InitContainers...)
+	})
 	code, out, errOut := w.run(t, "migrate", "-o", "json")
 	require.Equal(t, exitWrong, code, errOut)
 	r := decode[migration.Report](t, out)
 	assert.Equal(t, "init-containers", r.From)
 	assert.Equal(t, "istio", r.Plan.Values["dialect"])
-	require.Len(t, r.Groups, 3)
+	require.Len(t, r.Groups, 4)
+	assert.Equal(t, []string{"shop/early"}, r.Groups[1].Pods)
+	assert.Equal(t, migration.Differs, r.Groups[1].Verdict)
+	for _, said := range []string{"fetch-secrets", "have no network once the pod is captured", "native sidecar", "runAsUser", "exclude"} {
+		assert.Contains(t, r.Groups[1].Cause, said)
+	}
+	r.Groups = slices.Delete(r.Groups, 1, 2)
 	assert.Equal(t, []string{"shop/more"}, r.Groups[0].Pods)
 	assert.Equal(t, migration.Differs, r.Groups[0].Verdict)
 	assert.Contains(t, r.Groups[0].Cause, "in tcp to port 9000: pass there, redirect 15006 here")

@@ -62,6 +62,8 @@ func TestProgram(t *testing.T) {
 	t.Parallel()
 	sandboxed := "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: dev, annotations: {sidecar.istio.io/status: \"{}\"}}\n" +
 		"spec: {runtimeClassName: kata, containers: [{name: app}, {name: istio-proxy}]}\n"
+	early := "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: dev, annotations: {sidecar.istio.io/status: \"{}\"}}\n" +
+		"spec: {initContainers: [{name: fetch-secrets}, {name: istio-validation}], containers: [{name: app}, {name: istio-proxy}]}\n"
 	outsider := "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: dev}\nspec: {containers: [{name: app}]}\n"
 	deployment := `{"kind": "Deployment", "metadata": {"name": "cart", "namespace": "shop"}, "spec": {"template": {"metadata": {"annotations": {"sidecar.istio.io/status": "{}"}}, "spec": {"containers": [{"name": "istio-proxy", "securityContext": {"runAsUser": 1337}}]}}}}`
 	tests := map[string]struct {
@@ -113,6 +115,10 @@ What to do:
 		"rules of a template":       {args: []string{"rules", "-f", "-"}, call: call{stdin: deployment}, out: []string{"-j ISTIO_OUTPUT"}, errOut: []string{"warning: " + explain.TemplateOnly}},
 		"trace of a template":       {args: []string{"trace", "-f", "-", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000"}, call: call{stdin: deployment}, out: []string{"redirect 15001"}, errOut: []string{"warning: " + explain.TemplateOnly}},
 		"trace warns":               {args: []string{"trace", "-f", "leaky.yaml", "--dst", "10.96.5.5", "--dport", "80", "--uid", "1000"}, out: []string{"redirect 15001"}, errOut: []string{`WARNING: container "web" bypasses the mesh`, "warning: env ISTIO_META_DNS_CAPTURE"}},
+		"explain init containers before the proxy": {
+			args: []string{"explain", "-f", "-", "--brief"}, call: call{stdin: early},
+			out: []string{`have no network once the pod is captured: "fetch-secrets"`, "native sidecar", "runAsUser", "exclude what they ask for"},
+		},
 		"explain a sandboxed pod": {
 			args: []string{"explain", "-f", "-", "--brief"}, call: call{stdin: sandboxed}, code: 1,
 			out: []string{"does not start, because its runtime would take it past the mesh", `its runtime class, "kata"`, "allowSandboxed=true"},

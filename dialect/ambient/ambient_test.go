@@ -170,6 +170,16 @@ func TestSelection(t *testing.T) {
 	}
 }
 
+// TestRetiredAnnotation: by it a pod was left alone when Istio redirected on the host.
+func TestRetiredAnnotation(t *testing.T) {
+	for value, want := range map[string]bool{"disabled": true, "enabled": false} {
+		pod := labelled("ambient", map[string]string{"ambient.istio.io/redirection": value})
+		plan, err := ambient.New(ambient.Options{}).Plan(dialect.Subject{Pod: pod, Namespace: &corev1.Namespace{}}, dialect.Options{})
+		require.NoError(t, err)
+		assert.Equal(t, want, strings.Contains(strings.Join(plan.Warnings.Texts(), "\n"), "label istio.io/dataplane-mode=none"), value)
+	}
+}
+
 func TestOwnSelectors(t *testing.T) {
 	in := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: metav1.LabelSelectorOpIn, Values: []string{"web", "api"}}}}
 	notLegacy := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{

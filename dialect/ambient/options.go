@@ -147,6 +147,8 @@ func New(o Options) dialect.Dialect {
 	return dialect.Dialect{
 		Name:    Name,
 		Domains: []string{"istio.io"},
+		// Where Istio redirected on the host, it left pods alone by it.
+		Retired: []dialect.Retired{{Key: "ambient.istio.io/redirection", Value: "disabled", Now: "label istio.io/dataplane-mode=none"}},
 		Policy: selection.Policy{
 			ExcludedNamespaces: o.ExcludedNamespaces,
 			ForeignAnnotation:  sidecarStatus,

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // before reads the annotations of a pod without YAML, as the plugin of Kuma 2.x did.
@@ -13,6 +14,9 @@ func (p *parser) before() {
 	for _, s := range settings {
 		if value, ok := p.annotations[s.annotation]; ok && s.annotation != "" {
 			s.apply(p, s.annotation, value, s.elements(value))
+			if s.annotation == excludeTCPPortsForUIDs || s.annotation == excludeUDPPortsForUIDs {
+				p.Warn(warning.Deprecated, s.annotation, "annotation %s is deprecated, and Kuma 2.9 and later do not read it: use %s, with the protocol before the ports", s.annotation, excludeOutboundPortsForUIDs)
+			}
 		}
 	}
 	p.virtualProbes()

@@ -62,19 +62,29 @@ const (
 	excludeInboundPorts         = "traffic.kuma.io/exclude-inbound-ports"
 	excludeOutboundPorts        = "traffic.kuma.io/exclude-outbound-ports"
 	excludeOutboundPortsForUIDs = "traffic.kuma.io/exclude-outbound-ports-for-uids"
-	excludeInboundIPs           = "traffic.kuma.io/exclude-inbound-ips"
-	excludeOutboundIPs          = "traffic.kuma.io/exclude-outbound-ips"
-	dropInvalidPackets          = "traffic.kuma.io/drop-invalid-packets"
-	iptablesLogs                = "traffic.kuma.io/iptables-logs"
-	ipFamilyMode                = "kuma.io/transparent-proxying-ip-family-mode"
-	gateway                     = "kuma.io/gateway"
+	// These are read in its place up to Kuma 2.8.
+	excludeTCPPortsForUIDs = "traffic.kuma.io/exclude-outbound-tcp-ports-for-uids"
+	excludeUDPPortsForUIDs = "traffic.kuma.io/exclude-outbound-udp-ports-for-uids"
+
+	excludeInboundIPs  = "traffic.kuma.io/exclude-inbound-ips"
+	excludeOutboundIPs = "traffic.kuma.io/exclude-outbound-ips"
+	dropInvalidPackets = "traffic.kuma.io/drop-invalid-packets"
+	iptablesLogs       = "traffic.kuma.io/iptables-logs"
+	ipFamilyMode       = "kuma.io/transparent-proxying-ip-family-mode"
+	gateway            = "kuma.io/gateway"
+)
+
+// The annotations that Kuma has retired, and that are not read; see [dialect.Dialect].Retired.
+const (
+	builtinDNSPortBefore2 = "kuma.io/builtindnsport"                           // up to 1.8
+	experimentalEngine    = "kuma.io/transparent-proxying-experimental-engine" // up to 2.0
 )
 
 // known are all of these annotations.
 var known = []string{
 	SidecarInjected, Config, sidecarUID, proxyOutboundPort, proxyInboundPort, proxyInboundPortIPv6, builtinDNS, builtinDNSPort,
 	builtinDNSBefore2, probeProxyPort, virtualProbes, virtualProbesPort, excludeInboundPorts, excludeOutboundPorts,
-	excludeOutboundPortsForUIDs, excludeInboundIPs, excludeOutboundIPs, dropInvalidPackets, iptablesLogs, ipFamilyMode, gateway,
+	excludeOutboundPortsForUIDs, excludeTCPPortsForUIDs, excludeUDPPortsForUIDs, builtinDNSPortBefore2, experimentalEngine, excludeInboundIPs, excludeOutboundIPs, dropInvalidPackets, iptablesLogs, ipFamilyMode, gateway,
 }
 
 // Defaults of Kuma.
@@ -124,6 +134,10 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			Decline:            docs.decline,
 		},
 		Build: docs.build,
+		Retired: []dialect.Retired{
+			{Key: builtinDNSPortBefore2, Now: "annotation " + builtinDNSPort},
+			{Key: experimentalEngine, Now: "nothing: there is one engine"},
+		},
 		Names: DefaultRedirect().Names,
 		Check: dialect.Check{
 			Container:  "kuma-validation",

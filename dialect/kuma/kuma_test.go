@@ -13,11 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // meshed is an injected pod, but for the changes.
@@ -32,6 +34,10 @@ func meshed(changes ...func(*corev1.Pod)) *corev1.Pod {
 		change(pod)
 	}
 	return pod
+}
+
+func userExclusion(protocol redirect.Protocol, ports redirect.PortSet, first, last uint32) redirect.Exclusion {
+	return redirect.Exclusion{Protocol: protocol, Ports: ports, CIDRs: redirect.AllPrefixes(), UIDs: []redirect.IDRange{{First: first, Last: last}}}
 }
 
 // withoutYAML makes a pod one of Kuma 2.x.
@@ -86,9 +92,7 @@ func exclude(e ...redirect.Exclusion) func(*redirect.Redirect) {
 }
 
 func TestSettings(t *testing.T) {
-	users := func(protocol redirect.Protocol, ports redirect.PortSet, first, last uint32) redirect.Exclusion {
-		return redirect.Exclusion{Protocol: protocol, Ports: ports, CIDRs: redirect.AllPrefixes(), UIDs: []redirect.IDRange{{First: first, Last: last}}}
-	}
+	users := userExclusion
 	all := redirect.AllPorts()
 	same := func(*redirect.Redirect) {}
 	config := func(yaml string, want func(*redirect.Redirect)) dialecttest.Setting {
@@ -160,6 +164,11 @@ func TestSettings(t *testing.T) {
 		{Key: "kuma.io/builtin-dns", Value: "on"},
 		{Key: "kuma.io/builtin-dns-port", Value: "16053", Want: same},
 		{Key: "kuma.io/builtin-dns-port", Value: "0"},
+		{Key: "traffic.kuma.io/exclude-outbound-tcp-ports-for-uids", Value: "22,80-90:7; ;443:8-9", Want: exclude(
+			users(redirect.TCP, redirect.PortRanges(ruleset.Port(22), ruleset.PortRange{First: 80, Last: 90}), 7, 7), users(redirect.TCP, redirect.Ports(443), 8, 9))},
+		{Key: "traffic.kuma.io/exclude-outbound-tcp-ports-for-uids", Value: "tcp:22:7"},
+		{Key: "traffic.kuma.io/exclude-outbound-udp-ports-for-uids", Value: "53:7", Want: exclude(users(redirect.UDP, redirect.Ports(53), 7, 7))},
+		{Key: "traffic.kuma.io/exclude-outbound-udp-ports-for-uids", Value: "53:root"},
 		{Key: "kuma.io/builtindns", Value: "false", Want: same},
 		{Key: "kuma.io/builtindns", Value: "true"},
 		{Key: "kuma.io/builtindns", Value: "?"},
@@ -213,6 +222,32 @@ func TestSettings(t *testing.T) {
 		}),
 		config("kumaDPUser: [", nil),
 	})
+}
+
+// TestRetiredAnnotations: those of Kuma up to 2.8 add up with today's, as in its 2.3 to 2.8, and a warning names that; those that no
+// version since reads have one too.
+func TestRetiredAnnotations(t *testing.T) {
+	built, err := kuma.New().Redirect(meshed(withoutYAML, func(p *corev1.Pod) {
+		p.Annotations["traffic.kuma.io/exclude-outbound-ports-for-uids"] = "tcp:22:7"
+		p.Annotations["traffic.kuma.io/exclude-outbound-tcp-ports-for-uids"] = "5432:1234"
+		p.Annotations["traffic.kuma.io/exclude-outbound-udp-ports-for-uids"] = "53:1234"
+	}), nil, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []redirect.Exclusion{
+		userExclusion(redirect.TCP, redirect.Ports(22), 7, 7), userExclusion(redirect.TCP, redirect.Ports(5432), 1234, 1234), userExclusion(redirect.UDP, redirect.Ports(53), 1234, 1234),
+	}, built.Redirect.Outbound.Exclude)
+	deprecated := 0
+	for _, w := range built.Warnings {
+		if w.Code == warning.Deprecated {
+			assert.Contains(t, w.Text, "use traffic.kuma.io/exclude-outbound-ports-for-uids")
+			deprecated++
+		}
+	}
+	assert.Equal(t, 2, deprecated)
+
+	plan, err := kuma.New().Plan(dialect.Subject{Pod: meshed(withoutYAML, func(p *corev1.Pod) { p.Annotations["kuma.io/builtindnsport"] = "16053" })}, dialect.Options{})
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(plan.Warnings.Texts(), "\n"), "annotation kuma.io/builtindnsport=\"16053\" has no effect: today's versions of the mesh read annotation kuma.io/builtin-dns-port")
 }
 
 // Every bad element of a list is named, not the first alone.

@@ -82,6 +82,8 @@ var settings = []setting{
 	{"", outbound + "includePorts", "outbound.ports", portsOf(func(p *parser) *redirect.PortSet { return &p.includeOutbound }), nil},
 	{excludeOutboundPorts, outbound + "excludePorts", "outbound.exclude", portsOf(func(p *parser) *redirect.PortSet { return &p.excludeOutbound }), nil},
 	{excludeOutboundPortsForUIDs, outbound + "excludePortsForUIDs", "outbound.exclude", value{many, userList, (*parser).setExcludeUsers, toldUsers}, nil},
+	{excludeTCPPortsForUIDs, "", "outbound.exclude", value{many, userList, (*parser).setExcludeUsers, toldUsers}, nil},
+	{excludeUDPPortsForUIDs, "", "outbound.exclude", value{many, userList, (*parser).setExcludeUsers, toldUsers}, nil},
 	{excludeOutboundIPs, outbound + "excludePortsForIPs", "outbound.exclude",
 		ipsOf(func(p *parser) *redirect.PrefixSet { return &p.excludeOutboundIPs }), nil},
 	// The redirection then comes before the rule that lets DNS queries over TCP pass. DNS queries over UDP and exclusions
@@ -119,8 +121,21 @@ func (s setting) apply(p *parser, key, text string, values []string) {
 
 // elements splits the text of the annotation.
 func (s setting) elements(text string) []string {
-	if s.annotation == excludeOutboundPortsForUIDs {
+	switch s.annotation {
+	case excludeOutboundPortsForUIDs:
 		return strings.Split(text, ";")
+	case excludeTCPPortsForUIDs, excludeUDPPortsForUIDs:
+		proto := "tcp:"
+		if s.annotation == excludeUDPPortsForUIDs {
+			proto = "udp:"
+		}
+		list := strings.Split(text, ";")
+		for i, e := range list {
+			if strings.TrimSpace(e) != "" {
+				list[i] = proto + strings.TrimSpace(e)
+			}
+		}
+		return list
 	}
 	return []string{text}
 }
@@ -322,7 +337,7 @@ func (p *parser) setExcludeUsers(list []string) error {
 		}
 		return some, err
 	})
-	if p.excludeUsers = slices.Concat(all...); len(p.excludeUsers) > redirect.MaxRules {
+	if p.excludeUsers = append(p.excludeUsers, slices.Concat(all...)...); len(p.excludeUsers) > redirect.MaxRules {
 		return fmt.Errorf("more than %d exclusions", redirect.MaxRules)
 	}
 	return err

@@ -16,6 +16,8 @@ import (
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
+	"github.com/meshcni/meshcni/warning"
 )
 
 // Verdict is the effect of a move on a pod's traffic.
@@ -195,6 +197,14 @@ func (j *Judge) Add(ctx context.Context, x explain.Explanation, o Observed) {
 		g = j.compareLive(ctx, x, o)
 	default:
 		g = j.compareModel(ctx, x, o)
+	}
+	if text := x.BeforeProxy(); text != "" && (g.Verdict == Differs || g.Verdict == Same) && j.Plan.From == InitContainers {
+		// Where an init container writes the rules, those before it have the network.
+		if g.Verdict == Same {
+			g.Verdict, g.Cause = Differs, ""
+		}
+		row, _ := status.Lookup(status.KindWarning, status.Code(warning.BeforeProxy))
+		g.Cause = strings.TrimPrefix(g.Cause+"; "+text+". "+row.Remedy(), "; ")
 	}
 	j.add(g, x.Pod.Namespace+"/"+x.Pod.Name)
 }
