@@ -275,7 +275,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer stop()
 	a.listening.Store(listening)
 	both, ctx := errgroup.WithContext(ctx)
-	both.Go(func() error { return listening.watch(ctx, a.notify) })
+	both.Go(func() error { return a.tell(ctx) })
 	both.Go(func() error { return a.turn.first(ctx, a.repairs.run) })
 	// What the agent needs to release its pods, when it leaves for good or the next one has none, goes on until it has ended.
 	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
@@ -406,6 +406,29 @@ func (a *Agent) notify(n installer.Notice) {
 	}
 }
 
+// tellEvery is the interval at which is looked for what [Agent.tell] tells.
+const tellEvery = time.Second
+
+// tell tells the log and the node's object of warnings that are new, until the context ends.
+func (a *Agent) tell(ctx context.Context) error {
+	for told := map[string]bool{}; ; {
+		now := map[string]bool{}
+		for _, text := range slices.Concat(a.listening.Load().unheard(), a.sock.outdated()) {
+			code, says, _ := strings.Cut(text, ": ")
+			if now[code] = true; !told[code] {
+				a.log.Warn(says, "code", code)
+				a.notify(installer.Notice{Code: installer.NoticeCode(code), Warning: true, Text: says})
+			}
+		}
+		told = now
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(tellEvery):
+		}
+	}
+}
+
 // pods returns the states of all pods that the agent knows.
 func (a *Agent) pods() []status.Pod {
 	all := a.full.mark(merge(a.repairs.pods(), slices.Concat(a.held.pods(), a.left.states())))
@@ -458,7 +481,7 @@ func (a *Agent) wrong() error {
 
 // warnings returns what needs somebody's attention.
 func (a *Agent) warnings() []string {
-	texts := slices.Concat(a.repairs.warnings(), a.held.warnings(), a.full.warnings(), a.left.warnings(), a.listening.Load().unheard())
+	texts := slices.Concat(a.repairs.warnings(), a.held.warnings(), a.full.warnings(), a.left.warnings(), a.listening.Load().unheard(), a.sock.outdated())
 	if why := a.whyRefused(); why != "" {
 		texts = append(texts, noticeConfigRefused+": the changed configuration is refused, and the one before it is in force: "+strings.ReplaceAll(why, "\n", "; "))
 	}

@@ -8,5 +8,6 @@ const (
 	noticeConfigRefused = "config-refused"    // the configuration that has changed is refused
 	noticeOtherDialect  = "other-dialect"     // pods are of a mesh that the plugin is not configured for
 	noticeAddressTaken  = "address-taken"     // another program has an address of the agent's
+	noticePodsOutdated  = "pods-outdated"     // the API server has not told of the node's pods for long
 	noticePodsHeld      = "ambient-pods-held" // pods are still in the care of a node's proxy that is switched off
 )

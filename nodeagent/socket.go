@@ -9,7 +9,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -140,6 +142,20 @@ func (k *socket) run(ctx context.Context) error {
 		return err
 	})
 	return both.Wait()
+}
+
+// unheardFor is how long the API server may tell nothing of the node's pods: its client's longest wait between two attempts is half of it.
+const unheardFor = time.Minute
+
+// outdated returns that the API server has told nothing of the node's pods for long.
+func (k *socket) outdated() []string {
+	if k == nil || k.pods == nil {
+		return nil
+	}
+	if err := k.pods.Outdated(unheardFor); err != nil {
+		return []string{noticePodsOutdated + ": " + strings.ReplaceAll(err.Error(), "\n", "; ")}
+	}
+	return nil
 }
 
 // ready returns why the plugin could not start pods for lack of the socket, or nil.

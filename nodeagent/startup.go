@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/serve"
 	"github.com/meshcni/meshcni/internal/visible"
 )
@@ -33,8 +32,6 @@ const (
 	startGrace = 5 * time.Second
 	// startLook is the interval at which that is looked at while somebody waits.
 	startLook = 20 * time.Millisecond
-	// addressLook is the interval at which is looked whether the agent has its addresses.
-	addressLook = time.Second
 	// askPatience bounds how long [Ask] waits for an answer: less than the probe's timeoutSeconds.
 	askPatience = 4 * time.Second
 	// maxStartAnswer bounds what is read of the answer, in bytes.
@@ -172,29 +169,6 @@ func (s *served) why(addresses []string) error {
 	return fmt.Errorf("the agent cannot listen on %s, where another program may answer in its name", strings.Join(missing, " and "))
 }
 
-// watch tells, once, of each address that another program has although it is this agent's turn.
-func (s *served) watch(ctx context.Context, notify func(installer.Notice)) error {
-	told := ""
-	for {
-		text := ""
-		if err := s.why(s.options.Addresses()); err != nil {
-			text = err.Error()
-		}
-		if acts, since := s.turn.begun(); text != told && (text == "" || acts && time.Since(since) > startGrace) {
-			if text != "" {
-				s.options.Log.Warn(text, "code", noticeAddressTaken)
-				notify(installer.Notice{Code: noticeAddressTaken, Warning: true, Text: text + "; end that program, or choose another --health-address or --metrics-address"})
-			}
-			told = text
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(addressLook):
-		}
-	}
-}
-
 // unheard returns the addresses that the agent cannot listen on although it acts, for whoever asks what needs attention.
 func (s *served) unheard() []string {
 	if s == nil {
@@ -202,7 +176,7 @@ func (s *served) unheard() []string {
 	}
 	acts, since := s.turn.begun()
 	if err := s.why(s.options.Addresses()); err != nil && acts && time.Since(since) > startGrace {
-		return []string{noticeAddressTaken + ": " + err.Error()}
+		return []string{noticeAddressTaken + ": " + err.Error() + "; end that program, or choose another --health-address or --metrics-address"}
 	}
 	return nil
 }

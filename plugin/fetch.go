@@ -120,8 +120,8 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 		}
 		r.logger().Debug("read pod again", "attempt", attempt, "wait_ms", time.Since(began).Milliseconds(), "error", err.Error())
 		pause = min(2*pause, maxBackoff)
-		if apierrors.IsUnauthorized(err) {
-			// The agent may have written a new token meanwhile.
+		if status := apierrors.APIStatus(nil); apierrors.IsUnauthorized(err) || !errors.As(err, &status) {
+			// The agent may have written a new token meanwhile, or a new certificate authority.
 			if fresh, failure := r.openPods(); failure == nil {
 				closePods(pods)
 				pods = fresh

@@ -67,6 +67,8 @@ func nodeTable() []Row {
 		at("meshcniconfigrefused", notice("config-refused", "the changed configuration is refused; the old one is in force", "Correct the setting that is named")),
 		notice("address-taken", "the agent cannot listen on an address of its own, where another program may answer in its name; without that of its health it does not start",
 			"End that program, or choose another health.port or metrics.port"),
+		notice("pods-outdated", "the API server has told nothing of the node's pods for more than a minute; the plugin asks it itself",
+			"See whether it can be reached, and what it says in the agent's log"),
 		notice("ambient-pods-held", "without --ambient, pods are still in the care of the node's proxy",
 			"Switch ambient mode on again, or run meshcni-node release"),
 

@@ -77,6 +77,7 @@ type Watch struct {
 	lastSub    int
 	news       chan struct{} // closed when anything changes
 	failing    error         // why the pods may be out of date; nil: they are not
+	since      time.Time     // when something began to be out of date; zero: nothing is
 }
 
 // namespace is one that has pods here.
@@ -209,6 +210,18 @@ func (w *Watch) Synced() bool {
 	return w.synced
 }
 
+// Outdated returns what [Watch.Ready] does once nothing has been heard for that long, with the time of the last news.
+func (w *Watch) Outdated(after time.Duration) error {
+	why := w.Ready()
+	w.mu.Lock()
+	since := w.since
+	w.mu.Unlock()
+	if why == nil || since.IsZero() || time.Since(since) < after {
+		return nil
+	}
+	return fmt.Errorf("the API server has told nothing of the node's pods since %s, so the agent may not know of new ones: %w", since.UTC().Format(time.RFC3339), why)
+}
+
 // Ready returns why what is known may be out of date, or nil: nothing has been read yet, or the API server does not answer.
 func (w *Watch) Ready() error {
 	w.mu.Lock()
@@ -339,6 +352,11 @@ func (w *Watch) failed(what string, at *error, err error) {
 	w.mu.Lock()
 	before := *at
 	*at = err
+	if err == nil && w.failing == nil && !slices.ContainsFunc(slices.Collect(maps.Values(w.namespaces)), func(n *namespace) bool { return n.failing != nil }) {
+		w.since = time.Time{}
+	} else {
+		w.since = cmp.Or(w.since, time.Now())
+	}
 	w.mu.Unlock()
 	switch {
 	case err == nil && before != nil:
