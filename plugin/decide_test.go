@@ -204,7 +204,7 @@ func TestLevelOfAnIPv4OnlyPod(t *testing.T) {
 	}{
 		"no IPv6, not captured":   {redirect.PresenceAbsent, false, nil, []string{"10.244.1.5"}, "INFO", 0, false},
 		"IPv6 off, not captured":  {redirect.PresenceOff, false, nil, []string{"10.244.1.5"}, "INFO", 0, false},
-		"IPv6 on, not captured":   {redirect.PresenceUsable, false, nil, []string{"10.244.1.5"}, "WARN", 1, true},
+		"IPv6 on, not captured":   {redirect.PresenceUsable, false, nil, []string{"10.244.1.5"}, "INFO", 1, true},
 		"no IPv6, captured":       {redirect.PresenceAbsent, true, nil, []string{"10.244.1.5"}, "INFO", 1, false},
 		"IPv6 off, captured":      {redirect.PresenceOff, true, left, []string{"10.244.1.5"}, "INFO", 1, false},
 		"IPv6 on, but not on lo":  {redirect.PresenceUsable, true, left, []string{"10.244.1.5"}, "WARN", 1, false},

@@ -115,6 +115,9 @@ func (c captured) event() Event {
 	}
 	for _, b := range c.plan.Bypasses {
 		e.Warnings = append(e.Warnings, warning.Warning{Code: warningBypass, Text: b.String()})
+		if b.Code == dialect.BypassIPv6 && !b.Addr.IsValid() && !b.Unsure { // as in nearly every pod of a cluster without IPv6; the agent says so once
+			e.idle++
+		}
 	}
 	e.Warnings = append(e.Warnings, c.warnings...)
 	for _, w := range e.Warnings {

@@ -96,15 +96,16 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 			continue
 		}
 		kind, detail := c.bypassWords(r.AddressFamilies, plan, code)
-		may := c.mayTellBypass
-		if kind == corev1.EventTypeNormal {
-			may = c.mayTellFamily
-		}
-		if !may() {
+		if _, family := bypassed[code]; family && kind == corev1.EventTypeNormal {
+			if !c.familyTold(detail) {
+				c.event(pod, kind, eventBypass, detail+"; so do the node's other pods of which nothing is said")
+			}
+		} else if c.mayTellBypass() {
+			c.event(pod, kind, eventBypass, detail)
+		} else {
 			held = true // the next tick goes on
 			continue
 		}
-		c.event(pod, kind, eventBypass, detail)
 		told = append(slices.Clone(told), code)
 		c.tracks.change(pod.UID, func(t *track) { t.bypasses = told })
 	}
@@ -114,6 +115,16 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 	c.reports.mu.Lock()
 	delete(c.reports.byPod, key(pod))
 	c.reports.mu.Unlock()
+}
+
+// familyTold reports whether it has been said of a pod of the node that it has a family's link-local address alone, for this cause. Nearly
+// every pod has one.
+func (c *Controller) familyTold(cause string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	told := c.families[cause]
+	c.families[cause] = true
+	return told
 }
 
 // bypassWords returns an event's kind and message. It is no warning that a pod's settings leave out one direction, or that an init container

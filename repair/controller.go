@@ -61,7 +61,6 @@ type Controller struct {
 	tracer           *tracer
 	mayTell          func() bool // whether the events' limit allows one more
 	mayTellBypass    func() bool // the same of bypasses, which must not use up the other limit
-	mayTellFamily    func() bool // the same of those that are no warning, which nearly every pod has
 	metrics          *metrics
 	source           Pods
 	index            index
@@ -74,6 +73,7 @@ type Controller struct {
 
 	mu         sync.Mutex
 	started    bool
+	families   map[string]bool                    // the causes by which a family passes by the mesh that have been said of one pod for all
 	keys       map[types.UID]types.NamespacedName // of the pods that the source has told of
 	uids       map[types.NamespacedName]types.UID // by which it did
 	denied     error                              // a permission is missing
@@ -94,7 +94,7 @@ func newController(o Options) (*Controller, error) {
 		tracks:  tracks{byUID: map[types.UID]track{}},
 		metrics: newMetrics(o),
 		tracer:  newTracer("", o.Records),
-		mayTell: nodeevents.Limit(), mayTellBypass: nodeevents.Limit(), mayTellFamily: nodeevents.Limit(),
+		mayTell: nodeevents.Limit(), mayTellBypass: nodeevents.Limit(), families: map[string]bool{},
 		keys: map[types.UID]types.NamespacedName{}, uids: map[types.NamespacedName]types.UID{},
 		queue: newQueue(), verifying: newQueue(),
 	}
