@@ -1,4 +1,4 @@
-package integration
+package nodepods_test
 
 import (
 	"context"
@@ -23,12 +23,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/internal/inpod"
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/internal/waittest"
+	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 // ownAuthority makes a certificate for 127.0.0.1 that is its own authority.
@@ -48,8 +51,17 @@ func ownAuthority(t *testing.T) (*tls.Certificate, []byte) {
 // TestRotatedAuthorityOfTheCluster: the agent's watch of a real API server, whose certificate has another authority all at once, goes on
 // by the new one without a restart, and believes a server of the old one no more, though a connection to it was open.
 func TestRotatedAuthorityOfTheCluster(t *testing.T) {
-	w := newWorld(t)
-	s := w.s
+	netnstest.Require(t, kubetest.Servers)
+	s := kubetest.Own(t, kubetest.Options{DisableAdmission: []string{"ServiceAccount"}})
+	admin := s.Admin(t)
+	namespace := admin.Namespace(t)
+	create := func(name string) {
+		t.Helper()
+		admin.Create(t, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec:       corev1.PodSpec{NodeName: "rotated", Containers: []corev1.Container{{Name: "app", Image: "app"}}},
+		})
+	}
 	config, err := s.Config("")
 	require.NoError(t, err)
 	behind, err := url.Parse(s.URL())
@@ -80,7 +92,7 @@ func TestRotatedAuthorityOfTheCluster(t *testing.T) {
 	write("token", []byte(kubetest.AdminToken))
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	require.NoError(t, err)
-	watch, err := nodepods.New(nodepods.Options{Config: inpod.Config("https", "127.0.0.1", port, dir), Node: w.node})
+	watch, err := nodepods.New(nodepods.Options{Config: inpod.Config("https", "127.0.0.1", port, dir), Node: "rotated"})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	running := make(chan error, 1)
@@ -97,7 +109,7 @@ func TestRotatedAuthorityOfTheCluster(t *testing.T) {
 			return errors.Join(fmt.Errorf("it knows %d pods", len(watch.Pods())), watch.Ready())
 		})
 	}
-	w.make(t, "passed", "first")
+	create("first")
 	knows("first")
 
 	write("ca.crt", newCA)
@@ -107,10 +119,10 @@ func TestRotatedAuthorityOfTheCluster(t *testing.T) {
 		}
 		return nil
 	})
-	w.make(t, "passed", "second")
+	create("second")
 	cert.Store(newCert)
 	knows("second")
 	require.NoError(t, watch.Outdated(0))
-	w.make(t, "passed", "third")
+	create("third")
 	knows("third")
 }
