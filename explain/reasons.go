@@ -9,6 +9,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
@@ -69,6 +70,9 @@ var reasons = map[status.Code]func(about) explained{
 	status.CodeDryRun:                   about.byItsOwn,
 	status.CodeInterceptionNone:         about.byItsOwn,
 	status.CodeNamespaceExcludedByLabel: about.namespaceExcludedByLabel,
+	statuscode.NodeProxyPod: func(a about) explained {
+		return explained{because: "it is the mesh's own proxy on the node: " + a.Detail, do: []string{nothing + ", this is by design"}, aside: true}
+	},
 }
 
 // explain gives a mesh's reason to leave the pod alone. Of a reason of a dialect's own only its detail is known.

@@ -62,6 +62,7 @@ var reasonCases = []reasonCase{
 	{"istio", status.CodeNotInjected, pod(none, noSidecar), shop(none), "annotation sidecar.istio.io/status is absent", "istio-injection=enabled"},
 	{"istio", status.CodeInterceptionNone, pod(`"annotations": {"sidecar.istio.io/status": "{}", "sidecar.istio.io/interceptionMode": "NONE"}`, noSidecar), shop(none), "a proxy without redirection", "take the annotation sidecar.istio.io/interceptionMode out"},
 	{"istio", status.CodeInterceptionNone, pod(injected, `"containers": [{"name": "istio-proxy", "env": [{"name": "ISTIO_META_INTERCEPTION_MODE", "value": "NONE"}]}]`), shop(none), "a proxy without redirection", "proxy.istio.io/config"},
+	{"ambient", "node-proxy-pod", `{"metadata": {"name": "ztunnel-a", "namespace": "istio-system", "labels": {"app": "ztunnel", "istio.io/dataplane-mode": "ambient"}}, "spec": {` + app + `}}`, shop(none), "mesh's own proxy on the node", "Nothing, this is by design"},
 	{"ambient", status.CodeNotEnabled, pod(none, app), shop(none), "neither it nor its namespace has the label istio.io/dataplane-mode=ambient", "kubectl label --overwrite namespace shop istio.io/dataplane-mode=ambient"},
 	{"ambient", status.CodeNotEnabled, pod(none, app), shop(`"labels": {"istio.io/dataplane-mode": "none"}`), "its namespace has the label istio.io/dataplane-mode=none", "namespace shop istio.io/dataplane-mode=ambient"},
 	{"ambient", status.CodeNotEnabled, pod(`"labels": {"istio.io/dataplane-mode": "none"}`, app), shop(`"labels": {"istio.io/dataplane-mode": "ambient"}`), "the pod has the label istio.io/dataplane-mode=none", `istio.io/dataplane-mode: "ambient"`},
@@ -104,7 +105,7 @@ func possible(p selection.Policy) []status.Code {
 }
 
 // declines are the reasons of the meshes' own functions.
-var declines = map[string]status.Code{"istio": status.CodeInterceptionNone, "kuma": status.CodeDryRun}
+var declines = map[string]status.Code{"istio": status.CodeInterceptionNone, "kuma": status.CodeDryRun, "ambient": "node-proxy-pod"}
 
 // TestEveryReason: each reason that a mesh can give for leaving a pod alone has a sentence, and something to do about it or an
 // explicit nothing.
@@ -267,7 +268,7 @@ func TestSeveralMeshes(t *testing.T) {
 // codes lists the codes of verdicts: those that sum up, and the reasons of the decision. A dialect may add its own.
 func codes() []status.Code {
 	all := []status.Code{
-		statuscode.Captured, status.CodePartly, status.CodeNothingCaptured, status.CodeRefused, status.CodeNoMesh, statuscode.OtherDialect,
+		statuscode.Captured, status.CodePartly, status.CodeNothingCaptured, status.CodeRefused, status.CodeNoMesh, statuscode.OtherDialect, statuscode.NodeProxyPod,
 		// The pod's namespace decides too, and is not known. The state is then that of the pod on a node that does not know it either.
 		status.CodeNamespaceUnknown,
 	}

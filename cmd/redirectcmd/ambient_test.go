@@ -10,7 +10,7 @@ import (
 // TestAmbientSettings: the settings of the dialect ambient come from flags, or from the configuration of the plugin.
 func TestAmbientSettings(t *testing.T) {
 	t.Parallel()
-	const pod = "metadata: {namespace: shop, name: cart, labels: {istio.io/dataplane-mode: ambient, tier: web}}\nspec: {containers: [{name: cart}]}\n"
+	const pod = "metadata: {namespace: shop, name: cart, labels: {istio.io/dataplane-mode: ambient, tier: web}}\nspec: {containers: [{name: cart, livenessProbe: {httpGet: {port: 8080}}}]}\n"
 	configuration := list(`{"type":"meshcni","dialect":"ambient","ambient":{"dns_capture":false,"ipv6":false,"probe_ipv4":"198.18.0.1",` +
 		`"enablement_selectors":[{"podSelector":{"matchLabels":{"tier":"web"}}}]}}`)
 	flags := []string{
@@ -22,7 +22,7 @@ func TestAmbientSettings(t *testing.T) {
 	for name, args := range map[string][]string{"flags": append(rules, flags...), "configuration": append(rules, "--config", "theirs.conflist")} {
 		got := call{stdin: pod, files: files}.run(t, args...)
 		assert.Equal(t, 0, got.code, got.errOut)
-		assert.Contains(t, got.out, "-A ISTIO_INBOUND -s 198.18.0.1/32 -j ACCEPT", name)
+		assert.Contains(t, got.out, "-A ISTIO_INBOUND -s 198.18.0.1/32 -p tcp -m tcp --dport 8080 -j ACCEPT", name)
 		assert.NotContains(t, got.out, "15053", name)
 		assert.NotContains(t, got.out, "::1/128", name)
 		assert.Contains(t, got.errOut, "ipv6 bypasses the mesh", name)
