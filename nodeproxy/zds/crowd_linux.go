@@ -16,18 +16,23 @@ import (
 )
 
 // Whoever may connect can do so any number of times, for instance a proxy in a loop, or one that was taken over. What a connection costs
-// is bounded from its accept on: how many there are, how often a process is served, how often others hear of it, and how much is logged.
+// is bounded from before its accept on: how many there are and how many are accepted, whoever makes them; how often a group (see groupOf)
+// is served, how often others hear of it, and how much is logged.
 const (
+	// backlog bounds the connections that wait to be accepted. A further one is refused, or waits itself.
+	backlog = 16
+	// So many connections are accepted at once, and then one every so often.
+	acceptBurst, acceptEvery = 64, 5 * time.Millisecond
 	// maxSilent bounds the connections without a hello. A proxy says hello at once.
 	maxSilent = 16
-	// A process may connect so often at once, and then once every connectEvery.
+	// A group may connect so often at once, and then once every connectEvery.
 	connectBurst, connectEvery = 64, 50 * time.Millisecond
-	// OnChange is called so often at once, and then once every changeEvery.
-	changeBurst, changeEvery = 16, 250 * time.Millisecond
-	// So many lines about one process, and about all, and then one every so often.
+	// OnChange is called so often at once, and then once every changeEvery: each has all pods of the node looked at.
+	changeBurst, changeEvery = 16, 2 * time.Second
+	// So many lines about one group, and about all, and then one every so often.
 	logBurst, logEvery       = 16, 10 * time.Second
 	logBurstAll, logEveryAll = 64, time.Second
-	// maxPeers bounds the processes that are remembered.
+	// maxPeers bounds the groups that are remembered.
 	maxPeers = 64
 )
 
@@ -49,7 +54,7 @@ func (p *pace) wait(now time.Time) time.Duration {
 // take takes a turn, which may be one that has not come yet.
 func (p *pace) take() { p.next = p.next.Add(p.every) }
 
-// peer is a process that has connected.
+// peer is a group that has connected.
 type peer struct {
 	connects, logs pace
 	unlogged       int
@@ -59,8 +64,9 @@ type peer struct {
 type crowd struct {
 	mu     sync.Mutex
 	silent []silent // oldest first
-	peers  map[int32]*peer
-	logs   pace // about all
+	peers  map[string]*peer
+	// accepts is the pace of those that connect, logs that of lines about all.
+	accepts, logs pace
 	// changes is the pace of OnChange. delayed is its next call, if that is still to come.
 	changes pace
 	delayed *time.Timer
@@ -117,19 +123,19 @@ func crowding(groups []string) (oldest int, counts map[string]int) {
 
 func newCrowd() *crowd {
 	return &crowd{
-		peers: map[int32]*peer{}, logs: pace{burst: logBurstAll, every: logEveryAll}, changes: pace{burst: changeBurst, every: changeEvery},
+		peers: map[string]*peer{}, accepts: pace{burst: acceptBurst, every: acceptEvery}, logs: pace{burst: logBurstAll, every: logEveryAll}, changes: pace{burst: changeBurst, every: changeEvery},
 	}
 }
 
 // peer is called with the mutex held.
-func (c *crowd) peer(pid int32) *peer {
-	p := c.peers[pid]
+func (c *crowd) peer(group string) *peer {
+	p := c.peers[group]
 	if p == nil {
 		if len(c.peers) >= maxPeers {
 			clear(c.peers)
 		}
 		p = &peer{connects: pace{burst: connectBurst, every: connectEvery}, logs: pace{burst: logBurst, every: logEvery}}
-		c.peers[pid] = p
+		c.peers[group] = p
 	}
 	return p
 }
@@ -158,10 +164,19 @@ func (c *crowd) leave(conn *net.UnixConn) {
 	c.silent = slices.DeleteFunc(c.silent, func(s silent) bool { return s.conn == conn })
 }
 
-// turn waits until a process that connects often is to be served again. It returns false if that is too long.
-func (c *crowd) turn(ctx context.Context, pid int32, patience time.Duration) bool {
+// admit waits until the next connection is to be accepted.
+func (c *crowd) admit(ctx context.Context) {
 	c.mu.Lock()
-	p := c.peer(pid)
+	wait := c.accepts.wait(time.Now())
+	c.accepts.take()
+	c.mu.Unlock()
+	sleep(ctx, wait)
+}
+
+// turn waits until a group that connects often is to be served again. It returns false if that is too long.
+func (c *crowd) turn(ctx context.Context, group string, patience time.Duration) bool {
+	c.mu.Lock()
+	p := c.peer(group)
 	wait := p.connects.wait(time.Now())
 	if wait > patience {
 		c.mu.Unlock()
@@ -169,6 +184,11 @@ func (c *crowd) turn(ctx context.Context, pid int32, patience time.Duration) boo
 	}
 	p.connects.take()
 	c.mu.Unlock()
+	return sleep(ctx, wait)
+}
+
+// sleep returns false if the context ends first.
+func sleep(ctx context.Context, wait time.Duration) bool {
 	if wait == 0 {
 		return true
 	}
@@ -182,11 +202,11 @@ func (c *crowd) turn(ctx context.Context, pid int32, patience time.Duration) boo
 	}
 }
 
-// mayLog reports whether a line about a process may be logged, and how many were left out since the last one.
-func (c *crowd) mayLog(pid int32) (ok bool, unlogged int) {
+// mayLog reports whether a line about a group may be logged, and how many were left out since the last one.
+func (c *crowd) mayLog(group string) (ok bool, unlogged int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p, now := c.peer(pid), time.Now()
+	p, now := c.peer(group), time.Now()
 	if p.logs.wait(now) > 0 || c.logs.wait(now) > 0 {
 		p.unlogged++
 		return false, 0

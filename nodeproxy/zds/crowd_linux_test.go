@@ -16,9 +16,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/waittest"
+	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 
 	"github.com/meshcni/meshcni/internal/socktest"
@@ -31,13 +34,16 @@ func TestSilent(t *testing.T) {
 	a := start(t, func(o *zds.Options) {
 		o.Path, o.AckTimeout, o.Log = path, time.Hour, slog.New(slog.NewTextHandler(&log, nil))
 	})
-	const many = 1500
+	const many = 300
 	var open sync.WaitGroup
 	closed := make(chan int, many)
 	conns := make([]*net.UnixConn, many)
 	for i := range many {
-		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
-		require.NoError(t, err)
+		var conn *net.UnixConn
+		waittest.Eventually(t, "there is room for one more that waits", func() (err error) {
+			conn, err = net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+			return err
+		})
 		conns[i] = conn
 		open.Go(func() {
 			_, _ = conn.Read(make([]byte, 1)) // until either end closes it
@@ -56,6 +62,48 @@ func TestSilent(t *testing.T) {
 	assert.LessOrEqual(t, lines, 64, "of %d connections", many)
 	assert.Positive(t, lines)
 	assert.NotContains(t, strings.ToLower(log.String()), "panic")
+}
+
+// TestFlood: whoever connects, by however many groups, and says hello and goes, is accepted, served and heard of at the socket's pace. Of
+// those that nobody accepts few wait.
+func TestFlood(t *testing.T) {
+	var snapshots, changes, group atomic.Int32
+	a := start(t, func(o *zds.Options) {
+		take := o.Snapshot
+		o.Snapshot = func(ctx context.Context) ([]nodeproxy.Workload, error) { snapshots.Add(1); return take(ctx) }
+		o.OnChange = func() { changes.Add(1) }
+		o.GroupBy(func() string { return fmt.Sprint(group.Load() / 50) })
+	})
+	begin, refused := time.Now(), 0
+	for range 3000 {
+		c, err := zds.Dial(t.Context(), a.path)
+		if err != nil {
+			require.ErrorIs(t, err, unix.EAGAIN)
+			refused++
+			continue
+		}
+		group.Add(1)
+		require.NoError(t, c.Close())
+	}
+	a.stop()
+	spent := time.Since(begin)
+	t.Log(group.Load(), "connections,", refused, "refused,", snapshots.Load(), "served,", changes.Load(), "changes in", spent)
+	assert.LessOrEqual(t, int(snapshots.Load()), zds.AcceptBurst+int(spent/zds.AcceptEvery)+zds.Backlog)
+	assert.LessOrEqual(t, int(changes.Load()), zds.ChangeBurst+int(spent/zds.ChangeEvery)+1)
+	assert.Positive(t, refused)
+
+	path := socktest.Path(t)
+	_, err := zds.Listen(t.Context(), zds.Options{Path: path, Snapshot: func(context.Context) ([]nodeproxy.Workload, error) { return nil, nil }})
+	require.NoError(t, err)
+	for held := 0; ; held++ {
+		require.Less(t, held, 20)
+		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+		if err != nil {
+			require.ErrorIs(t, err, unix.EAGAIN)
+			break
+		}
+		defer func() { _ = conn.Close() }()
+	}
 }
 
 // grouped is an agent whose connections count for the group that the test names.

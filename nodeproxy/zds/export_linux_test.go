@@ -4,3 +4,10 @@ package zds
 func (o *Options) GroupBy(group func() string) { o.group = func(int32) string { return group() } }
 
 var GroupOf = groupOf
+
+// The paces of the socket.
+const (
+	AcceptBurst, AcceptEvery = acceptBurst, acceptEvery
+	ChangeBurst, ChangeEvery = changeBurst, changeEvery
+	Backlog                  = backlog
+)

@@ -2,6 +2,7 @@ package zds
 
 import (
 	"net"
+	"strconv"
 	"testing"
 	"time"
 
@@ -51,9 +52,9 @@ func TestChangesAreCoalesced(t *testing.T) {
 	<-calls
 }
 
-// TestCrowdByProcess: a process that crowds the socket, or its log, does so at its own cost, and the number of those that are remembered is
+// TestCrowdByGroup: a group that crowds the socket, or its log, does so at its own cost, and the number of those that are remembered is
 // bounded.
-func TestCrowdByProcess(t *testing.T) {
+func TestCrowdByGroup(t *testing.T) {
 	t.Parallel()
 	c := newCrowd()
 	dial := func() *net.UnixConn { return &net.UnixConn{} } // whose Close is an error
@@ -69,20 +70,20 @@ func TestCrowdByProcess(t *testing.T) {
 
 	lines := 0
 	for range 1000 {
-		if ok, _ := c.mayLog(2); ok {
+		if ok, _ := c.mayLog("crowd"); ok {
 			lines++
 		}
 	}
 	assert.Equal(t, logBurst, lines)
-	ok, _ := c.mayLog(1)
+	ok, _ := c.mayLog("one")
 	assert.True(t, ok)
 	for range connectBurst {
-		require.True(t, c.turn(t.Context(), 2, 0))
+		require.True(t, c.turn(t.Context(), "crowd", 0))
 	}
-	assert.False(t, c.turn(t.Context(), 2, 0))
-	assert.True(t, c.turn(t.Context(), 1, 0))
-	for pid := range int32(1000) {
-		c.peer(pid)
+	assert.False(t, c.turn(t.Context(), "crowd", 0))
+	assert.True(t, c.turn(t.Context(), "one", 0))
+	for i := range 1000 {
+		c.peer(strconv.Itoa(i))
 	}
 	assert.LessOrEqual(t, len(c.peers), maxPeers)
 }

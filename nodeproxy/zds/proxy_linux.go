@@ -61,14 +61,14 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		err = fmt.Errorf("process %d runs as UID %d, which is not allowed (%v is)", cred.Pid, cred.Uid, s.opts.UIDs)
 	}
 	if err != nil {
-		s.log(cred.Pid, slog.LevelWarn, "a process that connected as proxy was turned away", "err", err)
+		s.log("turned away", cred.Pid, slog.LevelWarn, "a process that connected as proxy was turned away", "err", err)
 		return
 	}
 	group := s.opts.group(cred.Pid)
 	link, err := newLink(conn)
 	if err == nil {
 		s.crowd.enter(conn, group)
-		if !s.crowd.turn(ctx, cred.Pid, s.opts.AckTimeout) {
+		if !s.crowd.turn(ctx, group, s.opts.AckTimeout) {
 			err = errors.New("it connects too often")
 		} else {
 			err = link.hello(s.opts.AckTimeout)
@@ -76,7 +76,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		s.crowd.leave(conn)
 	}
 	if err != nil {
-		s.log(cred.Pid, slog.LevelWarn, "a process that connected as proxy does not speak its protocol", "err", err)
+		s.log(group, cred.Pid, slog.LevelWarn, "a process that connected as proxy does not speak its protocol", "err", err)
 		return
 	}
 	p := &proxy{
@@ -84,10 +84,10 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		has: map[string]netnsexec.ID{},
 	}
 	if !s.join(p) {
-		s.log(cred.Pid, slog.LevelWarn, "a proxy was turned away: there are enough", "connected", maxProxies)
+		s.log(group, cred.Pid, slog.LevelWarn, "a proxy was turned away: there are enough", "connected", maxProxies)
 		return
 	}
-	s.log(cred.Pid, slog.LevelInfo, "a proxy has connected")
+	s.log(group, cred.Pid, slog.LevelInfo, "a proxy has connected")
 	s.crowd.changed(s.opts.OnChange)
 	s.running.Go(func() { cancel(link.watch()) })
 	s.running.Go(func() {
@@ -97,9 +97,9 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	cancel(p.talk())
 }
 
-// log logs a line about a process, unless there were too many.
-func (s *Server) log(pid int32, level slog.Level, text string, args ...any) {
-	ok, unlogged := s.crowd.mayLog(pid)
+// log logs a line about a process, unless there were too many about its group.
+func (s *Server) log(group string, pid int32, level slog.Level, text string, args ...any) {
+	ok, unlogged := s.crowd.mayLog(group)
 	if !ok {
 		return
 	}
@@ -150,7 +150,7 @@ func (s *Server) leave(p *proxy, why error) {
 		}
 	}
 	s.mu.Unlock()
-	s.log(p.cred.Pid, slog.LevelInfo, "a proxy is gone", "why", reason(why))
+	s.log(p.group, p.cred.Pid, slog.LevelInfo, "a proxy is gone", "why", reason(why))
 	s.crowd.changed(s.opts.OnChange)
 	if heir != nil {
 		heir.inherit()
@@ -228,7 +228,7 @@ func (p *proxy) ops(workloads []nodeproxy.Workload) (ops []*op) {
 }
 
 func (p *proxy) refused(uid types.UID, err error) {
-	p.s.log(p.cred.Pid, slog.LevelWarn, "the proxy does not have a pod of its snapshot", "pod", uid, "err", err)
+	p.s.log(p.group, p.cred.Pid, slog.LevelWarn, "the proxy does not have a pod of its snapshot", "pod", uid, "err", err)
 	p.s.opts.Refused(uid, err)
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/sockfile"
@@ -39,7 +40,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for proxies: %w", err)
 	}
-	socket, err := sockfile.Listen(ctx, network, o.Path)
+	socket, err := listen(ctx, o.Path)
 	if err != nil {
 		return nil, fmt.Errorf("listen for proxies: %w", err)
 	}
@@ -48,6 +49,23 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 
 // network is net's name for SOCK_SEQPACKET.
 const network = "unixpacket"
+
+// listen makes the socket, on which no more than backlog connections wait: net's own bound is thousands.
+func listen(ctx context.Context, path string) (*sockfile.Listener, error) {
+	socket, err := sockfile.Listen(ctx, network, path)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := socket.SyscallConn()
+	if err == nil {
+		errRaw := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), backlog) })
+		err = errors.Join(errRaw, err)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("bound those that wait: %w", err), socket.Withdraw())
+	}
+	return socket, nil
+}
 
 // lookAtSocket is the interval at which Run checks that the socket's file is there, and leads to somebody. An agent whose socket was replaced
 // removes the file by its name when it ends, as Istio's does: that is then ours. One that is killed leaves it behind.
@@ -82,7 +100,7 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 			told = true
 		case sockfile.Nobody:
-			again, err := sockfile.Listen(ctx, network, s.opts.Path)
+			again, err := listen(ctx, s.opts.Path)
 			if err != nil {
 				s.opts.Log.Error("the proxies' socket is gone and cannot be made again", "err", err)
 				continue
@@ -102,6 +120,7 @@ func (s *Server) accept(ctx context.Context, from *sockfile.Listener) {
 			conn, err := from.AcceptUnix()
 			switch {
 			case err == nil:
+				s.crowd.admit(ctx)
 				s.running.Go(func() { s.serve(ctx, conn) })
 				continue
 			case errors.Is(err, net.ErrClosed):

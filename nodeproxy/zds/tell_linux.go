@@ -50,7 +50,7 @@ func (p *proxy) tell(o *op) error {
 	o.end(err) // with the lock: who gives up waiting sees whether it is too late for that
 	p.s.mu.Unlock()
 	if o.req.Kind == SnapshotSent && !fatal {
-		p.s.log(p.cred.Pid, slog.LevelInfo, "a proxy was told the snapshot")
+		p.s.log(p.group, p.cred.Pid, slog.LevelInfo, "a proxy was told the snapshot")
 		p.s.crowd.changed(p.s.opts.OnChange)
 	}
 	if fatal {
