@@ -136,6 +136,13 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 		done.backend = done.result.Backend
 		done.warnings = append(done.warnings, warning.New(warning.Fallback, "", "another backend applied the rules, since what comes before it refused them: %v", truncate.Error(done.result.Refused, 1<<10)))
 	}
+	if err := done.result.Bypassed(); err != nil {
+		return done, hint(codeOf(err, codeApply, "redirect pod "+t.name),
+			"another plugin of the node's list, or what came into the namespace before, has written the rule that is named: it has to go, or to come after ours")
+	}
+	for _, d := range done.result.Past {
+		done.warnings = append(done.warnings, warning.New(warningCannotTell, "", "%s", d))
+	}
 	done.outcome = Redirected
 	if !done.result.Changed {
 		done.outcome = Same

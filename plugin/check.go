@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -57,6 +58,9 @@ func (r *run) check(ctx context.Context) (e Event, failure *types.Error) {
 	if err != nil {
 		return e.ends(Unknown, "%v", err), nil
 	}
+	if len(found.lost) == 0 && found.unsure > 0 {
+		return e.ends(Unknown, "whether packets come to what was set up at %s cannot be told: %s", at(record), found.warnings[0].Text), nil
+	}
 	if len(found.lost) > 0 {
 		other, is := r.superseded(ctx, ns, store)
 		if !is {
@@ -92,7 +96,8 @@ type comparison struct {
 	families []ruleset.Family // that have rules in the record
 	backend  ruleset.Backend
 	lost     []ruleset.Difference // by which redirection is no longer in force
-	warnings warning.List         // the other differences
+	warnings warning.List         // the other differences, those first that are none for sure
+	unsure   int                  // as many of them
 }
 
 // compare asks the backend that set the rules up. A panic is an error here: a record that was damaged in a way nobody
@@ -126,7 +131,13 @@ func (r *run) compare(ctx context.Context, ns NetNS, record attachment.Record) (
 	lost, others := record.Lost(diffs)
 	c.lost = lost
 	for _, d := range others {
-		c.warnings = append(c.warnings, warning.Warning{Code: warningDiffers, Text: d.String()})
+		w := warning.Warning{Code: warningDiffers, Text: d.String()}
+		if d.Kind == ruleset.KindUnknown {
+			w.Code = warningCannotTell
+			c.warnings, c.unsure = slices.Insert(c.warnings, c.unsure, w), c.unsure+1
+			continue
+		}
+		c.warnings = append(c.warnings, w)
 	}
 	return c, nil
 }

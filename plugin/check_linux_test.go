@@ -157,10 +157,10 @@ func TestCheckSeesWhatIsOutOfForce(t *testing.T) {
 	damages["iptables-nft"]["the tables dropped"] = []string{"nft flush ruleset"}
 	harmless := map[string][]string{
 		"iptables-nft": {
-			"iptables-nft -t nat -I OUTPUT -p tcp --dport 1 -j ACCEPT", "iptables-nft -t nat -N OTHERS", "ip6tables-nft -t filter -A INPUT -j ACCEPT",
+			"iptables-nft -t nat -I OUTPUT -p udp --dport 1 -j ACCEPT", "iptables-nft -t nat -N OTHERS", "ip6tables-nft -t filter -A INPUT -j ACCEPT",
 			"nft add table inet others", "ip rule add fwmark 7 lookup 77", "ip addr add 192.0.2.1/32 dev lo",
 		},
-		"iptables-legacy": {"iptables-legacy -t nat -A OUTPUT -p tcp --dport 1 -j RETURN", "iptables-legacy -t nat -N OTHERS", "nft add table inet others"},
+		"iptables-legacy": {"iptables-legacy -t nat -I OUTPUT -p udp --dport 1 -j RETURN", "iptables-legacy -t nat -N OTHERS", "nft add table inet others"},
 		"nftables":        {"nft add table inet others", "nft add table ip nat", "nft add chain ip nat OUTPUT { type nat hook output priority -100 ; }"},
 	}
 	for backend, all := range damages {
@@ -179,6 +179,39 @@ func TestCheckSeesWhatIsOutOfForce(t *testing.T) {
 					passes(t, a, "checked")
 				})
 			}
+		})
+	}
+}
+
+// TestCheckSeesWhatIsBefore: all of the rules are there, and somebody else's are before them. CHECK fails if packets do not come to ours, and
+// says so if that cannot be told; ADD refuses such a namespace.
+func TestCheckSeesWhatIsBefore(t *testing.T) {
+	netnstest.Require(t, netnstest.Binary("nft"), netnstest.Binary("iptables-nft"), netnstest.Binary("iptables-legacy"))
+	first := map[string]string{"iptables-nft": "iptables-nft -t nat -I OUTPUT 1", "iptables-legacy": "iptables-legacy -t nat -I OUTPUT 1", "nftables": "iptables-nft -t raw -I OUTPUT 1"}
+	past := map[string]string{"iptables-nft": "-j ACCEPT", "iptables-legacy": "-j RETURN", "nftables": "-j CT --notrack"}
+	for _, backend := range allBackends {
+		t.Run(backend, func(t *testing.T) {
+			n := newNode(t, backend)
+			ns := netnstest.New(t)
+			a := n.attach(caseOf(t, "fam-dual"), ns)
+			add(t, a)
+			rule := "-p tcp --dport 443 " + past[backend]
+			in(t, ns, first[backend]+" "+rule)
+			differs(t, a, "ipv4 outbound: out tcp uid 1000", "wanted: redirect 15001")
+			code, message := a.Run(t, "ADD").Failure()
+			assert.Equal(t, 101, code)
+			assert.Contains(t, message, "packets do not come to them")
+			in(t, ns, strings.Replace(first[backend], "-I OUTPUT 1", "-D OUTPUT", 1)+" "+rule)
+			add(t, a)
+			passes(t, a, "checked")
+
+			in(t, ns, first[backend]+" -p tcp -m statistic --mode nth --every 100000 --packet 99999 "+past[backend])
+			passes(t, a, "unknown", "cannot be told", "--mode nth")
+			_, _, d := checks(t, a)
+			assert.Contains(t, fmt.Sprint(d["warnings"]), "cannot tell")
+			out := a.Run(t, "ADD")
+			require.Zero(t, out.Exit, string(out.Stdout))
+			assert.Contains(t, string(out.Stderr), "cannot tell")
 		})
 	}
 }

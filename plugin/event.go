@@ -45,6 +45,8 @@ const (
 	warningNotWritten warning.Code = "not-written"
 	// warningDiffers: CHECK found a difference that leaves redirection in force.
 	warningDiffers warning.Code = "differs"
+	// warningCannotTell: whether packets of the pod come to its rules cannot be told, for rules of others that are before them.
+	warningCannotTell warning.Code = "cannot-tell"
 )
 
 // PodSource is the source of a pod.

@@ -117,7 +117,7 @@ func (c *Controller) write(ctx context.Context, pod *corev1.Pod) (applied apply.
 	if left, err = c.check(ctx, pod); err != nil {
 		return applied, nil, fmt.Errorf("verify: %w", err)
 	}
-	return applied, podrules.Without(left, applied.Left()), nil
+	return applied, ruleset.Certain(podrules.Without(left, applied.Left())), nil
 }
 
 // unusable describes the parts of a program that the namespace did not take; empty if it took all.

@@ -350,6 +350,8 @@ func (c *Controller) stateOf(pod *corev1.Pod) string {
 		return countDrifted
 	case t.capture.State == status.StateCaptured && t.extent.State == status.StateFailed:
 		return countNothing
+	case t.capture.State == status.StateCaptured && t.verified == statuscode.CannotTell:
+		return countCannotTell
 	case t.capture.State == status.StateCaptured, t.capture.State == "" && t.other == "" && (f.Reason == statuscode.CheckPassed || f.Reason == statuscode.Recovered):
 		return countCaptured
 	case t.capture.State == "" && t.other != "":
@@ -370,8 +372,12 @@ func (c *Controller) Pods() (all []status.Pod) {
 		}
 		s := t.capture
 		s.ID, s.Dialect = status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, t.dialect
-		if t.drifted && s.State == status.StateCaptured {
+		switch {
+		case s.State != status.StateCaptured:
+		case t.drifted:
 			s.State, s.Reason, s.Detail = status.StateDrifted, statuscode.Rules, "its live rules are not the wanted ones"
+		case t.verified == statuscode.CannotTell:
+			s.State, s.Reason, s.Detail = status.StateUnknown, statuscode.CannotTell, "verification names the rule, in the log"
 		}
 		if s.State == status.StateCaptured && t.extent.State != "" {
 			s.State, s.Reason, s.Detail = t.extent.State, t.extent.Reason, t.extent.Detail

@@ -32,7 +32,7 @@ func newMetrics(o Options) *metrics {
 			"Attempts to deal with broken pods, by action, outcome and reason. An outcome that stays the same counts once a pod.",
 			"action", "outcome", "reason"),
 		verified: counter("verifications_total",
-			"Comparisons of running pods' rules with the wanted ones, by result: intact, drifted, uncaptured (it never had any), restored, no-process, variant, refused, failed.",
+			"Comparisons of running pods' rules with the wanted ones, by result: intact, cannot-tell, drifted, uncaptured (it never had any), restored, no-process, variant, refused, failed.",
 			"result"),
 		watch: counter("pods_watch_errors_total", "Interruptions of the list and watch of pods, by reason: expired, forbidden, closed, other.", "reason"),
 		otherDialect: gauge("other_dialect_pods",

@@ -72,8 +72,8 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	switch {
 	case errors.Is(err, ErrNotSelected), errors.Is(err, ErrNodeProxy), errors.Is(err, errSlow):
 		return
-	case err == nil && len(diffs) == 0:
-		c.verified(cached, statuscode.Intact, "")
+	case err == nil && len(ruleset.Certain(diffs)) == 0:
+		c.verifiedSame(cached, diffs)
 		return
 	}
 	pod, err := c.cluster.Pod(ctx, cached.Namespace, cached.Name)
@@ -94,9 +94,10 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	case errors.Is(err, errSlow):
 	case err != nil:
 		c.verified(pod, verifyFailed(err), words(err))
-	case len(diffs) == 0:
-		c.verified(pod, statuscode.Intact, "")
+	case len(ruleset.Certain(diffs)) == 0:
+		c.verifiedSame(pod, diffs)
 	default:
+		diffs = ruleset.Certain(diffs)
 		if found := c.tracer.look(); c.neverHad(ctx, pod, found, diffs) {
 			c.verified(pod, statuscode.Uncaptured, "")
 			c.verifiedNone(ctx, pod, found)
@@ -106,6 +107,15 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 		if c.opts.Action == ActionRepair {
 			c.restore(ctx, pod, diffs)
 		}
+	}
+}
+
+// verifiedSame reports a pod whose rules are there, and of which it may not be known whether packets come to them.
+func (c *Controller) verifiedSame(pod *corev1.Pod, unknown []ruleset.Difference) {
+	if len(unknown) > 0 {
+		c.verified(pod, statuscode.CannotTell, unknown[0].String())
+	} else {
+		c.verified(pod, statuscode.Intact, "")
 	}
 }
 
@@ -205,7 +215,7 @@ func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string
 		log.Info("rules of a running pod are restored", "detail", detail)
 		c.tell(pod, status.KindVerification, result, detail)
 	case same:
-	case result == statuscode.Failed, result == statuscode.Variant, result == status.CodeRefused:
+	case result == statuscode.Failed, result == statuscode.Variant, result == status.CodeRefused, result == statuscode.CannotTell:
 		log.Warn("rules of a running pod cannot be verified", "detail", detail)
 	case result == statuscode.Intact && was:
 		log.Info("rules of a running pod are as wanted again")

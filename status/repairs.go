@@ -55,8 +55,10 @@ func outcomes() []Row {
 
 func verifications() []Row {
 	return []Row{
-		{Code: "intact", Sentence: "its rules are those that it should have"},
-		{Code: "drifted", Event: "MeshRulesDrifted", Attention: true, Sentence: "some of its rules were removed, added or moved", Page: "troubleshooting.md#meshcnirulesdrifted",
+		{Code: "intact", Sentence: "its rules are those that it should have, and its packets come to them"},
+		{Code: "cannot-tell", Attention: true, Sentence: "its rules are there, and whether its packets come to them cannot be told: somebody else's rule is before them",
+			Do: []Remedy{"See the rule: kubectl meshcni explain", Restart}, Page: "troubleshooting.md#meshcniverificationfails"},
+		{Code: "drifted", Event: "MeshRulesDrifted", Attention: true, Sentence: "some of its rules were removed, added or moved, or others' rules are before them", Page: "troubleshooting.md#meshcnirulesdrifted",
 			Do: []Remedy{Restart, "Find out who changes them; repair.mode=repair restores them"}},
 		{Code: "uncaptured", Event: "MeshNotCaptured", Attention: true, Sentence: "none of its rules is there, and it seems that none ever was", Do: []Remedy{Restart},
 			Page: "troubleshooting.md#a-pod-started-without-the-plugin"},

@@ -42,6 +42,9 @@ func podTable() []Row {
 		{Kind: KindPod, Code: "add-failed", States: only(StateWaiting), Attention: true, Page: "troubleshooting.md#my-pod-does-not-start",
 			Sentence: "the plugin could not set it up", Do: []Remedy{mend}},
 
+		{Kind: KindPod, Code: "cannot-tell", States: only(StateUnknown), Attention: true, Page: "troubleshooting.md#meshcniverificationfails",
+			Sentence: "its rules are there, and whether its packets come to them cannot be told: somebody else's rule is before them",
+			Do:       []Remedy{"See the rule: kubectl meshcni explain", Restart}},
 		{Kind: KindPod, Code: "no-trace", States: only(StateUnknown),
 			Sentence: "neither the plugin's records nor the runtime's cache know it",
 			Do:       []Remedy{BeSure, "If the cache is elsewhere, set --cni-cache-dir"}},

@@ -74,6 +74,12 @@ func runApply(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 			return err
 		}
 		c.sayApplied(t, result)
+		for _, d := range result.Past {
+			visible.To(c.Stdout).Printf("%s\n", d)
+		}
+		if err := result.Bypassed(); err != nil {
+			return err
+		}
 	}
 	if t.action.runValidation {
 		return c.validate(cmd, t, ns)
@@ -130,11 +136,19 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	for _, d := range diffs {
 		visible.To(c.Stdout).Printf("%s\n", d)
 	}
-	if len(diffs) > 0 {
-		visible.To(c.Stderr).Printf(c.name()+": the live rules differ from the wanted ones in %d places\n", len(diffs))
+	differ, unknown := ruleset.Certain(diffs), len(diffs)-len(ruleset.Certain(diffs))
+	switch {
+	case slices.ContainsFunc(differ, func(d ruleset.Difference) bool { return d.Kind != ruleset.KindFate }):
+		visible.To(c.Stderr).Printf(c.name()+": the live rules differ from the wanted ones in %d places\n", len(differ))
 		return errSilent
+	case len(differ) > 0:
+		visible.To(c.Stderr).Printf(c.name()+": the rules are there (%s), and what others have beside them keeps packets from them: %d kinds of connections\n", backend.Name(), len(differ))
+		return errSilent
+	case unknown > 0:
+		visible.To(c.Stdout).Printf("the rules are there (%s), but whether packets come to them cannot be told of %d kinds of connections\n", backend.Name(), unknown)
+	default:
+		visible.To(c.Stdout).Printf("the live rules are as wanted (%s)\n", backend.Name())
 	}
-	visible.To(c.Stdout).Printf("the live rules are as wanted (%s)\n", backend.Name())
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -191,6 +192,16 @@ func (p Pod) redirection() *Now {
 			return now(statuscode.Bypassing, "This pod bypasses the mesh: it had rules, and none of them are there any more.", p.notReady(), do...)
 		}
 		return now(statuscode.RulesLost, "", bounded(p.OnNode.Lost), do...)
+	}
+	var unknown []ruleset.Difference
+	for _, d := range p.OnNode.Differences {
+		if d.Kind == ruleset.KindUnknown {
+			unknown = append(unknown, d)
+		}
+	}
+	if len(unknown) > 0 {
+		return now(statuscode.Unknown, "It is not known whether this pod is captured: its rules are there, and somebody else's rule is before them, which may keep its packets from them.", bounded(unknown),
+			"Remove the rule that is named, or put it after those of the mesh", restart)
 	}
 	switch text, health := p.unwatched(); health {
 	case Unsure:

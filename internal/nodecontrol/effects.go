@@ -189,7 +189,7 @@ func (w *work) compare(ctx context.Context, rs ruleset.Ruleset) (machine.Rules, 
 	switch {
 	case err != nil:
 		return 0, err
-	case len(diffs) == 0:
+	case len(ruleset.Certain(diffs)) == 0:
 		return machine.RulesSame, nil
 	case rs.AllMissing(diffs):
 		return machine.RulesNone, nil

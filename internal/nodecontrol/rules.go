@@ -63,6 +63,9 @@ func (w *work) write(ctx context.Context) error {
 		defer w.keepOpen()()
 	}
 	result, err := w.backend.Apply(ctx, w.plan.Ruleset)
+	if err == nil {
+		err = result.Bypassed()
+	}
 	if err != nil {
 		return err
 	}

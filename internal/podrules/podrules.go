@@ -40,16 +40,16 @@ func Choose(ctx context.Context, ns apply.Namespace, owner ruleset.Ownership, o 
 	return b, nil
 }
 
-// Differences compares the live rules with each of the wanted rulesets. None means that one of them is in force; else they are those
-// from the first. Routing that the namespace did not take when its rules were written is missing from none.
+// Differences compares the live rules with each of the wanted rulesets. None means that one of them is in force, and none but those that
+// are not certain, that this cannot be told of it; else they are those from the first. Routing that the namespace did not take when its rules were written is missing from none.
 func Differences(ctx context.Context, b apply.Backend, unusable []string, wanted ...ruleset.Ruleset) (diffs []ruleset.Difference, err error) {
 	for i, rs := range wanted {
 		got, err := b.Check(ctx, rs)
 		if err != nil {
 			return nil, err
 		}
-		if got = Without(got, unusable); len(got) == 0 {
-			return nil, nil
+		if got = Without(got, unusable); len(ruleset.Certain(got)) == 0 {
+			return got, nil
 		}
 		if i == 0 {
 			diffs = got

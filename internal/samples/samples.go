@@ -213,9 +213,12 @@ func setOwner(p *trace.Packet, kind ruleset.OwnerKind, id uint32) {
 type key struct {
 	src, dst       netip.AddrPort
 	uid, gid, mark uint32
+	in, out        string
 }
 
-func keyOf(p trace.Packet) key { return key{p.Src, p.Dst, p.UID, p.GID, p.Mark} }
+func keyOf(p trace.Packet) key {
+	return key{p.Src, p.Dst, p.UID, p.GID, p.Mark, p.InInterface, p.OutInterface}
+}
 
 // search looks for a packet that is captured, by what rules match: what is captured is next to something that another rule takes, or
 // first in what a rule names. So if there is such a packet, it is found by going on from each packet to the edges of what has matched it.
@@ -316,15 +319,17 @@ func (s *search) seed(p trace.Packet) {
 		for i := range c.Rules {
 			switch r := &c.Rules[i]; r.Target.Action {
 			case ruleset.ActionJump, ruleset.ActionRedirect, ruleset.ActionDNAT, ruleset.ActionTProxy, ruleset.ActionDrop:
-				s.within(p, r)
+				for _, p := range s.kind.within(p, r) {
+					s.visit(p)
+				}
 			}
 		}
 	}
 }
 
-// within visits the first packets that the rule matches, as far as addresses, ports and owners go.
-func (s *search) within(p trace.Packet, r *ruleset.Rule) {
-	if !r.Dst.IsZero() && !r.Dst.Not && s.kind != Inbound {
+// within returns the first packets that the rule matches, as far as addresses, ports and owners go.
+func (k Kind) within(p trace.Packet, r *ruleset.Rule) []trace.Packet {
+	if !r.Dst.IsZero() && !r.Dst.Not && k != Inbound {
 		p.Dst = netip.AddrPortFrom(r.Dst.Prefix.Addr(), p.Dst.Port())
 	}
 	for _, o := range r.Owner {
@@ -332,13 +337,14 @@ func (s *search) within(p trace.Packet, r *ruleset.Rule) {
 			setOwner(&p, o.Kind, o.First)
 		}
 	}
-	s.visit(p)
+	all := []trace.Packet{p}
 	for _, o := range r.DstPorts.Ranges {
-		if !r.DstPorts.Not && s.kind != Query {
+		if !r.DstPorts.Not && k != Query {
 			p.Dst = netip.AddrPortFrom(p.Dst.Addr(), o.First)
-			s.visit(p)
+			all = append(all, p)
 		}
 	}
+	return all
 }
 
 // around visits the packets at the edges of what the rule matches, in each dimension by itself.

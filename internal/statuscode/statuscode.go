@@ -50,6 +50,7 @@ const (
 // What a comparison of a running pod's rules with the wanted ones came to, beside some of the above.
 const (
 	Intact     status.Code = "intact"
+	CannotTell status.Code = "cannot-tell"
 	Drifted    status.Code = "drifted"
 	Uncaptured status.Code = "uncaptured"
 	Restored   status.Code = "restored"

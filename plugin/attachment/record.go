@@ -109,10 +109,10 @@ func (r *Record) Applied(backend ruleset.Backend, rules ruleset.Ruleset, skipped
 // Lost divides the differences from [Record.InForce] into those by which redirection that was set up is no longer in force,
 // and the others. What could not be set up in the first place is not lost, an extra address, route or policy rule takes
 // nothing away, and an address of lo redirects nothing: without it the proxy may not reach the application, but nothing
-// gets past the proxy.
+// gets past the proxy. Nor is lost what cannot be told.
 func (r *Record) Lost(diffs []ruleset.Difference) (lost, others []ruleset.Difference) {
 	for _, d := range diffs {
-		if d.Table == ruleset.RoutingTable &&
+		if d.Kind == ruleset.KindUnknown || d.Table == ruleset.RoutingTable &&
 			(d.Kind == ruleset.KindUnexpected || d.Chain == ruleset.AddressChain || slices.Contains(r.Unusable, d.Rule)) {
 			others = append(others, d)
 		} else {

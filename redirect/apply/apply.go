@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/meshcni/meshcni/redirect/internal/nft"
@@ -41,6 +42,9 @@ type Result struct {
 	Unusable []Unusable
 	// Refused joins the errors of backends that were to be taken before this one, and left everything as it was; nil: none was.
 	Refused error
+	// Past lists, where others have rules too, the packets that do not meet what the rules are for, though these are there, and those of
+	// which that cannot be told; see [ruleset.KindFate].
+	Past []ruleset.Difference
 	// Processes counts the processes that were started, Transactions the transactions that the kernel committed.
 	Processes, Transactions int
 	// Duration is the wall time of Apply.
@@ -53,6 +57,20 @@ func (r Result) Left() (what []string) {
 		what = append(what, u.What)
 	}
 	return what
+}
+
+// Bypassed is an error if packets are known not to meet what the rules are for, and names the first of them; see Past.
+func (r Result) Bypassed() error {
+	past := ruleset.Certain(r.Past)
+	if len(past) == 0 {
+		return nil
+	}
+	first := past[:min(3, len(past))]
+	text := make([]string, len(first))
+	for i, d := range first {
+		text[i] = d.String()
+	}
+	return fmt.Errorf("the rules are there, and packets do not come to them, by what others have put before them or beside them: %s", strings.Join(text, "; "))
 }
 
 // Unusable is an address or a route that cannot be added because IPv6 is disabled in the namespace

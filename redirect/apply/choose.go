@@ -46,7 +46,7 @@ func Available(o Options) error {
 			err = fmt.Errorf("%w: %s: %s", ErrNoBackend, name, why)
 		} else if name != ruleset.BackendNftables {
 			_, err = o.tools(name)
-		} else if _, lerr := listTables(); lerr != nil { // a pod's namespace has the same kernel
+		} else if _, _, lerr := listTables(); lerr != nil { // a pod's namespace has the same kernel
 			err = fmt.Errorf("%w: nftables: %w", ErrNoBackend, lerr)
 		}
 		if err == nil {

@@ -42,7 +42,7 @@ func HandOver(ctx context.Context, ns Namespace, rs ruleset.Ruleset, layout rule
 	// The program's own tables are no more to be removed than its routing.
 	owner := rs.Owner()
 	owner.OtherTables = nil
-	changed, err := native{newNFTables(ns), o}.removeLegacy(ctx, owner)
+	_, changed, err := native{newNFTables(ns), o}.removeLegacy(ctx, owner)
 	result.Changed, result.Duration = result.Changed || changed, time.Since(start)
 	return result, err
 }

@@ -21,8 +21,8 @@ type host struct {
 	ipv6 bool
 	// legacy are the tables of xtables that hold anything, by family.
 	legacy map[ruleset.Family][]string
-	// nft are all nftables tables.
-	nft []nftTable
+	// nft are all nftables tables, and asleep those of them that are dormant.
+	nft, asleep []nftTable
 	// noNFT is set where the kernel has no nftables, so that nft is empty.
 	noNFT bool
 }
@@ -42,7 +42,7 @@ func look(ns Namespace) (host, error) {
 			return err
 		}
 		// Taking an error for no tables would leave an earlier program beside ours.
-		h.nft, err = listTables()
+		h.nft, h.asleep, err = listTables()
 		if h.noNFT = errors.Is(err, ErrNoBackend); h.noNFT {
 			return nil
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/trace"
 )
 
 // iptablesBackend feeds the host's iptables-restore: one process for each family in a fresh namespace, and one more to
@@ -130,6 +131,9 @@ func (s *session) applyAll(ctx context.Context, rs ruleset.Ruleset) (Result, err
 	}
 	result.Processes, result.Transactions = int(s.processes.Load()), int(s.commits.Load())
 	result.Changed = result.Transactions > 0 || made || dropped || len(native) > 0
+	if err == nil && s.crowded(owner, append(stale, changes...)) {
+		result.Past, err = s.nowInForce(ctx, rs, append(stale, changes...))
+	}
 	return result, err
 }
 
@@ -225,6 +229,12 @@ func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (found 
 		}
 		for _, name := range s.host.native(rs.Owner()) {
 			found = append(found, ruleset.Difference{Kind: ruleset.KindUnexpected, Family: ruleset.IPv4, Table: "inet " + name})
+		}
+		if inPlace(found) {
+			past, err := s.inForce(ctx, rs, &trace.Hooks{}, append(changes, stale...))
+			if found = append(found, past...); err != nil {
+				return err
+			}
 		}
 		diffs, err := s.plumbing.diff(rs.Owner(), rs, s.host.families())
 		found = append(found, diffs...)

@@ -44,13 +44,14 @@ func (n native) withLegacy(ctx context.Context, owner ruleset.Ownership, fn func
 	})
 }
 
-func (n native) removeLegacy(ctx context.Context, owner ruleset.Ownership) (changed bool, err error) {
+func (n native) removeLegacy(ctx context.Context, owner ruleset.Ownership) (there, changed bool, err error) {
 	err = n.withLegacy(ctx, owner, func(s *session, changes []*change) error {
+		there = true
 		err := s.change(ctx, changes)
 		changed = s.commits.Load() > 0
 		return err
 	})
-	return changed, err
+	return there, changed, err
 }
 
 // native is the nftables backend in a namespace that may hold rules of the legacy variant, which nftables cannot see.
@@ -60,33 +61,42 @@ type native struct {
 }
 
 func (n native) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
-	result, err := n.nftablesBackend.Apply(ctx, rs)
+	result, beside, err := n.apply(ctx, rs)
 	if err != nil {
 		return result, err
 	}
-	changed, err := n.removeLegacy(ctx, rs.Owner())
-	if err != nil || !changed {
-		return result, err
+	legacy, changed, err := n.removeLegacy(ctx, rs.Owner())
+	if err == nil && changed {
+		result.Changed = true
+		// Only the legacy rules told that an earlier program had fixtures; they are still there.
+		p := plumbing{ns: n.ns}
+		defer p.close()
+		families := slices.DeleteFunc(slices.Clone(ruleset.Families[:]), func(f ruleset.Family) bool { return slices.Contains(result.Skipped, f) })
+		_, err = p.drop(rs.Owner(), rs, families)
 	}
-	result.Changed = true
-	// Only the legacy rules told that an earlier program had fixtures; they are still there.
-	p := plumbing{ns: n.ns}
-	defer p.close()
-	families := slices.DeleteFunc(slices.Clone(ruleset.Families[:]), func(f ruleset.Family) bool { return slices.Contains(result.Skipped, f) })
-	_, err = p.drop(rs.Owner(), rs, families)
+	if err == nil && (legacy || len(beside) > 0) {
+		result.Past, err = n.inForce(ctx, rs)
+	}
 	return result, err
 }
 
 func (n native) Check(ctx context.Context, rs ruleset.Ruleset) ([]ruleset.Difference, error) {
-	diffs, err := n.nftablesBackend.Check(ctx, rs)
+	diffs, beside, err := n.check(ctx, rs)
 	if err != nil {
 		return diffs, err
 	}
+	legacy := false
 	err = n.withLegacy(ctx, rs.Owner(), func(s *session, changes []*change) error {
+		legacy = true
 		more, err := s.differences(ctx, changes)
 		diffs = append(diffs, more...)
 		return err
 	})
+	if err == nil && (legacy || len(beside) > 0) && inPlace(diffs) {
+		var past []ruleset.Difference
+		past, err = n.inForce(ctx, rs)
+		diffs = append(diffs, past...)
+	}
 	return diffs, err
 }
 
@@ -94,7 +104,7 @@ func (n native) Remove(ctx context.Context, owner ruleset.Ownership) error {
 	if err := n.nftablesBackend.Remove(ctx, owner); err != nil {
 		return err
 	}
-	_, err := n.removeLegacy(ctx, owner)
+	_, _, err := n.removeLegacy(ctx, owner)
 	return err
 }
 

@@ -17,15 +17,23 @@ import (
 )
 
 // liveNFTables lists the rules of nftables that iptables-nft did not write.
-func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (all ruleset.Live, err error) {
+func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (ruleset.Live, error) {
+	chains, err := nativeChains(ctx, ns, func(t nftTable) bool { return !t.isIptables() }, wanted...)
+	if err != nil {
+		return nil, fmt.Errorf("list nftables rules: %w", err)
+	}
+	return chains.Live(ruleset.BackendNftables), nil
+}
+
+// nativeChains returns the chains of the tables that are chosen, with so many rules as are read of others'.
+func nativeChains(ctx context.Context, ns Namespace, choose func(nftTable) bool, wanted ...ruleset.Ruleset) (chains ruleset.LiveChains, err error) {
 	err = newNFTables(ns).session(ctx, func(s *nftSession) error {
-		all = nil
 		generation, err := s.generation()
 		if err != nil {
 			return err
 		}
-		chains, at, err := s.liveChains()
-		if err != nil {
+		var at map[chainAt]int
+		if chains, at, err = s.liveChains(choose); err != nil {
 			return err
 		}
 		ours := func(t nftTable) bool {
@@ -62,17 +70,13 @@ func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (
 				c.Rules = append(c.Rules, unread(c.Table, c.Name, len(c.Rules)+1, t.families()...))
 			}
 		}
-		all = chains.Live(ruleset.BackendNftables)
 		// The lists are consistent only if there was no transaction meanwhile.
 		if now, err := s.generation(); err != nil || now != generation {
 			return cmp.Or(err, nfnetlink.ErrInterrupted)
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list nftables rules: %w", err)
-	}
-	return all, nil
+	return chains, err
 }
 
 // othersLimit bounds the bytes that are read of the rules of others and of their sets: some 700 rules. The pod may have any number, and
@@ -145,7 +149,7 @@ func unread(table, chain string, position int, families ...ruleset.Family) rules
 	if len(families) == 1 {
 		r.Family = families[0]
 	}
-	r.Foreign = "not read: others' rules are too many"
+	r.Foreign, r.Known.Target.Action = "not read: others' rules are too many", ruleset.ActionUnknown
 	return r
 }
 

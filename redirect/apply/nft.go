@@ -40,6 +40,8 @@ type nftSession struct {
 	ipv6 bool
 	// removed reports that rules were taken out.
 	removed bool
+	// beside are tables of others with a base chain at a hook of ours.
+	beside []nftTable
 	// added reports that our table was made beside rules that the owner still has elsewhere.
 	added bool
 }
@@ -122,16 +124,22 @@ func (s *nftSession) families() []ruleset.Family { return host{ipv6: s.ipv6}.fam
 
 // Apply makes the live rules and routing those of rs; see [Backend].
 func (n *nftablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error) {
+	result, _, err := n.apply(ctx, rs)
+	return result, err
+}
+
+// apply is Apply, and returns the tables of others that are beside ours.
+func (n *nftablesBackend) apply(ctx context.Context, rs ruleset.Ruleset) (result Result, beside []nftTable, err error) {
 	if err := rs.Validate(); err != nil {
-		return Result{}, err
+		return Result{}, nil, err
 	}
-	result := Result{Backend: ruleset.BackendNftables}
+	result = Result{Backend: ruleset.BackendNftables}
 	start := time.Now()
 	added := false
-	err := n.session(ctx, func(s *nftSession) error {
+	err = n.session(ctx, func(s *nftSession) error {
 		result.Changed, result.Transactions, result.Skipped = false, 0, nil
 		err := s.apply(ctx, rs, &result)
-		added = s.added
+		added, beside = s.added, s.beside
 		return err
 	})
 	if err != nil && added {
@@ -141,16 +149,22 @@ func (n *nftablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (Result
 		err = errors.Join(err, dropInet(undo, n.ns, []string{nft.TableName(rs.Owner())}))
 	}
 	if err != nil {
-		return Result{}, fmt.Errorf("apply nftables rules: %w", err)
+		return Result{}, nil, fmt.Errorf("apply nftables rules: %w", err)
 	}
 	result.Duration = time.Since(start)
-	return result, nil
+	return result, beside, nil
 }
 
 // Check returns how the live rules and routing differ from rs; see [Backend].
 func (n *nftablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (diffs []ruleset.Difference, err error) {
+	diffs, _, err = n.check(ctx, rs)
+	return diffs, err
+}
+
+// check is Check, and returns the tables of others that are beside ours.
+func (n *nftablesBackend) check(ctx context.Context, rs ruleset.Ruleset) (diffs []ruleset.Difference, beside []nftTable, err error) {
 	if err := rs.Validate(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	err = n.session(ctx, func(s *nftSession) error {
 		wanted, _ := s.present(rs)
@@ -158,6 +172,7 @@ func (n *nftablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (diffs 
 		if err != nil {
 			return err
 		}
+		beside = live.beside
 		diffs = diffLive(wanted, nft.Lower(wanted), live)
 		pipes := plumbing{ns: s.ns}
 		defer pipes.close()
@@ -166,9 +181,9 @@ func (n *nftablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (diffs 
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("check nftables rules: %w", err)
+		return nil, nil, fmt.Errorf("check nftables rules: %w", err)
 	}
-	return diffs, nil
+	return diffs, beside, nil
 }
 
 // Remove takes out all rules and routing of the owner; see [Backend].
@@ -204,6 +219,7 @@ func (s *nftSession) apply(ctx context.Context, rs ruleset.Ruleset, result *Resu
 		return err
 	}
 	s.added = s.added && live.elsewhere()
+	s.beside = live.beside
 	// What rules need comes before them, and goes after them.
 	pipes := plumbing{ns: s.ns}
 	defer pipes.close()

@@ -33,6 +33,8 @@ type nftLive struct {
 	leads     []liveRule
 	// others are those of the owner's OtherTables that have chains.
 	others []nftTable
+	// beside are tables of others with a base chain at a hook of ours.
+	beside []nftTable
 }
 
 // present reports whether anything of the owner's is there.
@@ -91,6 +93,10 @@ func (c *nlConn) readLive(owner ruleset.Ownership) (*nftLive, error) {
 	err = c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
 		ch := parseChain(m)
 		at := nftTable{ch.family, ch.table}
+		ours := ch.family == unix.NFPROTO_INET && (ch.table == l.name || slices.Contains(owner.OtherTables, ch.table))
+		if ch.meetsPackets() && !ours && !slices.Contains(l.beside, at) {
+			l.beside = append(l.beside, at)
+		}
 		switch {
 		case ch.family == unix.NFPROTO_INET && ch.table == l.name:
 			l.chains = append(l.chains, ch)
@@ -138,6 +144,12 @@ func parseChain(m nfnetlink.Message) liveChain {
 		priority: int32(hook.Attr(unix.NFTA_HOOK_PRIORITY).U32()), //nolint:gosec // two's complement
 		drops:    policy.Data != nil && policy.U32() != nfAccept,
 	}
+}
+
+// meetsPackets reports whether it is a base chain at a hook at which rules of ours are.
+func (c *liveChain) meetsPackets() bool {
+	inet := c.family == unix.NFPROTO_INET || c.family == unix.NFPROTO_IPV4 || c.family == unix.NFPROTO_IPV6
+	return inet && c.typ != "" && (c.hook == unix.NF_INET_PRE_ROUTING || c.hook == unix.NF_INET_LOCAL_OUT)
 }
 
 func (c *nlConn) readRules(family byte, table string, fn func(liveRule)) error {

@@ -21,13 +21,13 @@ type chainAt struct {
 	chain string
 }
 
-// liveChains returns the chains that iptables-nft did not write, without their rules, and where each is.
-func (c *nlConn) liveChains() (found ruleset.LiveChains, at map[chainAt]int, err error) {
+// liveChains returns the chains of the tables that are chosen, without their rules, and where each is.
+func (c *nlConn) liveChains(choose func(nftTable) bool) (found ruleset.LiveChains, at map[chainAt]int, err error) {
 	at = map[chainAt]int{}
 	err = c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
 		ch := parseChain(m)
 		t := nftTable{ch.family, ch.table}
-		if t.isIptables() {
+		if !choose(t) {
 			return
 		}
 		live := ruleset.LiveChain{Table: t.String(), Name: ch.name}

@@ -22,6 +22,9 @@ type nftTable struct {
 	name   string
 }
 
+// dormant is the flag of a table whose chains no packet meets (NFT_TABLE_F_DORMANT in linux/netfilter/nf_tables.h).
+const dormant = 1
+
 // isIptables reports whether iptables-nft reads and writes the table. It also has
 // the table "security", of which no mesh has anything.
 func (t nftTable) isIptables() bool {
@@ -31,27 +34,30 @@ func (t nftTable) isIptables() bool {
 
 // listTables returns all nftables tables of the calling thread's namespace. A kernel without
 // nftables is an [ErrNoBackend]; any other error says that what is there cannot be told.
-func listTables() (found []nftTable, err error) {
+func listTables() (found, asleep []nftTable, err error) {
 	fd, err := netfilterSocket()
 	if err != nil {
-		return nil, fmt.Errorf("list nftables tables: %w", err)
+		return nil, nil, fmt.Errorf("list nftables tables: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
 	c := nlConn{nfnetlink.Conn{FD: fd, Limit: listLimit}} // for all attempts
 	c.Setup()
 	for attempt := 1; ; attempt++ {
-		found = nil
+		found, asleep = nil, nil
 		err = c.Request(unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
 			found = append(found, nftTable{m.Family, m.Text(unix.NFTA_TABLE_NAME)})
+			if m.Attr(unix.NFTA_TABLE_FLAGS).U32()&dormant != 0 {
+				asleep = append(asleep, found[len(found)-1])
+			}
 		})
 		if !errors.Is(err, nfnetlink.ErrInterrupted) || attempt == maxAttempts {
 			break
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list nftables tables: %w", classify(err))
+		return nil, nil, fmt.Errorf("list nftables tables: %w", classify(err))
 	}
-	return found, nil
+	return found, asleep, nil
 }
 
 // dropTables removes the tables that choose returns, in one transaction, and chooses again if others' transactions come

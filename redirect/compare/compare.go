@@ -141,7 +141,7 @@ func Compare(ctx context.Context, a, b ruleset.Ruleset, o Options) (Report, erro
 			return report, fmt.Errorf("second program, packet %s: %w", Describe(p), err)
 		}
 		report.Packets++
-		if sameFate(ra, rb) {
+		if ra.Same(rb) {
 			continue
 		}
 		if report.More = len(report.Differences) == maxDifferences; report.More {

@@ -96,7 +96,7 @@ func (r *Report) connect(a, b ruleset.Ruleset, c trace.Connection) error {
 		if !alike(ca, cb) {
 			better := again == 1 && redirected(ca) && !redirected(cb) ||
 				ca.Verdict == trace.AnswerLost && cb.Verdict == trace.Established && ca.Server == cb.Server
-			if again == 1 || sameFate(ca.Packets[0].Result, cb.Packets[0].Result) {
+			if again == 1 || ca.Packets[0].Result.Same(cb.Packets[0].Result) {
 				r.ConnectionDifferences = append(r.ConnectionDifferences, ConnectionDifference{c.First, again == 1, better, ca, cb})
 			}
 			break
@@ -116,7 +116,3 @@ func alike(a, b trace.Conversation) bool {
 
 // redirected reports whether another than who was asked answers, in the pod.
 func redirected(c trace.Conversation) bool { return c.Server.Pod && c.Server.Local != c.Client.Peer }
-
-func sameFate(a, b trace.Result) bool {
-	return a.Verdict == b.Verdict && a.ToPort == b.ToPort && a.ToAddr == b.ToAddr
-}

@@ -14,7 +14,22 @@ type Kind string
 const (
 	KindMissing    Kind = "missing"
 	KindUnexpected Kind = "unexpected"
+	// KindFate is a packet that stands for a kind of the pod's connections, and to which something else happens than the wanted rules do:
+	// Rule says what, and by which rule. KindUnknown is one of which that cannot be told, so it is not known whether anything differs; see
+	// [Certain]. Table is empty, and Chain names the kind of connection.
+	KindFate    Kind = "fate"
+	KindUnknown Kind = "unknown"
 )
+
+// Certain returns the differences without those of which it is not known whether they are any.
+func Certain(diffs []Difference) (certain []Difference) {
+	for _, d := range diffs {
+		if d.Kind != KindUnknown {
+			certain = append(certain, d)
+		}
+	}
+	return certain
+}
 
 // RoutingTable is the Table of a Difference in what rules need besides: policy routing
 // and addresses of lo, which are its AddressChain.
@@ -40,6 +55,12 @@ type Difference struct {
 // String returns for example "ipv4 nat/ISTIO_OUTPUT:3 missing: -d 127.0.0.1/32 -j RETURN". What
 // cannot be printed is escaped: the rule may be anybody's.
 func (d Difference) String() string {
+	switch d.Kind {
+	case KindFate:
+		return visible.Line(fmt.Sprintf("%s %s: %s", d.Family, d.Chain, d.Rule))
+	case KindUnknown:
+		return visible.Line(fmt.Sprintf("%s %s, cannot tell: %s", d.Family, d.Chain, d.Rule))
+	}
 	return visible.Line(fmt.Sprintf("%s %s/%s:%d %s: %s", d.Family, d.Table, d.Chain, d.Position, d.Kind, d.Rule))
 }
 

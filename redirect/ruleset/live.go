@@ -33,6 +33,10 @@ type LiveRule struct {
 	// several. None: the rule is outside the model, and Foreign says why.
 	Rules   []Rule `json:"-"`
 	Foreign string `json:"foreign,omitempty"`
+	// Known is what is known of a rule outside the model: it matches whatever that one does, and nothing else if Matches is set. Its action
+	// is none of the model's if it is not known. Both are lost in JSON.
+	Known   Rule `json:"-"`
+	Matches bool `json:"-"`
 	// Unread: it stands for rules of others that are in the chain, or may be, and were not read, since they are too many.
 	Unread bool `json:"unread,omitempty"`
 	// Action is that of the rule, known for many rules outside the model too, or empty. JumpTo is the chain of a jump.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -144,7 +145,8 @@ func liveRuleOf(f Family, text string) (LiveRule, error) {
 	r := LiveRule{Family: f, Text: text, Action: t.Action.String(), JumpTo: t.Chain}
 	switch {
 	case errors.Is(err, ErrForeign):
-		r.Foreign = foreignReason(err)
+		r.Foreign, r.Known, r.Matches = foreignReason(err), p.rule, p.atTarget
+		r.Known.Target = knownTarget(p.all, t)
 		return r, nil
 	case err != nil:
 		return r, err
@@ -154,6 +156,20 @@ func liveRuleOf(f Family, text string) (LiveRule, error) {
 		r.Text = wordsText(p.all)
 	}
 	return r, nil
+}
+
+// knownTarget is the target of a rule outside the model if its name is enough to know what it does. One that refuses a packet drops it.
+func knownTarget(words []string, t Target) Target {
+	at := targetAt(words)
+	switch {
+	case at < 0:
+		return Target{} // it only counts
+	case words[at+1] == "REJECT":
+		return Target{Action: ActionDrop}
+	case words[at] == "-j" && (t.Action == ActionAccept || t.Action == ActionDrop || t.Action == ActionReturn || t.Action == ActionJump || t.Action == ActionLog):
+		return t
+	}
+	return Target{Action: ActionUnknown}
 }
 
 // ParseRule parses a rule as iptables-save prints it, without "-A CHAIN". An unknown match or target is [ErrForeign], and so is a
@@ -189,12 +205,18 @@ func parseRule(f Family, text string) (p ruleParser, err error) {
 	return p, nil
 }
 
-// foreignTarget returns the target of a rule outside the model: its action, if the name tells, or the chain that it goes to.
-func foreignTarget(words []string) (t Target) {
+// targetAt is the index of what names a rule's target; -1: nothing does.
+func targetAt(words []string) int {
 	at := len(words) - 2
 	for at >= 0 && words[at] != "-j" && words[at] != "-g" {
 		at--
 	}
+	return at
+}
+
+// foreignTarget returns the target of a rule outside the model: its action, if the name tells, or the chain that it goes to.
+func foreignTarget(words []string) (t Target) {
+	at := targetAt(words)
 	if at < 0 {
 		return t
 	}
@@ -218,6 +240,7 @@ type ruleParser struct {
 	all, words []string
 	not        bool
 	commented  bool
+	atTarget   bool // all matches are read
 	// mark is the match that --mark belongs to: "mark" or "connmark".
 	mark string
 	rule Rule
@@ -282,6 +305,7 @@ func (p *ruleParser) option() error {
 	case "--gid-owner":
 		return p.owner(OwnerGID, not)
 	case "-j":
+		p.atTarget = true
 		return p.target()
 	}
 	return fmt.Errorf("option %q: %w", w, ErrForeign)
@@ -349,10 +373,10 @@ func (p *ruleParser) proto() error {
 		}
 	}
 	n, err := strconv.ParseUint(w, 10, 8)
-	if err != nil {
+	if p.rule.Proto = Proto(n); err != nil {
+		p.rule.Proto = math.MaxUint8 // nobody's: it is neither of those that are known
 		return fmt.Errorf("protocol %q: %w", w, ErrForeign)
 	}
-	p.rule.Proto = Proto(n)
 	return nil
 }
 

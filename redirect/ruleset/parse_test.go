@@ -142,7 +142,7 @@ func TestForeignRules(t *testing.T) {
 		"-j MARK --set-xmark 0x1/0xff",
 		"-j MARK --and-mark 0xff",
 		"-j CONNMARK --save-mark --nfmask 0xff --ctmask 0xff",
-		"-j CT --notrack",
+		"-j CT --helper ftp",
 		"-j CT --zone 70000",
 		"-j TPROXY --on-port 15006 --on-ip 10.0.0.1 --tproxy-mark 0x1/0xffffffff",
 		"-j DNAT --to-destination 10.0.0.1:80-90",

@@ -84,11 +84,16 @@ const (
 	ActionSetConnMark
 	// ActionLog has the kernel log the packet with Target.Prefix, at Target.Level.
 	ActionLog
+	// ActionNoTrack keeps the packet from connection tracking, so that the nat table does not see it. Raw table only.
+	ActionNoTrack
+	// ActionUnknown is that of [LiveRule.Known] where the rule's own is not known.
+	ActionUnknown Action = 0xff
 )
 
 var actionNames = [...]string{
 	ActionNone: "", ActionAccept: "accept", ActionDrop: "drop", ActionReturn: "return", ActionJump: "jump", ActionRedirect: "redirect", ActionDNAT: "dnat", ActionTProxy: "tproxy",
 	ActionSetMark: "set-mark", ActionSaveMark: "save-mark", ActionRestoreMark: "restore-mark", ActionZone: "zone", ActionSetConnMark: "set-conn-mark", ActionLog: "log",
+	ActionNoTrack: "notrack",
 }
 
 // String returns for example "redirect". [ActionNone] is the empty string.

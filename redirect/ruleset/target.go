@@ -49,6 +49,7 @@ var forms = [...]form{
 		put: func(b []byte, t Target, _ Family) []byte { return strconv.AppendUint(b, uint64(t.Zone), 10) },
 		get: func(t Target, v string) (_ Target, err error) { t.Zone, err = parseUint16(v); return t, err },
 	}}},
+	ActionNoTrack: {"CT", Target{Action: ActionNoTrack}, []option{{flag: "--notrack"}}},
 	ActionLog: {"LOG", Target{Action: ActionLog, Level: defaultLogLevel}, []option{
 		{
 			flag: "--log-prefix", get: getPrefix, optional: true,

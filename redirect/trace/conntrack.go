@@ -51,7 +51,7 @@ func (t *table) find(proto ruleset.Proto, zone uint16, packet tuple) (e *entry, 
 
 // lookUp finds the packet's connection, or begins one. A packet that lo brings keeps what it left with.
 func (w *walker) lookUp() {
-	if w.tracked || w.invalid {
+	if w.tracked || w.invalid || w.connState == ruleset.StateUntracked {
 		return
 	}
 	w.template = false

@@ -107,6 +107,8 @@ func inPlace(t ruleset.Target) string {
 		return fmt.Sprintf("conntrack zone %d", t.Zone)
 	case ruleset.ActionSetConnMark:
 		return fmt.Sprintf("set the connection's mark to %#x/%#x", t.Mark, t.Mask)
+	case ruleset.ActionNoTrack:
+		return "no connection tracking"
 	case ruleset.ActionLog:
 		return "log"
 	}

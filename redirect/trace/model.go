@@ -2,6 +2,8 @@ package trace
 
 import "github.com/meshcni/meshcni/redirect/ruleset"
 
+const natDrop = "the nat table does not drop"
+
 // unmodelled names the part of a rule that is outside the model for any packet;
 // empty when nothing is. Much of it the kernel refuses to load.
 func unmodelled(r *ruleset.Rule, f ruleset.Family, t ruleset.Table, hook string) string {
@@ -31,7 +33,7 @@ func unmodelled(r *ruleset.Rule, f ruleset.Family, t ruleset.Table, hook string)
 		ruleset.ActionSetMark, ruleset.ActionSaveMark, ruleset.ActionRestoreMark, ruleset.ActionSetConnMark, ruleset.ActionLog:
 	case ruleset.ActionDrop:
 		if t == ruleset.NAT {
-			return "the nat table does not drop"
+			return natDrop
 		}
 	case ruleset.ActionRedirect:
 		if !nats || !ports || r.Target.Port == 0 {
@@ -46,7 +48,7 @@ func unmodelled(r *ruleset.Rule, f ruleset.Family, t ruleset.Table, hook string)
 		if t != ruleset.Mangle || hook != ruleset.Prerouting || !ports {
 			return "TPROXY needs the mangle table's PREROUTING and protocol tcp or udp"
 		}
-	case ruleset.ActionZone:
+	case ruleset.ActionZone, ruleset.ActionNoTrack:
 		if t != ruleset.Raw {
 			return "CT needs the raw table"
 		}

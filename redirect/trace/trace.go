@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -12,16 +13,19 @@ import (
 // UnmodelledError says that the packet met a rule outside the model, so that the result is unknown.
 // Get at it with errors.As(err, &unmodelled), where unmodelled is a *trace.UnmodelledError.
 type UnmodelledError struct {
-	Table    ruleset.Table
+	Table    ruleset.Table // that of iptables whose place a rule of nftables has
 	Chain    string
 	Position int // from 1
 	Rule     string
 	Reason   string
+
+	where string // instead of the table and the chain, of a live rule
 }
 
 // Error names the rule and what is wrong with it.
 func (e *UnmodelledError) Error() string {
-	return fmt.Sprintf("trace: rule %s/%s:%d (%s): %s", e.Table, e.Chain, e.Position, e.Rule, e.Reason)
+	where := cmp.Or(e.where, e.Table.String()+"/"+e.Chain+":"+strconv.Itoa(e.Position))
+	return fmt.Sprintf("trace: rule %s (%s): %s", where, e.Rule, e.Reason)
 }
 
 // Trace walks a packet through the program of its family. A family without program
@@ -40,14 +44,19 @@ func Trace(rs ruleset.Ruleset, p Packet) (Result, error) {
 		}, nil
 	}
 	w := newWalker(program, p)
-	w.conn, w.connState = &entry{mark: p.ConnMark}, p.State
-	if p.Direction == Out && !w.src.Addr().IsValid() {
-		w.src = netip.AddrPortFrom(w.likelySource(), w.src.Port())
-	}
-	if err := w.walk(); err != nil {
+	if err := w.alone(); err != nil {
 		return Result{}, err
 	}
 	return w.result(), nil
+}
+
+// alone walks a packet that brings its connection.
+func (w *walker) alone() error {
+	w.conn, w.connState = &entry{mark: w.packet.ConnMark}, w.packet.State
+	if w.packet.Direction == Out && !w.src.Addr().IsValid() {
+		w.src = netip.AddrPortFrom(w.likelySource(), w.src.Port())
+	}
+	return w.walk()
 }
 
 func newWalker(program *ruleset.FamilyRuleset, p Packet) *walker {
@@ -66,6 +75,14 @@ func (w *walker) walk() error {
 type walker struct {
 	program *ruleset.FamilyRuleset
 	packet  Packet
+	// hooks are the base chains of a namespace; nil: the program's are all. at is the one under way.
+	hooks []*base
+	at    *base
+	plain base
+	one   [1]*base
+	// supposed are answers to what is not known, of which asked have been used.
+	supposed []bool
+	asked    int
 
 	src, dst netip.AddrPort
 	dstKnown bool // false once it is the address of an interface

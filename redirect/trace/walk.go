@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,7 +12,7 @@ import (
 // tablesOf lists the tables of a hook, in the order of their priorities.
 // Connection tracking comes after raw, where there is one.
 var tablesOf = map[string][]ruleset.Table{
-	ruleset.Prerouting:  {ruleset.Raw, ruleset.Mangle, ruleset.NAT},
+	ruleset.Prerouting:  {ruleset.Raw, ruleset.Mangle, ruleset.NAT, ruleset.Filter},
 	ruleset.Output:      {ruleset.Raw, ruleset.Mangle, ruleset.NAT, ruleset.Filter},
 	ruleset.Input:       {ruleset.Mangle, ruleset.Filter, ruleset.NAT},
 	ruleset.Forward:     {ruleset.Mangle, ruleset.Filter},
@@ -29,11 +30,17 @@ func (w *walker) run(hook string) (stop bool, err error) {
 			w.translate()
 			continue
 		}
-		if _, err := w.chain(t, hook, 0); err != nil {
+		bases, err := w.basesOf(t, hook)
+		if err != nil {
 			return true, err
 		}
-		if w.dropped != "" {
-			return true, nil
+		for _, b := range bases {
+			if stop, err := w.base(t, b); stop {
+				return true, err
+			}
+			if t == ruleset.NAT && w.conn.dnat {
+				break // the next base chains are not asked
+			}
 		}
 		if t == ruleset.NAT {
 			w.translate()
@@ -68,6 +75,19 @@ func (w *walker) decided() bool {
 	return was
 }
 
+// base walks a base chain. It reports whether the packet ends there.
+func (w *walker) base(t ruleset.Table, b *base) (stop bool, err error) {
+	w.at = b
+	end, err := w.chain(t, b.name, 0)
+	if err != nil {
+		return true, err
+	}
+	if b.drops && end != accept && w.dropped == "" {
+		w.dropped = b.where + ": dropped by its policy"
+	}
+	return w.dropped != "", nil
+}
+
 // flow is the end of a walk of a chain, or of a rule's action.
 type flow uint8
 
@@ -81,20 +101,35 @@ const (
 const maxDepth = 32
 
 func (w *walker) chain(t ruleset.Table, name string, depth int) (flow, error) {
-	c := w.program.Chain(t, name)
+	c := w.at.program.Chain(t, name)
 	if c == nil {
 		return next, nil
 	}
 	for i := range c.Rules {
 		r := &c.Rules[i]
 		fail := func(reason string) error {
-			return &UnmodelledError{t, name, i + 1, r.Text(w.program.Family), reason}
+			return &UnmodelledError{Table: t, Chain: name, Position: i + 1, Rule: r.Text(w.program.Family), Reason: reason}
 		}
-		if reason := unmodelled(r, w.program.Family, t, w.hook); reason != "" {
-			return next, fail(reason)
+		does := unmodelled(r, w.program.Family, t, w.hook)
+		if does != "" && w.at.live == nil {
+			return next, fail(does)
 		}
 		matches, reason := w.matches(r)
-		if reason != "" {
+		if live := w.at.live[r]; live != nil {
+			fail = func(reason string) error { return live.unmodelled(t, reason) }
+			if matches && !live.understood {
+				reason = live.Foreign
+			}
+			if reason != "" { // both are tried
+				var err error
+				if matches, err = w.suppose(fail(reason)); err != nil {
+					return next, err
+				}
+			}
+			if matches && does != "" && does != natDrop { // nftables may drop there
+				return next, fail(cmp.Or(live.Foreign, does))
+			}
+		} else if reason != "" {
 			return next, fail(reason)
 		}
 		if !matches {
@@ -103,7 +138,7 @@ func (w *walker) chain(t ruleset.Table, name string, depth int) (flow, error) {
 		w.steps = append(w.steps, Step{t, name, i + 1, *r})
 		end := w.act(r)
 		if r.Target.Action == ruleset.ActionJump {
-			if w.program.Chain(t, r.Target.Chain) == nil {
+			if w.at.program.Chain(t, r.Target.Chain) == nil {
 				return next, fail("its chain " + r.Target.Chain + " does not exist")
 			}
 			if depth == maxDepth {
@@ -244,6 +279,10 @@ func (w *walker) act(r *ruleset.Rule) flow {
 	case ruleset.ActionSetConnMark:
 		if w.tracked {
 			w.conn.mark = w.conn.mark&^t.Mask ^ t.Mark
+		}
+	case ruleset.ActionNoTrack:
+		if !w.tracked && !w.template {
+			w.connState = ruleset.StateUntracked
 		}
 	case ruleset.ActionZone:
 		// A packet that has a connection or a template keeps it.

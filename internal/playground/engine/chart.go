@@ -91,6 +91,8 @@ func (r *Row) target(table ruleset.Table, t ruleset.Target) {
 		r.Does = fmt.Sprintf("conntrack zone %d", t.Zone)
 	case ruleset.ActionSetConnMark:
 		r.Does = fmt.Sprintf("set the connection's mark to %#x/%#x", t.Mark, t.Mask)
+	case ruleset.ActionNoTrack:
+		r.Does = "no connection tracking"
 	case ruleset.ActionLog:
 		r.Does = "log"
 	}

@@ -38,6 +38,7 @@ func (r *Reader) Read(family string, words []Word, sets map[string][]string) rul
 	t := foreignTarget(words)
 	if live.Rules = rules; err != nil {
 		live.Foreign = err.Error()
+		live.Known, live.Matches = p.known(t)
 	} else {
 		t = rules[len(rules)-1].Target
 	}
@@ -94,11 +95,48 @@ func (r *ruleParser) parse() ([]ruleset.Rule, error) {
 		if r.final && r.words[0].text != "comment" {
 			return nil, errUnknown
 		}
+		before := *r
 		if err := r.part(); err != nil {
+			before.families = r.families
+			*r = before
 			return nil, err
 		}
 	}
 	return r.rules()
+}
+
+// known is what was read of a rule before the words that are not understood: what else matches may follow. The target is that of the whole
+// rule, if nothing in between does anything that could matter.
+func (r *ruleParser) known(t ruleset.Target) (known ruleset.Rule, matches bool) {
+	known = r.base
+	one := func(n int) bool { return n == 1 }
+	if one(len(r.protos)) {
+		known.Proto = r.protos[0]
+	}
+	if one(len(r.srcs)) {
+		known.Src = r.srcs[0]
+	}
+	if one(len(r.dsts)) {
+		known.Dst = r.dsts[0]
+	}
+	if one(len(r.ins)) {
+		known.In = r.ins[0]
+	}
+	if one(len(r.outs)) {
+		known.Out = r.outs[0]
+	}
+	known.Target = ruleset.Target{Action: ruleset.ActionUnknown}
+	mapped := func(w Word) bool {
+		return !w.quoted && (w.text == "map" || w.text == "vmap" || w.text == "goto" || w.is("{"))
+	}
+	switch {
+	case len(r.does) > 0 || slices.ContainsFunc(r.words, mapped):
+	case slices.ContainsFunc(r.words, func(w Word) bool { return !w.quoted && w.text == "reject" }):
+		known.Target.Action = ruleset.ActionDrop
+	case t.Action == ruleset.ActionAccept || t.Action == ruleset.ActionDrop || t.Action == ruleset.ActionReturn || t.Action == ruleset.ActionJump:
+		known.Target = t
+	}
+	return known, len(r.words) > 0 && r.words[0].text == "reject" && !r.words[0].quoted
 }
 
 func (r *ruleParser) next() Word {
@@ -161,6 +199,7 @@ var parts = []struct {
 	{"counter", (*ruleParser).counter},
 	{"comment", func(r *ruleParser) error { r.base.Comment = r.next().text; return nil }},
 	{"log", (*ruleParser).log},
+	{"notrack", func(r *ruleParser) error { return r.do(ruleset.Target{Action: ruleset.ActionNoTrack}) }},
 	{"accept", func(r *ruleParser) error { return r.end(ruleset.Target{Action: ruleset.ActionAccept}) }},
 	{"drop", func(r *ruleParser) error { return r.end(ruleset.Target{Action: ruleset.ActionDrop}) }},
 	{"return", func(r *ruleParser) error { return r.end(ruleset.Target{Action: ruleset.ActionReturn}) }},

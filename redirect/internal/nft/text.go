@@ -291,6 +291,8 @@ func (w *words) target(r *Rule, ip string) {
 		w.add("meta mark set ct mark")
 	case ruleset.ActionZone:
 		w.add("ct zone set", strconv.Itoa(int(t.Zone)))
+	case ruleset.ActionNoTrack:
+		w.add("notrack")
 	case ruleset.ActionSetConnMark:
 		if t.Mask == ruleset.FullMask {
 			w.add("ct mark set", hex(t.Mark))
