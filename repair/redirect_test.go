@@ -271,3 +271,25 @@ func TestUnusable(t *testing.T) {
 		assert.Contains(t, <-b.events, "IPv6 is off")
 	})
 }
+
+// unsure is rules of which it cannot be told whether packets come to them.
+type unsure struct{ repair.Redirector }
+
+func (unsure) Check(context.Context, *corev1.Pod) ([]ruleset.Difference, error) {
+	return []ruleset.Difference{{Kind: ruleset.KindUnknown, Family: ruleset.IPv4, Chain: "outbound", Rule: "-m statistic"}}, nil
+}
+
+// TestVerificationCannotTell: rules that are there behind somebody else's of which it is not known what it does are neither intact nor drifted,
+// and nothing is written.
+func TestVerificationCannotTell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, c *repair.Options) {
+			c.Action, c.VerifyInterval = repair.ActionRepair, time.Minute
+			c.SetRedirector(unsure{b.rules})
+		}, named(t, "passed", "a"))
+		time.Sleep(10 * time.Minute)
+		assert.Equal(t, []string{"cannot-tell"}, slices.Collect(maps.Keys(b.counter("meshcni_verifications_total"))))
+		assert.Equal(t, 1, strings.Count(b.log.String(), "-m statistic"), "said once")
+		assert.NotContains(t, b.rules.Calls(), "apply default/a")
+	})
+}

@@ -133,6 +133,14 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 			}
 		}
 	}
+	if !c.inForce(backend, diffs) {
+		return errSilent
+	}
+	return nil
+}
+
+// inForce says how the live rules differ from the wanted ones, and reports whether they are in force as far as that can be told.
+func (c *common) inForce(backend apply.Backend, diffs []ruleset.Difference) bool {
 	for _, d := range diffs {
 		visible.To(c.Stdout).Printf("%s\n", d)
 	}
@@ -140,16 +148,16 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	switch {
 	case slices.ContainsFunc(differ, func(d ruleset.Difference) bool { return d.Kind != ruleset.KindFate }):
 		visible.To(c.Stderr).Printf(c.name()+": the live rules differ from the wanted ones in %d places\n", len(differ))
-		return errSilent
+		return false
 	case len(differ) > 0:
 		visible.To(c.Stderr).Printf(c.name()+": the rules are there (%s), and what others have beside them keeps packets from them: %d kinds of connections\n", backend.Name(), len(differ))
-		return errSilent
+		return false
 	case unknown > 0:
 		visible.To(c.Stdout).Printf("the rules are there (%s), but whether packets come to them cannot be told of %d kinds of connections\n", backend.Name(), unknown)
 	default:
 		visible.To(c.Stdout).Printf("the live rules are as wanted (%s)\n", backend.Name())
 	}
-	return nil
+	return true
 }
 
 // names returns the dialects' names in the kernel, those of each mesh once.

@@ -36,9 +36,21 @@ func (p Program) showCommand() *cobra.Command {
 					return err
 				}
 				printers.Configuration(c.Stderr, "", c.config) // standard output is a list, in JSON too
-				return show.Print(cmd.Context(), c.Stdout, c.clear, func() (ruleset.Live, error) {
+				err = show.Print(cmd.Context(), c.Stdout, c.clear, func() (ruleset.Live, error) {
 					return apply.Live(cmd.Context(), ns, apply.Options{Root: c.hostRoot}, wanted...)
 				})
+				if err != nil || c.file == "" || !show.Once() || !captures(wanted[0]) {
+					return err
+				}
+				backend, err := c.chosen(cmd, ns)
+				if err != nil {
+					return err
+				}
+				diffs, err := backend.Check(cmd.Context(), wanted[0])
+				if err == nil {
+					c.inForce(backend, diffs)
+				}
+				return err
 			})
 		})
 	c.optional = true
@@ -50,6 +62,11 @@ network namespace now. With -f each rule of the pod's plan has the reason that
 the plan gives. Without it, rules that most pods of --dialect have still do.
 nftables counts only where a rule says so; the plugin's rules for it do not.`
 	return cmd
+}
+
+// captures reports whether the ruleset has any rules.
+func captures(rs ruleset.Ruleset) bool {
+	return slices.ContainsFunc(ruleset.Families[:], func(f ruleset.Family) bool { return rs.Family(f) != nil && len(rs.Family(f).Chains) > 0 })
 }
 
 // owned returns the rulesets that recognize and explain live rules: the pod's, or

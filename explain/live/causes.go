@@ -191,6 +191,10 @@ func (p Pod) redirection() *Now {
 		if p.OnNode.LiveError == "" && p.OnNode.ours() == 0 {
 			return now(statuscode.Bypassing, "This pod bypasses the mesh: it had rules, and none of them are there any more.", p.notReady(), do...)
 		}
+		if !slices.ContainsFunc(p.OnNode.Lost, func(d ruleset.Difference) bool { return d.Kind != ruleset.KindFate }) {
+			return now(statuscode.RulesLost, "This pod is not captured as it should be: its rules are there, and somebody else's keep its packets from them.", bounded(p.OnNode.Lost),
+				p.mendFirst("Remove the rule that is named, or put it after those of the mesh", restart)...)
+		}
 		return now(statuscode.RulesLost, "", bounded(p.OnNode.Lost), do...)
 	}
 	var unknown []ruleset.Difference

@@ -89,6 +89,10 @@ func TestTroubles(t *testing.T) {
 	seen := map[status.Code]bool{}
 	captured := state(status.StateCaptured, "recorded")
 	lost := captured
+	unsure := state(status.StateCaptured, "recorded")
+	unsure.Live, unsure.Differences = []ruleset.LiveRule{{Ours: true}}, []ruleset.Difference{{Kind: ruleset.KindUnknown, Family: ruleset.IPv4, Chain: "outbound", Rule: "-m x"}}
+	past := unsure
+	past.Lost = []ruleset.Difference{{Kind: ruleset.KindFate, Family: ruleset.IPv4, Chain: "outbound", Rule: "passes"}}
 	lost.Lost, lost.Live = []ruleset.Difference{{Kind: ruleset.KindMissing, Family: ruleset.IPv4, Table: "nat", Chain: "OUTPUT", Position: 1, Rule: "-j X"}}, []ruleset.LiveRule{{Ours: true}}
 	flushed := lost
 	flushed.Live = []ruleset.LiveRule{{Text: "other"}}
@@ -114,6 +118,8 @@ func TestTroubles(t *testing.T) {
 		{"the same, node not ready", []func(*Pod){notReady}, state(status.StateFailed, "not-called"), statuscode.Bypassing, Wrong, "bypasses the mesh", "no-kubeconfig: it is not there", []string{"First make the node's agent ready", restart}},
 		{"passed over", nil, state(status.StateFailed, "passed-over"), statuscode.Bypassing, Wrong, "would not do so now", "", []string{restart}},
 		{"drifted", nil, state(status.StateDrifted, "rules"), statuscode.RulesLost, Wrong, "it has other rules than it should have", "", []string{restart, "find out who"}},
+		{"cannot be told", nil, unsure, statuscode.Unknown, Unsure, "somebody else's rule is before them", "ipv4 outbound, cannot tell: -m x", []string{"Remove the rule that is named", restart}},
+		{"past its rules", nil, past, statuscode.RulesLost, Wrong, "its rules are there, and somebody else's keep its packets from them", "ipv4 outbound: passes", []string{"Remove the rule that is named", restart}},
 		{"lost", nil, lost, statuscode.RulesLost, Wrong, "has lost rules", "ipv4 nat/OUTPUT:1 missing: -j X", []string{restart, "kubectl meshcni show"}},
 		{"lost all", nil, flushed, statuscode.Bypassing, Wrong, "it had rules, and none of them are there any more", "", []string{restart, "kubectl meshcni show"}},
 		{"waits for the proxy", nil, state(status.StateWaiting, "no-proxy"), statuscode.Waiting, Wrong, "not captured yet: no proxy of its node is connected", "", []string{"ztunnel"}},

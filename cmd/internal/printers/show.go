@@ -27,6 +27,9 @@ func (s *Show) Describe(cmd *cobra.Command) {
 	fs.DurationVar(&s.interval, "interval", 2*time.Second, "with --watch: how often")
 }
 
+// Once reports whether the rules are printed once, for people.
+func (s *Show) Once() bool { return !s.Watch && s.output != "json" }
+
 // Check refuses an interval that is none.
 func (s *Show) Check() error {
 	if s.interval <= 0 {
