@@ -44,7 +44,7 @@ func alertTable() []Row {
 			"Find out who writes: NET_ADMIN, another plugin, a shell", "Delete the pods, unless repair.mode=repair restores them"),
 		alert("MeshcniRulesRemovedRepeatedly", "rules of running pods are removed again and again", "Look for containers with NET_ADMIN in these pods"),
 		alert("MeshcniVerificationFails", "pods' rules cannot be compared",
-			"Result variant: iptables is not found, set backend back to auto or --repair-host-root. Result failed: see the log"),
+			"Result variant: iptables is not found, set backend back to auto or --repair-host-root. Result failed: see the log. Result cannot-tell: somebody else's rule is before the pod's own; the log and kubectl meshcni explain name it"),
 		alert("MeshcniPodsControllerNotReady", "running pods are not looked after", "See /readyz: a permission (deploy/rbac), or the API server"),
 		alert("MeshcniRepairFails", "repair does not help", "Look up the outcome: too-late, delete the pod; ineffective, see its check's log"),
 		alert("MeshcniRepairWaits", "broken pods wait",
