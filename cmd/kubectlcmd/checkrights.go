@@ -63,26 +63,34 @@ func (r *rightsWanted) add(namespace, account, node string, all []agentapi.Right
 // addTaint adds what the taint's controllers need, whose labels are the agents' but for the component. They are in the agents'
 // namespace, where nobody but an administrator makes pods.
 func (c *cluster) addTaint(ctx context.Context, r *rightsWanted) error {
-	set, err := c.daemonSet(ctx)
-	if err != nil || set == nil {
+	sets, err := c.daemonSets(ctx)
+	selector := strings.Replace(c.finder.Selector, "app.kubernetes.io/component=node", "app.kubernetes.io/component=taint", 1)
+	if err != nil || selector == c.finder.Selector { // the labels are somebody's own
 		return err
 	}
-	selector := strings.Replace(c.finder.Selector, "app.kubernetes.io/component=node", "app.kubernetes.io/component=taint", 1)
-	if selector == c.finder.Selector {
-		return nil // the labels are somebody's own
-	}
-	return apilist.Each(ctx, c.client.CoreV1().Pods(set.Namespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
-		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || len(pod.Spec.Containers) == 0 {
-			return
+	seen := map[string]bool{}
+	for _, set := range sets {
+		if seen[set.Namespace] {
+			continue
 		}
-		flags := map[string]string{"--daemonset-name": c.Identity.Agent, "--lease-name": c.Identity.Program("taint")} // as the controller has them by default
-		for _, arg := range pod.Spec.Containers[0].Args {
-			if name, value, ok := strings.Cut(arg, "="); ok && flags[name] != "" {
-				flags[name] = value
+		seen[set.Namespace] = true
+		err := apilist.Each(ctx, c.client.CoreV1().Pods(set.Namespace).List, metav1.ListOptions{LabelSelector: selector}, func(pod *corev1.Pod) {
+			if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || len(pod.Spec.Containers) == 0 {
+				return
 			}
+			flags := map[string]string{"--daemonset-name": c.Identity.Agent, "--lease-name": c.Identity.Program("taint")} // as the controller has them by default
+			for _, arg := range pod.Spec.Containers[0].Args {
+				if name, value, ok := strings.Cut(arg, "="); ok && flags[name] != "" {
+					flags[name] = value
+				}
+			}
+			r.add(pod.Namespace, accountOf(pod), "", rights.Taint(pod.Namespace, flags["--daemonset-name"], flags["--lease-name"]))
+		})
+		if err != nil {
+			return err
 		}
-		r.add(pod.Namespace, accountOf(pod), "", rights.Taint(pod.Namespace, flags["--daemonset-name"], flags["--lease-name"]))
-	})
+	}
+	return nil
 }
 
 // accountOf is the service account of a pod.

@@ -40,7 +40,7 @@ func newCluster(p Program, flags *pflag.FlagSet) *cluster {
 	c := &cluster{Program: p, kube: genericclioptions.NewConfigFlags(true)}
 	c.kube.AddFlags(flags)
 	flags.StringVar(&c.finder.Selector, "agent-selector", c.Identity.AgentSelector, "labels of the agents' pods, by which their DaemonSet is found")
-	flags.StringVar(&c.finder.Namespace, "agent-namespace", "", "the installation's namespace (default: that of the ClusterRoleBinding "+c.Identity.PluginAccount+", or else "+c.Identity.Namespace+")")
+	flags.StringVar(&c.finder.Namespace, "agent-namespace", "", "the namespace of one installation (default: those of the ClusterRoleBindings "+c.Identity.PluginAccount+" and "+c.Identity.PluginAccount+"-…, or else "+c.Identity.Namespace+")")
 	flags.DurationVar(&c.agentTimeout, "agent-timeout", patience, "how long one agent may take for an answer")
 	return c
 }
@@ -134,10 +134,10 @@ func (c *cluster) node(ctx context.Context, a agents.Agent) (n agentapi.Node, er
 // finderFlags are what a user calls the fields of a Finder.
 var finderFlags = map[string]string{"Namespace": "--agent-namespace", "Selector": "--agent-selector"}
 
-// daemonSet returns the agents' DaemonSet; nil if there is none.
-func (c *cluster) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
-	set, err := c.finder.DaemonSet(ctx)
-	return set, byFlag(err)
+// daemonSets returns the agents' DaemonSets, one for each installation.
+func (c *cluster) daemonSets(ctx context.Context) ([]*appsv1.DaemonSet, error) {
+	sets, err := c.finder.DaemonSets(ctx)
+	return sets, byFlag(err)
 }
 
 // agentsByNode returns the agent of each node that has one, or of one node.

@@ -155,9 +155,10 @@ func (f *fleet) handler() http.Handler {
 			return string(text)
 		})
 	})
-	mux.HandleFunc("GET /apis/rbac.authorization.k8s.io/v1/clusterrolebindings/"+own.PluginAccount, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"kind":"ClusterRoleBinding","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"meshcni-plugin"},"subjects":[{"kind":"ServiceAccount","namespace":"meshcni-system","name":"meshcni-plugin"}]}`)
+	mux.HandleFunc("GET /apis/rbac.authorization.k8s.io/v1/clusterrolebindings", func(w http.ResponseWriter, r *http.Request) {
+		f.list(w, r, "ClusterRoleBindingList", 1, func(int) string {
+			return `{"metadata":{"name":"meshcni-plugin"},"subjects":[{"kind":"ServiceAccount","namespace":"meshcni-system","name":"meshcni-plugin"}]}`
+		})
 	})
 	mux.HandleFunc("GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", func(w http.ResponseWriter, r *http.Request) {
 		f.list(w, r, "MutatingWebhookConfigurationList", 0, nil)

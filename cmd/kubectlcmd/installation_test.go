@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -169,11 +171,12 @@ func TestWhichInstallation(t *testing.T) {
 		if c.finder.Selector == "" {
 			c.finder.Selector = own.AgentSelector
 		}
-		set, err := c.daemonSet(t.Context())
-		if err != nil || set == nil {
-			return "", err
+		sets, err := c.daemonSets(t.Context())
+		var names []string
+		for _, set := range sets {
+			names = append(names, set.Namespace+"/"+set.Name)
 		}
-		return set.Namespace + "/" + set.Name, nil
+		return strings.Join(names, " "), err
 	}
 	t.Run("nothing stands for it", func(t *testing.T) {
 		w := start(t)
@@ -214,10 +217,10 @@ func TestWhichInstallation(t *testing.T) {
 		for _, namespace := range []string{"one", "two"} {
 			w.daemonSet(t, agentSet(namespace, "meshcni-node"))
 		}
-		_, err := find(t, w, &cluster{Program: Program{Identity: own}})
-		require.ErrorAs(t, err, new(*agents.WhichError))
-		assert.ErrorContains(t, err, "there are DaemonSet one/meshcni-node and DaemonSet two/meshcni-node; --agent-namespace chooses one")
-		name, err := find(t, w, &cluster{Program: Program{Identity: own}, finder: agents.Finder{Namespace: "two"}})
+		name, err := find(t, w, &cluster{Program: Program{Identity: own}})
+		require.NoError(t, err)
+		assert.Equal(t, "one/meshcni-node two/meshcni-node", name)
+		name, err = find(t, w, &cluster{Program: Program{Identity: own}, finder: agents.Finder{Namespace: "two"}})
 		require.NoError(t, err)
 		assert.Equal(t, "two/meshcni-node", name)
 	})
@@ -254,4 +257,53 @@ func TestWhichInstallation(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "one/meshcni-node", name)
 	})
+}
+
+// TestACanaryHasItsNodes: each node is asked by its own installation's agent, a further release's too, which its ClusterRoleBinding names.
+// Only a node that two claim is not asked, until a namespace chooses. A binding of another role names nobody.
+func TestACanaryHasItsNodes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, namespace := range []string{"canary", "shop"} {
+		w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", namespace), nil)
+	}
+	w.set = w.install(t, "meshcni-system")
+	for name, role := range map[string]string{"meshcni-plugin-canary": "meshcni-plugin-canary", "meshcni-plugin-shop": "view"} {
+		_, more, _ := strings.Cut(name, "meshcni-plugin-")
+		w.Do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &rbacv1.ClusterRoleBinding{
+			TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: more, Name: name}},
+		}, nil)
+	}
+	canary := w.daemonSet(t, agentSet("canary", "meshcni-node-canary"))
+	w.daemonSet(t, agentSet("canary", "meshcni-node-other"))
+	w.imitate(t, "shop", "bare", nil)
+	for _, name := range []string{"a", "both"} {
+		w.node(t, name, sound(name))
+	}
+	first := w.set
+	w.set = canary
+	w.node(t, "c", sound("c"))
+	w.set = first
+	w.Create(t, podOf(canary, "both"))
+	w.node(t, "bare", nil)
+
+	code, out, errs := w.run(t, "status", "-o", "json")
+	assert.Equal(t, exitWrong, code, errs)
+	got := map[string]string{}
+	for _, n := range decode[clusterStatus](t, out).Nodes {
+		got[n.Node] = n.State + " " + n.Installation
+		if n.Node == "both" {
+			assert.Contains(t, n.Why[0], "two installations claim the node, by DaemonSet canary/meshcni-node-canary and DaemonSet meshcni-system/meshcni-node")
+			delete(got, n.Node)
+		}
+	}
+	assert.Equal(t, map[string]string{"a": "ready meshcni-system/meshcni-node", "c": "ready canary/meshcni-node-canary", "bare": "no-agent "}, got)
+	_, out, _ = w.run(t, "status")
+	assert.Regexp(t, `(?m)^NODE .* INSTALLATION\s*$`, out)
+	assert.Regexp(t, `(?m)^c +ready .* canary/meshcni-node-canary\s*$`, out)
+	_, out, errs = w.run(t, "status", "-o", "json", "--agent-namespace", "meshcni-system")
+	assert.NotContains(t, out, "two installations", errs)
+	assert.NotContains(t, out, `"installation"`)
 }

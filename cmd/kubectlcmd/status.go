@@ -75,6 +75,8 @@ type nodeStatus struct {
 	Backend  string   `json:"backend,omitempty"`
 	// BackendUsed is what Backend stands for there.
 	BackendUsed string `json:"backendUsed,omitempty"`
+	// Installation is the agent's DaemonSet, as NAMESPACE/NAME, where there is more than one.
+	Installation string `json:"installation,omitempty"`
 	// Pods is nil unless the agent has answered.
 	Pods     counts   `json:"pods,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
@@ -214,6 +216,11 @@ func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
 		return s, err
 	}
 	slices.SortFunc(s.Nodes, func(a, b nodeStatus) int { return cmp.Compare(a.Node, b.Node) })
+	if sets, err := c.daemonSets(ctx); err != nil || len(sets) < 2 {
+		for i := range s.Nodes {
+			s.Nodes[i].Installation = ""
+		}
+	}
 	slices.SortFunc(s.Wrong, func(a, b status.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
@@ -223,6 +230,9 @@ func (c *cluster) status(ctx context.Context) (clusterStatus, error) {
 
 func (s *clusterStatus) add(a agents.Agent, n agentapi.Node, err error) {
 	row := nodeStatus{Node: a.Node}
+	if a.DaemonSet != nil {
+		row.Installation = a.DaemonSet.Namespace + "/" + a.DaemonSet.Name
+	}
 	switch {
 	case errors.Is(err, agentapi.ErrNoAgent):
 		row.State, row.Why = stateNoAgent, []string{err.Error()}
@@ -293,14 +303,24 @@ func (s clusterStatus) print(c *cluster, output string) error {
 
 func (s clusterStatus) table(w *visible.Printer) error {
 	table := w.Table()
-	table.Printf("NODE\tSTATE\tVERSION\tDIALECTS\tBACKEND\tCAPTURED\tOUTSIDE\tWAITING\tDRIFTED\tFAILED\tUNKNOWN\n")
+	several := slices.ContainsFunc(s.Nodes, func(n nodeStatus) bool { return n.Installation != "" })
+	end := func(installation string) {
+		if several {
+			table.Printf("\t%s", cmp.Or(installation, "-"))
+		}
+		table.Printf("\n")
+	}
+	table.Printf("NODE\tSTATE\tVERSION\tDIALECTS\tBACKEND\tCAPTURED\tOUTSIDE\tWAITING\tDRIFTED\tFAILED\tUNKNOWN")
+	end("INSTALLATION")
 	for _, n := range s.Nodes {
 		table.Printf("%s\t%s\t%s\t%s\t%s", n.Node, n.State, cmp.Or(n.Version, "-"), cmp.Or(strings.Join(n.Dialects, ","), "-"), cmp.Or(strings.TrimSuffix(n.Backend+": "+n.BackendUsed, ": "), "-"))
 		n.Pods.columns(table)
+		end(n.Installation)
 	}
 	if len(s.Nodes) != 1 {
 		table.Printf("%s\t%d ready\t\t\t", many(len(s.Nodes), "node", "nodes"), s.Ready)
 		s.Total.columns(table)
+		end("")
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -352,7 +372,6 @@ func (n counts) columns(table *visible.Table) {
 			table.Printf("\t%d", n[string(state)])
 		}
 	}
-	table.Printf("\n")
 }
 
 // daemonSets finds the agents' DaemonSet.

@@ -162,14 +162,16 @@ func (x *switcher) entry(ctx context.Context, node string, p cniDirs, dry bool, 
 
 // writers are the node's pods that may write its network configuration, ours apart.
 func (x *switcher) writers(ctx context.Context, node string, p cniDirs) (names []string, err error) {
-	set, err := x.daemonSet(ctx)
+	sets, err := x.daemonSets(ctx)
 	if err != nil {
 		return nil, err
 	}
 	o := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
 	err = apilist.Each(ctx, x.client.CoreV1().Pods("").List, o, func(pod *corev1.Pod) {
 		// A pod of another namespace may have any labels.
-		ours := set != nil && pod.Namespace == set.Namespace && (metav1.IsControlledBy(pod, set) || pod.Labels[x.Identity.Key(jobLabel)] != "")
+		ours := slices.ContainsFunc(sets, func(set *appsv1.DaemonSet) bool {
+			return pod.Namespace == set.Namespace && (metav1.IsControlledBy(pod, set) || pod.Labels[x.Identity.Key(jobLabel)] != "")
+		})
 		writes := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 			return v.HostPath != nil && (p.conf == path.Clean(v.HostPath.Path) || strings.HasPrefix(p.conf, strings.TrimSuffix(path.Clean(v.HostPath.Path), "/")+"/"))
 		})

@@ -20,20 +20,21 @@ import (
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
-// Finder finds an installation's agents with the rights of its client: to list DaemonSets and pods, and unless Namespace is set to get the
-// ClusterRoleBinding of the plugin. It may be used by several goroutines.
+// Finder finds the agents of a cluster's installations with the rights of its client: to list DaemonSets and pods, and unless Namespace is set
+// to list ClusterRoleBindings, or to get the plugin's for the first installation alone. It may be used by several goroutines.
 type Finder struct {
 	Client kubernetes.Interface
 	// Identity is that of the product whose agents they are.
 	Identity meshcni.Identity
 	// Selector has the labels of the agents' pods. Empty: Identity's.
 	Selector string
-	// Namespace is the installation's. Empty: the one that its ClusterRoleBinding names, or else Identity's.
+	// Namespace is that of one installation. Empty: those that ClusterRoleBindings name, or else Identity's.
 	Namespace string
 
 	mu    sync.Mutex
 	known bool
-	set   *appsv1.DaemonSet
+	sets  []*appsv1.DaemonSet
+	alone bool // the ClusterRoleBindings of further installations may not be listed
 }
 
 func (f *Finder) selector() string {
@@ -137,23 +138,36 @@ func Waiting(pod *corev1.Pod) string {
 	return ""
 }
 
-// ByNode returns the agent to ask about each node that has one, or about one node: an empty name is all nodes. Agents are the pods that
-// the DaemonSet controls by its UID, in its own namespace: labels, names and owner references of other namespaces' pods are whatever
+// ByNode returns the agent to ask about each node that has one, or about one node: an empty name is all nodes. One of a node that two
+// installations claim cannot be asked. Agents are the pods that a DaemonSet controls by its UID, in its own namespace: labels, names and owner references of other namespaces' pods are whatever
 // their authors like.
 func (f *Finder) ByNode(ctx context.Context, node string) (map[string]Agent, error) {
 	agents := map[string]Agent{}
-	set, err := f.DaemonSet(ctx)
-	if err != nil || set == nil {
+	sets, err := f.DaemonSets(ctx)
+	if err != nil {
 		return agents, err
 	}
-	pods, err := f.Pods(ctx, set, node)
-	if err != nil {
-		return nil, fmt.Errorf("list the agents' pods: %w", err)
+	claims := map[string][]*appsv1.DaemonSet{}
+	for _, set := range sets {
+		pods, err := f.Pods(ctx, set, node)
+		if err != nil {
+			return nil, fmt.Errorf("list the agents' pods: %w", err)
+		}
+		for i := range pods {
+			a := agentOf(&pods[i], set)
+			if old, ok := agents[a.Node]; !ok || better(a, old) {
+				agents[a.Node] = a
+			}
+			if pods[i].DeletionTimestamp == nil && !slices.Contains(claims[a.Node], set) {
+				claims[a.Node] = append(claims[a.Node], set)
+			}
+		}
 	}
-	for i := range pods {
-		a := agentOf(&pods[i], set)
-		if old, ok := agents[a.Node]; !ok || better(a, old) {
-			agents[a.Node] = a
+	for name, by := range claims {
+		if len(by) > 1 {
+			a := agents[name]
+			a.Trouble = "two installations claim the node, by " + namesOf(by) + ": keep one off it; until then its namespace chooses one"
+			agents[name] = a
 		}
 	}
 	return agents, nil
@@ -173,6 +187,11 @@ func (f *Finder) On(ctx context.Context, node string) (Agent, error) {
 	a, ok := agents[node]
 	if err == nil && !ok {
 		err = fmt.Errorf("node %s: %w (looked for the pods of a DaemonSet of pods with the labels %s)", node, agentapi.ErrNoAgent, f.selector())
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.alone {
+			err = fmt.Errorf("%w; you may not list ClusterRoleBindings, so whether a further installation has the node is not known", err)
+		}
 	}
 	return a, err
 }

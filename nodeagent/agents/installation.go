@@ -1,8 +1,10 @@
 package agents
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/apilist"
 )
@@ -33,58 +36,64 @@ func (e *WhichError) Error() string {
 
 func (e *WhichError) Unwrap() error { return e.Err }
 
-// DaemonSet returns the agents' DaemonSet; nil if there is none. It is looked for once, until [Finder.Forget]. Labels alone, which anybody
-// may give a DaemonSet, choose none: then errors.As(err, new(*WhichError)).
-func (f *Finder) DaemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
+// DaemonSets returns those of the agents, one for each installation of the cluster: a canary's nodes have agents of its own. They are looked
+// for once, until [Finder.Forget]. Labels alone, which anybody may give a DaemonSet, choose none: then errors.As(err, new(*WhichError)).
+func (f *Finder) DaemonSets(ctx context.Context) ([]*appsv1.DaemonSet, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.known {
-		return f.set, nil
+		return f.sets, nil
 	}
-	set, err := f.find(ctx)
+	sets, err := f.find(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("find the agents: %w", err)
 	}
-	f.set, f.known = set, true
-	return set, nil
+	f.sets, f.known = sets, true
+	return sets, nil
 }
 
-// Forget makes the next question look for the DaemonSet anew: it may have been installed again.
+// Forget makes the next question look for the DaemonSets anew: they may have been installed again.
 func (f *Finder) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.set, f.known = nil, false
+	f.sets, f.known = nil, false
 }
 
-func (f *Finder) find(ctx context.Context) (*appsv1.DaemonSet, error) {
-	namespaces, unknown := []string{f.Namespace}, ""
+func (f *Finder) find(ctx context.Context) ([]*appsv1.DaemonSet, error) {
+	bound, unknown := []installation{{namespace: f.Namespace}}, ""
 	if f.Namespace == "" {
 		var err error
-		if namespaces, unknown, err = f.boundNamespaces(ctx); err != nil {
+		if bound, unknown, err = f.bound(ctx); err != nil {
 			return nil, err
 		}
 	}
-	named := len(namespaces) > 0
+	named := len(bound) > 0
 	if !named {
-		namespaces = []string{f.Identity.WithDefaults().Namespace}
+		bound = []installation{{namespace: f.Identity.WithDefaults().Namespace}}
 	}
-	var all []*appsv1.DaemonSet
-	for _, namespace := range namespaces {
-		some, err := f.listDaemonSets(ctx, namespace)
+	all := map[types.UID]*appsv1.DaemonSet{} // of each once
+	for _, where := range bound {
+		some, err := f.listDaemonSets(ctx, where.namespace)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, some...)
+		some = slices.DeleteFunc(some, func(ds *appsv1.DaemonSet) bool {
+			if where.daemonSet != "" {
+				return ds.Name != where.daemonSet
+			}
+			return slices.Contains(bound, installation{where.namespace, ds.Name}) // another's
+		})
+		if len(some) > 1 {
+			return nil, &WhichError{Why: "there are " + namesOf(some), By: "Selector"}
+		}
+		for _, ds := range some {
+			all[ds.UID] = ds
+		}
 	}
-	switch {
-	case len(all) == 1:
-		return all[0], nil
-	case len(all) > 1 && len(namespaces) > 1:
-		return nil, &WhichError{Why: "there are " + namesOf(all), By: "Namespace"}
-	case len(all) > 1:
-		return nil, &WhichError{Why: "there are " + namesOf(all), By: "Selector"}
-	case named:
-		return nil, nil
+	if len(all) > 0 || named {
+		return slices.SortedFunc(maps.Values(all), func(a, b *appsv1.DaemonSet) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		}), nil
 	}
 	others, err := f.listDaemonSets(ctx, metav1.NamespaceAll)
 	switch {
@@ -96,26 +105,55 @@ func (f *Finder) find(ctx context.Context) (*appsv1.DaemonSet, error) {
 	return nil, err
 }
 
-// boundNamespaces are those of the service accounts of the installation's ClusterRoleBinding, to which the chart, the manifests and
-// deploy/rbac give the name of the plugin's account. It belongs to no namespace, so nobody can write it who may write in one only.
-// Without any, unknown says why.
-func (f *Finder) boundNamespaces(ctx context.Context) (all []string, unknown string, err error) {
-	name := f.Identity.WithDefaults().PluginAccount
-	binding, err := f.Client.RbacV1().ClusterRoleBindings().Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, "there is no ClusterRoleBinding " + name + ", which names the installation's namespace", nil
-	case apierrors.IsForbidden(err):
-		return nil, "you may not read the ClusterRoleBinding " + name + ", which names the installation's namespace", nil
-	case err != nil:
-		return nil, "", fmt.Errorf("read ClusterRoleBinding %s: %w", name, err)
-	}
-	for _, s := range binding.Subjects {
-		if s.Kind == rbacv1.ServiceAccountKind && s.Namespace != "" && !slices.Contains(all, s.Namespace) {
-			all = append(all, s.Namespace)
+// installation is where the agents of one are.
+type installation struct {
+	namespace string
+	// daemonSet is the name of a further release's; empty: the only one there.
+	daemonSet string
+}
+
+// bound are the installations that ClusterRoleBindings name: by the plugin's account, to which the chart, the manifests and deploy/rbac give
+// that name, or, of a further release, that name and what its DaemonSet's has more. A binding belongs to no namespace, so nobody can write
+// it who may write in one only. Who may not list them sees the first alone. Without any, unknown says why.
+func (f *Finder) bound(ctx context.Context) (all []installation, unknown string, err error) {
+	id := f.Identity.WithDefaults()
+	name := id.PluginAccount
+	unknown = "the ClusterRoleBinding " + name + " names no service account"
+	found := false
+	add := func(b *rbacv1.ClusterRoleBinding) {
+		more, ours := strings.CutPrefix(b.Name, name)
+		if !ours || more != "" && (!strings.HasPrefix(more, "-") || b.RoleRef.Kind != "ClusterRole" || b.RoleRef.Name != b.Name) {
+			return
+		}
+		found = found || more == ""
+		set := ""
+		if more != "" {
+			set = id.Agent + more
+		}
+		for _, s := range b.Subjects {
+			where := installation{s.Namespace, set}
+			if s.Kind == rbacv1.ServiceAccountKind && s.Namespace != "" && !slices.Contains(all, where) {
+				all = append(all, where)
+			}
 		}
 	}
-	return all, "the ClusterRoleBinding " + name + " names no service account", nil
+	bindings := f.Client.RbacV1().ClusterRoleBindings()
+	err = apilist.Each(ctx, bindings.List, metav1.ListOptions{}, add)
+	if f.alone = apierrors.IsForbidden(err); f.alone {
+		var one *rbacv1.ClusterRoleBinding
+		if one, err = bindings.Get(ctx, name, metav1.GetOptions{}); err == nil {
+			add(one)
+		}
+	}
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, "you may not read the ClusterRoleBinding " + name + ", which names the installation's namespace", nil
+	case err != nil && !apierrors.IsNotFound(err):
+		return nil, "", fmt.Errorf("read ClusterRoleBinding %s: %w", name, err)
+	case !found:
+		unknown = "there is no ClusterRoleBinding " + name + ", which names the installation's namespace"
+	}
+	return all, unknown, nil
 }
 
 // listDaemonSets are those whose pods have the agents' labels.
