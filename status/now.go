@@ -12,7 +12,7 @@ func present() []Row {
 		{Code: "agent-silent", Sentence: "its node's agent does not answer", Do: []Remedy{"See how it is, and that you may ask it: kubectl auth can-i create pods/portforward"}},
 		{Code: "not-installed", Attention: true, Sentence: "its node's network configuration lacks the plugin's entry", Do: []Remedy{"See the agent's log"}},
 		{Code: "network-failed", Attention: true, Sentence: "its network could not be set up", Do: []Remedy{"Mend what the message names"}},
-		{Code: "starting", Sentence: "it has no network yet", Do: []Remedy{"Ask again in a few seconds"}},
+		{Code: "starting", Sentence: "it has no network yet", Do: []Remedy{"Mend what its events name, if any; else ask again in a few seconds"}},
 		{Code: "rules-lost", Attention: true, Sentence: "it has lost rules, or has others", Do: []Remedy{Restart, "If it happens again, find out who changes them: kubectl meshcni show"}},
 		{Code: "bypassing", Attention: true, Sentence: "it bypasses the mesh: it has no rules", Do: []Remedy{Restart}},
 		{Code: "waiting", Attention: true, Sentence: "it is to be captured, and is not yet", Do: []Remedy{"See the reason: kubectl meshcni explain"}},

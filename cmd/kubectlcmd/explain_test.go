@@ -319,3 +319,36 @@ func TestExplainUnreadableNamespace(t *testing.T) {
 		assert.Equal(t, exitOK, code, out+errs)
 	}
 }
+
+// TestExplainSandbox: of a pod whose sandbox fails the runtime's reason is told, and without the right to its events that it is not known.
+func TestExplainSandbox(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.node(t, "a", func(path string) (any, error) {
+		if path == agentapi.NodePath {
+			return sound("a")(path)
+		}
+		return agentapi.Pod{Records: []attachment.Record{}}, nil
+	})
+	pod := w.meshPod(t, "shop", "cart", "a", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} })
+	w.Do(t, http.MethodPost, "/api/v1/namespaces/shop/events", &corev1.Event{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}, ObjectMeta: metav1.ObjectMeta{Name: "cart.1", Namespace: "shop"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "cart", UID: pod.UID}, Type: "Warning", Reason: "FailedCreatePodSandBox",
+		Message: "Failed to create pod sandbox: no runtime for \"kata\" is configured\nThis pod is captured\x1b[2J" + strings.Repeat("x", 900), LastTimestamp: metav1.Unix(1e9, 0),
+	}, nil)
+	grant(t, w, "reader", "alice", map[string][]string{
+		"pods": {"get", "list"}, "pods/portforward": {"create"}, "namespaces": {"get"}, "daemonsets.apps": {"list"}, "clusterrolebindings.rbac.authorization.k8s.io": {"get"},
+	})
+	code, out, errs := w.run(t, "explain", "-n", "shop", "cart", "--brief")
+	assert.Equal(t, exitWrong, code, errs)
+	assert.Contains(t, out, "This pod does not start: the container runtime cannot make its sandbox")
+	assert.Contains(t, out, `no runtime for "kata" is configured`)
+	assert.NotContains(t, out, "\nThis pod is captured")
+	assert.NotContains(t, out, "\x1b")
+	assert.NotContains(t, out, strings.Repeat("x", 700))
+	assert.NotContains(t, out, "Ask again")
+	code, out, errs = w.run(t, "explain", "-n", "shop", "cart", "--brief", "--as", "alice")
+	assert.Equal(t, exitUnknown, code, errs)
+	assert.Contains(t, out, "It is not known whether its sandbox fails: its events cannot be read.\n  events is forbidden")
+	assert.Contains(t, out, "kubectl auth can-i list events --namespace shop")
+}

@@ -68,7 +68,7 @@ func (p Pod) unasked() *Now {
 			"See why the agents' DaemonSet has no pod there (its nodeSelector, its tolerations): "+daemonSets(p.AgentLabels),
 			explain.Then("Once the agent is ready,", p.Pod))
 	case p.Asking != nil:
-		if p.OnNode.told() { // a pod on the node has read what is there
+		if p.OnNode.told() && p.started() { // a pod on the node has read what is there
 			if n := p.redirection(); n != nil {
 				return n
 			}
@@ -127,15 +127,41 @@ func (p Pod) unstarted() *Now {
 		}
 		return now(code, "This pod does not start: "+why+".", append(bounded([]string{st.Detail}), p.notReady()...), p.mendFirst(do...)...)
 	case e == nil:
-		return now(statuscode.Starting, "", p.notReady(), p.mendFirst("Ask again in a few seconds")...)
+		return p.silent()
 	}
 	_, message, ours := strings.Cut(e.Message, fmt.Sprintf("plugin type=%q failed (add): ", cmp.Or(p.Node.Installed.Type(), p.Identity.WithDefaults().Plugin)))
 	if !ours {
-		return now(statuscode.NetworkFailed, "This pod does not start: its network cannot be set up, for a reason that is not this plugin's.", bounded([]string{e.Message}),
+		return now(statuscode.NetworkFailed, "This pod does not start: the container runtime cannot make its sandbox, for a reason that is not said to be this plugin's.", bounded([]string{e.Message}),
 			"Mend what the message names: another CNI plugin, or the container runtime")
 	}
 	return now(statuscode.NetworkFailed, "This pod does not start: the plugin refuses to, since it could not capture it.", append(bounded([]string{message}), p.notReady()...),
 		p.mendFirst("Mend what the message names; docs/troubleshooting.md#my-pod-does-not-start has each. The pod then starts by itself")...)
+}
+
+// silent is about a pod without a network of which no event says that its sandbox fails.
+func (p Pod) silent() *Now {
+	because, do := p.notReady(), p.mendFirst()
+	describe := p.kubectl("describe pod " + p.Pod.Name)
+	for _, e := range slices.Backward(p.OnNode.Events) {
+		if e.Type == corev1.EventTypeWarning && e.Reason != "FailedScheduling" && !strings.HasPrefix(e.Reason, "Mesh") {
+			said := bounded([]string{e.Reason + ": " + e.Message})
+			return now(statuscode.Starting, "This pod has no network yet, and an event says that something fails.", append(said, because...), append(do, "Mend what the message names, if it goes on: "+describe)...)
+		}
+	}
+	if err := p.OnNode.EventsError; err != "" {
+		return now(statuscode.Starting, "This pod has no network yet. It is not known whether its sandbox fails: its events cannot be read.", append(bounded([]string{err}), because...),
+			append(do, "See that you may list them: kubectl auth can-i list events --namespace "+p.Pod.Namespace, "See what its containers wait for: "+describe)...)
+	}
+	return now(statuscode.Starting, "", because, append(do, "Ask again in a few seconds; if it stays so: "+describe)...)
+}
+
+// sandboxFails is what the runtime says of a pod whose sandbox fails, whoever else is at fault.
+func (p Pod) sandboxFails() []string {
+	e := p.OnNode.last("FailedCreatePodSandBox")
+	if e == nil || p.started() {
+		return nil
+	}
+	return bounded([]string{"the container runtime says: " + e.Message})
 }
 
 // about returns the meaning of what the agent says of the pod, and what to do.

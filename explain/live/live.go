@@ -118,6 +118,9 @@ func (p Pod) Now() Now {
 		Pod.lifecycle, Pod.refused, Pod.unasked, Pod.unstarted, Pod.redirection, Pod.disagreement, Pod.containers,
 	} {
 		if n := look(p); n != nil {
+			if n.Code == statuscode.NoAgent || n.Code == statuscode.AgentSilent || n.Code == statuscode.NotInstalled {
+				n.Because = append(p.sandboxFails(), n.Because...)
+			}
 			return *n
 		}
 	}
