@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/redirect"
 )
@@ -31,18 +31,19 @@ type Mark struct {
 	Words     []string
 }
 
-// Installs reports whether a DaemonSet installs the plugin. ConfigMaps are the names of those that its containers take variables from.
-func (p *Plugin) Installs(ds *appsv1.DaemonSet, configMaps []string) bool {
+// Installs reports whether a DaemonSet with these labels and pods installs the plugin. ConfigMaps are the names of those that its
+// containers take variables from. It takes no DaemonSet, so that who imports mesh does not carry all kinds of workloads.
+func (p *Plugin) Installs(labels map[string]string, pod *corev1.PodSpec, configMaps []string) bool {
 	ends := func(all []string, suffix string) bool {
 		return slices.ContainsFunc(all, func(s string) bool { return strings.HasSuffix(s, suffix) })
 	}
 	var words []string
-	for _, c := range ds.Spec.Template.Spec.Containers {
+	for _, c := range pod.Containers {
 		words = slices.Concat(words, c.Command, c.Args)
 	}
 	return p != nil && slices.ContainsFunc(p.DaemonSet, func(m Mark) bool {
 		for key, value := range m.Labels {
-			if ds.Labels[key] != value {
+			if labels[key] != value {
 				return false
 			}
 		}

@@ -266,7 +266,7 @@ func Plugins(meshes mesh.List) (names []string) {
 // Recognise returns the mesh whose plugin a DaemonSet installs.
 func Recognise(meshes mesh.List, ds *appsv1.DaemonSet) (mesh.Facts, bool) {
 	names := ConfigMaps(ds)
-	return first(meshes, func(f mesh.Facts) bool { return f.Plugin.Installs(ds, names) })
+	return first(meshes, func(f mesh.Facts) bool { return f.Plugin.Installs(ds.Labels, &ds.Spec.Template.Spec, names) })
 }
 
 // Named returns the mesh whose plugin has a name.
