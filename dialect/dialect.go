@@ -59,7 +59,7 @@ type Dialect struct {
 type Retired struct {
 	// Key is the annotation's, and Value the one that meant something; empty: any.
 	Key, Value string
-	// Now is what there is in its place, as words for people: "label istio.io/dataplane-mode=none".
+	// Now names its successor for people: "label istio.io/dataplane-mode=none".
 	Now string
 }
 

@@ -61,7 +61,7 @@ func (x Explanation) verdict() Verdict {
 	return v
 }
 
-// captured says how much of a pod's connections go through its mesh.
+// captured writes into the verdict the part of a pod's connections that goes through its mesh.
 func (x Explanation) captured(v *Verdict) {
 	title := x.facts.Title(v.Mesh)
 	switch {

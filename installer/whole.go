@@ -18,9 +18,9 @@ import (
 	"github.com/meshcni/meshcni/internal/hostpath"
 )
 
-// program is what a directory of plugins has under a plugin's name.
+// program is the file of a plugin's name in a directory of plugins.
 type program struct {
-	// err is why it cannot be run; nil if it can, or if that cannot be told from here.
+	// err tells why it cannot be run; nil if it can, or if that cannot be told from here.
 	err error
 	// passed: the runtime passes it over and looks in its next directory (libcni's invoke.FindInPath).
 	passed bool
@@ -79,7 +79,7 @@ func (p *planner) cannotRun(typ string) error {
 // runsIPAM are the plugins that run the program of their "ipam" themselves, on the host. Others may have it built in.
 var runsIPAM = []string{"bridge", "calico", "dummy", "host-device", "ipvlan", "macvlan", "ptp", "tap", "vlan"}
 
-// called is how a plugin's entry calls other plugins: Multus, those that are like it, and flannel.
+// called are the keys by which an entry calls other plugins: that of Multus, of those that are like it, and of flannel.
 type called struct {
 	Type                   string
 	Plugins, Delegates     []json.RawMessage

@@ -90,7 +90,7 @@ type Ambient struct {
 	// DrainTimeout bounds how long a running pod that leaves the mesh stays with the proxy, which cuts the pod's connections when it is
 	// told to let go: until it has carried nothing for 3 seconds. Default: 12 seconds. 0: it is told at once.
 	DrainTimeout time.Duration
-	// DrainMinimum is how long it stays with the proxy at least, unless DrainTimeout is less: what the control plane takes to tell peers that
+	// DrainMinimum is the time that it stays with the proxy at least, unless DrainTimeout is less: the control plane takes it to tell peers that
 	// a pod has left. Default: 2 seconds. 0 is no default.
 	DrainMinimum time.Duration
 	// ReadyNeedsProxy makes the agent ready only while a proxy is connected, for what keeps pods off the node until then: the

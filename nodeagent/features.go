@@ -216,7 +216,7 @@ func (f *features) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// featuresOf says what the backend has that an empty namespace gets.
+// featuresOf returns the features of the backend that an empty namespace gets.
 func featuresOf(found backends.Found, want ruleset.Backend, trials []backends.Trial) []agentapi.Feature {
 	all := []agentapi.Feature{hasIPv6()}
 	first := found.First(want)
@@ -262,7 +262,8 @@ func hasIPv6() agentapi.Feature {
 	return found
 }
 
-// trials are what the rules of the plugin's pods need: those of each mesh's pod without settings, and what settings can ask for.
+// trials are rulesets with all that the rules of the plugin's pods need: those of each mesh's pod without settings, and those that
+// settings can ask for.
 func (f *features) trials(c Config) []backends.Trial {
 	meshes, err := dialect.Configure(f.options.Dialects, c.Effective())
 	if err != nil || f.options.invalid != nil {

@@ -144,7 +144,7 @@ func (k *socket) run(ctx context.Context) error {
 	return both.Wait()
 }
 
-// unheardFor is how long the API server may tell nothing of the node's pods: its client's longest wait between two attempts is half of it.
+// unheardFor bounds the time without news of the node's pods from the API server: its client's longest wait between two attempts is half of it.
 const unheardFor = time.Minute
 
 // outdated returns that the API server has told nothing of the node's pods for long.

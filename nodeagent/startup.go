@@ -300,7 +300,7 @@ func AwaitStarted(ctx context.Context, path string, patience time.Duration) erro
 }
 
 // Ask asks the agent behind [Config].StartSocket at a path of its health, /healthz or /readyz, and nobody else, whoever has its port. The
-// error says what is wrong.
+// error has the agent's own words.
 func Ask(ctx context.Context, socket, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()

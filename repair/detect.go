@@ -98,7 +98,7 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) 
 	}
 }
 
-// extent says what the pod's own rules leave out: all connections, or those of a direction. The zero value is neither, or not known.
+// extent has the part that the pod's own rules leave out: all connections, or those of a direction. The zero value is neither, or not known.
 func (c *Controller) extent(ctx context.Context, pod *corev1.Pod) (s status.Pod) {
 	plan, err := c.plan(ctx, pod)
 	if err != nil {

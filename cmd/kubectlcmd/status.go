@@ -73,7 +73,7 @@ type nodeStatus struct {
 	Version  string   `json:"version,omitempty"`
 	Dialects []string `json:"dialects,omitempty"`
 	Backend  string   `json:"backend,omitempty"`
-	// BackendUsed is what Backend stands for there.
+	// BackendUsed is the back end that Backend stands for there.
 	BackendUsed string `json:"backendUsed,omitempty"`
 	// Installation is the agent's DaemonSet, as NAMESPACE/NAME, where there is more than one.
 	Installation string `json:"installation,omitempty"`

@@ -139,7 +139,7 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	return nil
 }
 
-// inForce says how the live rules differ from the wanted ones, and reports whether they are in force as far as that can be told.
+// inForce prints the differences between live and wanted rules, and reports whether those are in force as far as that can be told.
 func (c *common) inForce(backend apply.Backend, diffs []ruleset.Difference) bool {
 	for _, d := range diffs {
 		visible.To(c.Stdout).Printf("%s\n", d)

@@ -155,7 +155,7 @@ func (p Pod) silent() *Now {
 	return now(statuscode.Starting, "", because, append(do, "Ask again in a few seconds; if it stays so: "+describe)...)
 }
 
-// sandboxFails is what the runtime says of a pod whose sandbox fails, whoever else is at fault.
+// sandboxFails returns the runtime's words on a pod whose sandbox fails, whoever else is at fault.
 func (p Pod) sandboxFails() []string {
 	e := p.OnNode.last("FailedCreatePodSandBox")
 	if e == nil || p.started() {

@@ -45,10 +45,10 @@ func Sidecars(family ruleset.Family) redirect.Redirect {
 	return r
 }
 
-// Finding is what a backend has made of the trials.
+// Finding is the outcome of a backend's trials.
 type Finding struct {
 	Backend ruleset.Backend
-	// Refused has why, by the trial's name, and Why the first of these in one line.
+	// Refused has the reasons by the trial's name, and Why the first of these in one line.
 	Refused map[string]error
 	Why     string
 	// Useless: a trial that is needed was refused.
@@ -215,7 +215,7 @@ func (f Found) Err(name ruleset.Backend) error {
 	return fmt.Errorf("%w, with backend: %s; %s: %w", apply.ErrNoBackend, cmp.Or(name, ruleset.BackendAuto), remedy, errors.Join(errs...))
 }
 
-// answer is what the file has.
+// answer is the file's content.
 type answer struct {
 	Kernel  string                     `json:"kernel"`
 	Backend ruleset.Backend            `json:"backend"`

@@ -48,7 +48,7 @@ func Config(protocol, host, port, serviceAccountDir string) *rest.Config {
 // proxy, unless the configuration names one: what the environment says is for other addresses than a cluster's.
 func Reread(config func() (*rest.Config, error)) http.RoundTripper { return &rereading{config: config} }
 
-// rereadEvery is how old what is known of the files may be while there are connections.
+// rereadEvery: the files are read again once their last reading is so old, while there are connections.
 const rereadEvery = 2 * time.Second
 
 type rereading struct {
@@ -86,7 +86,7 @@ func (t *rereading) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, fmt.Errorf("read what the API server is known by: %w", err)
 }
 
-// CloseIdleConnections is what [http.Client.CloseIdleConnections] calls.
+// CloseIdleConnections implements the interface that [http.Client.CloseIdleConnections] looks for.
 func (t *rereading) CloseIdleConnections() {
 	t.mu.Lock()
 	now := t.now

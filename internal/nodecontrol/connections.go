@@ -161,7 +161,7 @@ func (w *work) carried(a *machine.Actual) error {
 	return nil
 }
 
-// meter is how much peers had sent by each connection to the tunnel, and when that was noted.
+// meter holds the bytes that peers had sent by each connection to the tunnel, and the time of that reading.
 type meter map[netip.AddrPort]struct {
 	bytes uint64
 	at    time.Time

@@ -50,7 +50,7 @@ type Controller struct {
 	opts   Options
 	queue  *lanes.Queue[types.UID] // the pods whose looks take long have a lane of their own
 	bounds func(types.UID) (attempt, look time.Duration)
-	// deafTime is how long nobody may listen for peers before they are told, settleTime is what the constant says.
+	// deafTime: peers are told when nobody has listened for them for so long. settleTime is that of the constant.
 	deafTime, settleTime time.Duration
 	limits               *budget.Groups // of mending, by namespace
 	metrics              *metrics

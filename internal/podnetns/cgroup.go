@@ -45,7 +45,7 @@ type kubelet struct {
 	pods groups
 	// top says of a hierarchy whether there is a group of all pods at its top.
 	top map[string]bool
-	// seen is what made said of pods' groups.
+	// seen holds the answers of made on pods' groups.
 	seen map[[2]string]error
 }
 

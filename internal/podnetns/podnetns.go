@@ -65,7 +65,7 @@ var (
 	ErrChanged = errors.New("process has changed")
 )
 
-// Wanted is what a pod's network namespace must be like.
+// Wanted describes a pod's network namespace.
 type Wanted struct {
 	// Addrs are the pod's. None: they are not verified.
 	Addrs []netip.Addr

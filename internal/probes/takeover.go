@@ -21,7 +21,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
-// predecessor is what another agent keeps on a host for the same purpose.
+// predecessor lists the objects that another agent keeps on a host for the same purpose.
 type predecessor struct {
 	// sets are its ipsets of addresses, whose comments are pod UIDs.
 	sets []string

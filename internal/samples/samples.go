@@ -11,7 +11,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
-// Kind is what a sample stands for.
+// Kind tells samples apart by the connections that they stand for.
 type Kind string
 
 // The kinds.
@@ -39,7 +39,7 @@ type Sample struct {
 // Captured reports whether the rules redirect or drop the packet.
 func (s Sample) Captured() bool { return s.Result.Verdict != trace.Pass }
 
-// Pod is what is known of a pod.
+// Pod is a pod as far as samples depend on it.
 type Pod struct {
 	// Addrs are its addresses. In a family without one, the pod gets an address that is reserved for documentation.
 	Addrs []netip.Addr
@@ -209,7 +209,7 @@ func setOwner(p *trace.Packet, kind ruleset.OwnerKind, id uint32) {
 	}
 }
 
-// key is what the packets of a kind differ in.
+// key has the fields in which packets of a kind differ.
 type key struct {
 	src, dst       netip.AddrPort
 	uid, gid, mark uint32

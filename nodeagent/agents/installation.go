@@ -105,7 +105,7 @@ func (f *Finder) find(ctx context.Context) ([]*appsv1.DaemonSet, error) {
 	return nil, err
 }
 
-// installation is where the agents of one are.
+// installation is one release of the agents in the cluster.
 type installation struct {
 	namespace string
 	// daemonSet is the name of a further release's; empty: the only one there.

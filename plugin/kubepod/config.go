@@ -194,7 +194,7 @@ func (u user) header() http.Header {
 	return h
 }
 
-// proxy is what the kubeconfig names; nil: none. The environment is the runtime's, whose proxies are for its images.
+// proxy is the kubeconfig's; nil: none. The environment is the runtime's, whose proxies are for its images.
 func (c cluster) proxy() (*url.URL, error) {
 	if c.Proxy == "" {
 		return nil, nil

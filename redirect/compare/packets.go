@@ -80,7 +80,7 @@ func (g *grid) count() int {
 	return total
 }
 
-// String says how many values of each dimension there are.
+// String counts the values of each dimension.
 func (g *grid) String() string {
 	return fmt.Sprintf("%s destinations %d, sources %d, ports %d, source ports %d, users %d, groups %d, marks %d, interfaces %d", g.family,
 		len(g.dsts), len(g.srcs), len(g.ports), len(g.sports), len(g.uids), len(g.gids), len(g.marks), len(g.inFaces)+len(g.outFaces))

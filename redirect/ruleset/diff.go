@@ -15,7 +15,7 @@ const (
 	KindMissing    Kind = "missing"
 	KindUnexpected Kind = "unexpected"
 	// KindFate is a packet that stands for a kind of the pod's connections, and to which something else happens than the wanted rules do:
-	// Rule says what, and by which rule. KindUnknown is one of which that cannot be told, so it is not known whether anything differs; see
+	// Rule describes both, and names the rule. KindUnknown is one of which that cannot be told, so it is not known whether anything differs; see
 	// [Certain]. Table is empty, and Chain names the kind of connection.
 	KindFate    Kind = "fate"
 	KindUnknown Kind = "unknown"

@@ -33,7 +33,7 @@ type LiveRule struct {
 	// several. None: the rule is outside the model, and Foreign says why.
 	Rules   []Rule `json:"-"`
 	Foreign string `json:"foreign,omitempty"`
-	// Known is what is known of a rule outside the model: it matches whatever that one does, and nothing else if Matches is set. Its action
+	// Known stands for a rule outside the model: it matches whatever that one does, and nothing else if Matches is set. Its action
 	// is none of the model's if it is not known. Both are lost in JSON.
 	Known   Rule `json:"-"`
 	Matches bool `json:"-"`

@@ -102,7 +102,7 @@ func circular(leads [][]int) bool {
 	return left > 0
 }
 
-// fault says what the kernel, or a program of iptables, would not take of the rule in a table, or take for another rule.
+// fault names the part of the rule that the kernel, or a program of iptables, would not take in a table, or take for another rule.
 func (r *Rule) fault(f Family, t Table) string {
 	for _, m := range [...]PrefixMatch{r.Src, r.Dst} {
 		if !m.IsZero() && (FamilyOf(m.Prefix.Addr()) != f || m.Prefix.Addr().Zone() != "") {

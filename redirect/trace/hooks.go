@@ -233,7 +233,7 @@ func (w *walker) basesOf(t ruleset.Table, hook string) (all []*base, err error) 
 	return all, nil
 }
 
-// openError says what a trace needs to know.
+// openError names the unknown that a trace depends on.
 type openError struct{ *UnmodelledError }
 
 // suppose answers what is not known.

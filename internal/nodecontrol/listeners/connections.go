@@ -23,7 +23,7 @@ type Connection struct {
 	Inbound bool
 	// Mark is the socket's (SO_MARK). It is 0 where the kernel does not tell it, to whom has no CAP_NET_ADMIN.
 	Mark uint32
-	// Received is how many bytes came from the peer, where that was asked for.
+	// Received counts the bytes that came from the peer, where that was asked for.
 	Received uint64
 }
 

@@ -105,7 +105,7 @@ func (r *ruleParser) parse() ([]ruleset.Rule, error) {
 	return r.rules()
 }
 
-// known is what was read of a rule before the words that are not understood: what else matches may follow. The target is that of the whole
+// known is a rule as far as it was read, before the words that are not understood: other matches may follow. The target is that of the whole
 // rule, if nothing in between does anything that could matter.
 func (r *ruleParser) known(t ruleset.Target) (known ruleset.Rule, matches bool) {
 	known = r.base
