@@ -120,7 +120,13 @@ func (p Program) Parse(args []string) (nodeagent.Config, error) {
 	if len(p.Dialects) == 0 {
 		return none, dialect.Validate(nil)
 	}
-	c, rest, err := p.command().Find(args)
+	root := p.command()
+	c, _, err := root.Find(args)
+	if err != nil {
+		return none, err
+	}
+	c.Args = cobra.NoArgs
+	_, rest, err := root.Find(cli.Joined(root, args))
 	if err != nil {
 		return none, err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -47,6 +48,23 @@ func TestParse(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, exit, s.UninstallOnExit)
 	}
+	// Whichever of the two forms a value has, it is the same: the page shows some flags with a word, and some with a default alone.
+	run, _, err := p.command().Find([]string{"run"})
+	require.NoError(t, err)
+	several := 0
+	run.Flags().VisitAll(func(f *pflag.Flag) {
+		for _, value := range []string{"true", "false", "auto"} {
+			joined, err := Program{}.Parse([]string{"run", "--" + f.Name + "=" + value, "--node-name=n"})
+			if err != nil || f.NoOptDefVal == "" {
+				continue
+			}
+			several++
+			apart, err := Program{}.Parse([]string{"run", "--" + f.Name, value, "--node-name", "n"})
+			require.NoError(t, err, f.Name)
+			assert.Equal(t, joined, apart, "--%s %s", f.Name, value)
+		}
+	})
+	assert.Greater(t, several, 20)
 	for says, args := range map[string][]string{
 		"no command":                    {"--chained"},
 		"fly":                           {"run", "--fly"},

@@ -201,6 +201,8 @@ What to do:
 		},
 		"flags that contradict":      {args: []string{"rules", "-p", "15006"}, code: 2, errOut: []string{"15006 is the outbound port too"}, silent: true},
 		"no resolver":                {args: []string{"rules", "--redirect-dns"}, call: call{files: map[string]string{"/etc/resolv.conf": "search x\n"}}, code: 2, errOut: []string{"/etc/resolv.conf names no server"}, silent: true},
+		"Istio's flags stand alone":  {args: []string{"rules", "--redirect-dns", "false"}, code: 2, errOut: []string{`unexpected argument "false"`}, silent: true},
+		"ours may have a value":      {args: []string{"rules", "-f", "leaky.yaml", "--refuse-proxy-uid", "true"}, code: 1, errOut: []string{"runs as the proxy"}, silent: true},
 		"DNS needs its other flag":   {args: []string{"rules", "--capture-all-dns"}, errOut: []string{"--capture-all-dns does nothing without --redirect-dns"}, out: []string{"*nat"}},
 		"another localhost":          {args: []string{"rules", "--host-ipv4-loopback-cidr", "127.0.0.1/8"}, out: []string{"-d 127.0.0.0/8 -j RETURN", "! -d 127.0.0.0/8 -o lo"}},
 		"its older name":             {args: []string{"rules", "--istio-outbound-ipv4-loopback-cidr", "127.3.0.0/16"}, out: []string{"-d 127.3.0.0/16 -j RETURN"}},

@@ -117,6 +117,7 @@ func addFlags(fs *pflag.FlagSet, title string, flags []ruleFlag, also map[string
 		}
 	})
 	cli.BindEnv(group, "", also)
+	cli.Alone(group) // as in Istio's program, which overlooks the word after one: --redirect-dns false switches it on
 	fs.AddFlagSet(group)
 	return group
 }

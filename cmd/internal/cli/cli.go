@@ -60,7 +60,7 @@ func Default[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
 // Run runs the program with args, which do not include the program's name, and returns its exit code.
 func (p Program) Run(ctx context.Context, args []string) int {
 	p.prepare()
-	p.Root.SetArgs(append([]string{}, args...)) // never nil, which would mean os.Args
+	p.Root.SetArgs(Joined(p.Root, args))
 	p.Root.SetOut(p.Stdout)
 	p.Root.SetErr(p.Stderr)
 	err := p.Root.ExecuteContext(ctx)

@@ -84,6 +84,10 @@ func TestProgram(t *testing.T) {
 		{[]string{"silent"}, 126, nil, ""},
 		{[]string{"none"}, 0, nil, ""},
 		{[]string{"none", "more"}, 2, nil, "prog: unexpected argument \"more\": everything is said by flags\nprog: see --help\n"},
+		{[]string{"none", "--quiet", "true", "--name", "--quiet", "--zone", "false"}, 0, nil, ""},
+		{[]string{"none", "--quiet=false"}, 0, nil, ""},
+		{[]string{"none", "--quiet", "perhaps"}, 2, nil, "prog: unexpected argument \"perhaps\": everything is said by flags\nprog: see --help\n"},
+		{[]string{"none", "--", "--quiet", "true"}, 2, nil, "prog: unexpected argument \"--quiet\": everything is said by flags\nprog: see --help\n"},
 		{[]string{"none", "--frob"}, 2, nil, "prog: unknown flag: --frob\nprog: see --help\n"},
 		{[]string{"--help"}, 0, []string{"prog: test\n", "  failure      fails\n"}, ""},
 		{[]string{"none", "--help"}, 0, []string{
@@ -110,6 +114,21 @@ func TestProgram(t *testing.T) {
 			assert.Empty(t, out.String(), c.args)
 		}
 	}
+}
+
+// TestJoined: a value of its own is one where the command takes no arguments, and the flags are not another program's.
+func TestJoined(t *testing.T) {
+	c := &cobra.Command{Args: cobra.NoArgs}
+	c.Flags().Bool("quiet", false, "")
+	c.Flags().StringP("name", "n", "", "")
+	assert.Equal(t, []string{}, cli.Joined(c, nil))
+	assert.Equal(t, []string{"--quiet=false", "-n", "x", "--name", "--quiet", "true"}, cli.Joined(c, []string{"--quiet", "false", "-n", "x", "--name", "--quiet", "true"}))
+	c.Args = cobra.ArbitraryArgs
+	pod := []string{"--quiet", "true"}
+	assert.Equal(t, pod, cli.Joined(c, pod), "a pod may be called so")
+	c.Args = cobra.NoArgs
+	cli.Alone(c.Flags())
+	assert.Equal(t, pod, cli.Joined(c, pod))
 }
 
 // A program without commands runs its own.

@@ -17,7 +17,44 @@ import (
 const (
 	groupKey = "group"
 	envKey   = "env"
+	aloneKey = "alone"
 )
+
+// Alone declares that no flag of fs that may be without a value has one as an argument of its own.
+func Alone(fs *pflag.FlagSet) {
+	fs.VisitAll(func(f *pflag.Flag) { annotate(f, aloneKey, "") })
+}
+
+// Joined returns args with a flag that may be without a value, and the word after it that is one, as the one argument that pflag
+// wants. A word that the command takes for an argument stays one. It is never nil, which would mean os.Args.
+func Joined(root *cobra.Command, args []string) []string {
+	all := append([]string{}, args...)
+	c, _, err := root.Find(args)
+	if err != nil {
+		return all
+	}
+	for i := 0; i+1 < len(all) && all[i] != "--"; i++ {
+		name, long := strings.CutPrefix(all[i], "--")
+		f := c.Flag(name)
+		switch {
+		case !long || f == nil:
+		case f.NoOptDefVal == "":
+			i++ // the next is its value, whatever it looks like
+		case f.Annotations[aloneKey] == nil && isValue(f, all[i+1]) && c.ValidateArgs(all[i+1:i+2]) != nil:
+			all[i] += "=" + all[i+1]
+			all = slices.Delete(all, i+1, i+2)
+		}
+	}
+	return all
+}
+
+func isValue(f *pflag.Flag, word string) bool {
+	values := strings.Split(f.Value.Type(), "|")
+	if f.Value.Type() == "bool" {
+		values = []string{"true", "false"}
+	}
+	return slices.Contains(values, word)
+}
 
 // Group declares flags that help lists together, in the order of declaration.
 func Group(fs *pflag.FlagSet, title string, declare func(*pflag.FlagSet)) {
