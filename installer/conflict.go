@@ -94,21 +94,21 @@ func culprit(file string, own, alone bool, wrote, found []byte, losses int, over
 		}
 	}
 	if alone || strings.Contains(strings.ToLower(names), "cilium") {
-		return said + "; Cilium wants the directory of network configurations for itself, as is its default: set cni.exclusive=false in its values"
+		return said + "; set cni.exclusive=false in Cilium's values: Cilium wants the directory of network configurations for itself, as is its default"
 	}
 	how := "the file itself was removed or renamed"
 	if found != nil {
 		removed, added := diffSize(wrote, found)
 		how = fmt.Sprintf("the last rewrite took out %d bytes and put in %d", removed, added)
 	}
-	const find = "find the program that writes it (two chaining agents, or one that wants the file for itself)"
-	switch {
+	switch { // what to do comes first, since what follows may be cut
 	case delegates != "":
-		return fmt.Sprintf("%s; %s: %s writes its file at each start, so see why it starts so often", said, how, delegates)
+		return fmt.Sprintf("%s; see why %s starts so often, since it writes its file at each start: %s", said, delegates, how)
 	case own:
-		return said + "; " + how + ": " + find
+		return said + "; have the program that removes it leave others' files alone (Cilium: cni.exclusive=false), or remove it, if it is a second agent of this kind: " + how
 	}
-	return said + "; " + how + ": --own-file (chart: cni.ownFile=true) ends it, because the agent then keeps a list of its own, which the runtime loads first; or " + find
+	return said + "; set --own-file (chart: cni.ownFile=true), with which the agent keeps a list of its own that the runtime loads first, " +
+		"or find the program that writes it (two chaining agents, or one that wants the file for itself): " + how
 }
 
 // diffSize returns the size of the differing region in each.

@@ -65,20 +65,21 @@ func TestRewritesNowAndThenAreNoConflict(t *testing.T) {
 func TestCulprit(t *testing.T) {
 	wrote := []byte(`{"name":"n","plugins":[{"type":"a"},{"type":"meshcni"}]}`)
 	found := []byte(`{"name":"n","plugins":[{"type":"a"}]}`)
-	const find = "find the program that writes it (two chaining agents, or one that wants the file for itself)"
 	assert.Equal(t, "10-a.conflist: our entry was removed 5 times in 3s, and pods that start before it is back bypass the mesh; "+
-		"the last rewrite took out 19 bytes and put in 0: --own-file (chart: cni.ownFile=true) ends it, because the agent then keeps a list of its own, "+
-		"which the runtime loads first; or "+find, culprit("10-a.conflist", false, false, wrote, found, 5, 3*time.Second))
+		"set --own-file (chart: cni.ownFile=true), with which the agent keeps a list of its own that the runtime loads first, "+
+		"or find the program that writes it (two chaining agents, or one that wants the file for itself): the last rewrite took out 19 bytes and put in 0",
+		culprit("10-a.conflist", false, false, wrote, found, 5, 3*time.Second))
 	assert.Equal(t, "00-meshcni.conflist: our entry was removed 5 times in 1s, and pods that start before it is back bypass the mesh; "+
-		"the file itself was removed or renamed: "+find, culprit("00-meshcni.conflist", true, false, wrote, nil, 5, time.Second))
+		"have the program that removes it leave others' files alone (Cilium: cni.exclusive=false), or remove it, if it is a second agent of this kind: "+
+		"the file itself was removed or renamed", culprit("00-meshcni.conflist", true, false, wrote, nil, 5, time.Second))
 	assert.Contains(t, culprit("00-multus.conflist", false, false, []byte(listing(multus("10-a.conflist"))), found, 3, time.Second),
-		": multus-shim writes its file at each start")
+		"; see why multus-shim starts so often")
 	for name, got := range map[string]string{
 		"its list":       culprit("05-cilium.conflist", false, false, wrote, found, 2, time.Second),
 		"our list":       culprit("00-meshcni.conflist", true, false, []byte(ciliumList), nil, 2, time.Second),
 		"another's list": culprit("10-a.conflist", false, true, wrote, nil, 2, time.Second),
 	} {
-		assert.Contains(t, got, "bypass the mesh; Cilium wants the directory of network configurations for itself, as is its default: set cni.exclusive=false in its values", name)
+		assert.Contains(t, got, "bypass the mesh; set cni.exclusive=false in Cilium's values: Cilium wants the directory of network configurations for itself", name)
 		assert.NotContains(t, got, "own-file", name+": it would be renamed")
 	}
 }

@@ -192,7 +192,7 @@ func TestAConflictIsToldWithItsRemedy(t *testing.T) {
 	assert.NotContains(t, told.codes(), NoticeCode("fight"))
 	n.put(n.conf(file), calicoList)
 	within(t, patience, "told", func() bool { return told.text("fight") != "" })
-	assert.Contains(t, told.text("fight"), "--own-file (chart: cni.ownFile=true) ends it")
+	assert.Contains(t, told.text("fight"), "; set --own-file (chart: cni.ownFile=true), with which")
 	within(t, patience, "over", func() bool { return told.text(noticeReady) != "" })
 	assert.Contains(t, told.text(noticeReady), "it was: fight")
 }

@@ -40,7 +40,7 @@ func nodeTable() []Row {
 		ready("self-delegating", "a plugin like Multus would delegate to the list that it is in, or ours would take its place",
 			"Set cni.ownFile: false, and restart that plugin"),
 		at("meshcnientryfoughtover", ready("fight", "another program removes our entry as often as the agent adds it",
-			"With Cilium set its cni.exclusive: false; else cni.ownFile: true")),
+			"With Cilium set its cni.exclusive: false; else do what the message names first")),
 		ready("write-failed", "a file cannot be written: a full or read-only disk, a permission", "Mend what is named"),
 		ready("still-named", "after an uninstall another entry still names the plugin or its kubeconfig",
 			"Remove it, and uninstall again"),

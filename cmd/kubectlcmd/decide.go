@@ -199,6 +199,10 @@ func (e *explainer) decide(p *nodeView) {
 		p.deciding = e.typed
 	case p.asking != nil:
 		p.undecided = fmt.Errorf("the configuration that decides on the pod is not known: %w\n%w", p.asking, errNameConfig)
+	case len(i.Config) == 0 && i.File != "":
+		p.undecided = errors.Join(fmt.Errorf("the plugin's entry on node %s is wrong: %s", p.agent.Node, i.Error), errNameConfig)
+	case len(i.Config) == 0 && i.Unread:
+		p.undecided = errors.Join(fmt.Errorf("it is not known whether node %s has a configuration of the plugin: %s", p.agent.Node, i.Error), errNameConfig)
 	case len(i.Config) == 0:
 		p.undecided = errors.Join(fmt.Errorf("node %s has no configuration of the plugin: %s", p.agent.Node, i.Error), errNameConfig)
 	default:

@@ -352,3 +352,28 @@ func TestExplainSandbox(t *testing.T) {
 	assert.Contains(t, out, "It is not known whether its sandbox fails: its events cannot be read.\n  events is forbidden")
 	assert.Contains(t, out, "kubectl auth can-i list events --namespace shop")
 }
+
+// TestExplainWrongEntry: an entry that is wrong, or cannot be read, is not said to be missing.
+func TestExplainWrongEntry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var installed agentapi.Installed
+	w.node(t, "a", func(path string) (any, error) {
+		if path == agentapi.NodePath {
+			return sound("a", func(n *agentapi.Node) { n.Installed = installed })(path)
+		}
+		return agentapi.Pod{Records: []attachment.Record{}}, nil
+	})
+	w.meshPod(t, "shop", "cart", "a")
+	for says, is := range map[string]agentapi.Installed{
+		"the plugin's entry on node a is wrong: 10-x.conflist, with which no pod starts: dialect osm": {File: "10-x.conflist", Error: "10-x.conflist, with which no pod starts: dialect osm"},
+		"it is not known whether node a has a configuration of the plugin: permission denied":         {Unread: true, Error: "permission denied"},
+		"node a has no configuration of the plugin: no entry":                                         {Error: "no entry"},
+	} {
+		installed = is
+		code, out, errs := w.run(t, "explain", "-n", "shop", "cart")
+		assert.NotEqual(t, exitOK, code, says)
+		assert.Contains(t, out+errs, says)
+		assert.Equal(t, is.File == "" && !is.Unread, strings.Contains(out+errs, "has no configuration"), out+errs)
+	}
+}

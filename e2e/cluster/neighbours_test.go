@@ -102,7 +102,7 @@ func TestFoughtOver(t *testing.T) {
 		forgetNodeEvents(t, c)
 		install(t, c, "--set", "cni.ownFile=false")
 		stop := fightOver(t)
-		assert.Contains(t, nodeEvent(t, c, "Fight"), "--own-file (chart: cni.ownFile=true) ends it")
+		assert.Contains(t, nodeEvent(t, c, "Fight"), "; set --own-file (chart: cni.ownFile=true), with which")
 		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "cni.ownFile=true")
 		rolledOut(t, c)
 		captured(t, "a1", "a2", "a3")
