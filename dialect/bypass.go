@@ -31,7 +31,7 @@ const (
 	// BypassNetRaw: the rules know the proxy by a mark, and a container may have a capability that sets marks:
 	// NET_ADMIN, or since Linux 5.17 NET_RAW (sk_setsockopt, net/core/sock.c).
 	BypassNetRaw BypassCode = "net-raw"
-	// BypassSandboxed: by the name of its RuntimeClass the pod has a kernel or a network stack of its own.
+	// BypassSandboxed: by the name of its RuntimeClass, or by where a running pod's packets go, it has a kernel or a network stack of its own.
 	BypassSandboxed BypassCode = "sandboxed"
 )
 
@@ -52,6 +52,10 @@ type Bypass struct {
 
 	// RuntimeClass is the pod's, if that is the way; else empty.
 	RuntimeClass string `json:"runtimeClass,omitempty"`
+	// HandedTo takes what arrives at the Interface of a running pod before any rule sees it, or may if Unsure. Without an Interface it has the pod's
+	// addresses. Empty: that is not the way.
+	Interface string `json:"interface,omitempty"`
+	HandedTo  string `json:"handedTo,omitempty"`
 
 	// Container is the container that may pass for the proxy; empty for a family and for a RuntimeClass.
 	Container string `json:"container,omitempty"`
@@ -87,6 +91,9 @@ func (b Bypass) String() string {
 	case BypassNetRaw:
 		return fmt.Sprintf("container %q can bypass the mesh: %s, and so can mark its traffic as the proxy's", b.Container, b.capabilityWords())
 	case BypassSandboxed:
+		if b.HandedTo != "" {
+			return b.handedWords()
+		}
 		return fmt.Sprintf("the pod bypasses the mesh: its runtime class, %s, is by its name one with a kernel or a network stack of its own, "+
 			"whose packets no rule of the pod's network namespace sees", truncate.Quote(b.RuntimeClass))
 	case BypassIPv4, BypassIPv6:
@@ -101,6 +108,17 @@ func (b Bypass) String() string {
 		why = "the pod's kernel gives each interface such an address (fe80::/10)"
 	}
 	return fmt.Sprintf("%s bypasses the mesh: %s, and the family is not captured; %s", b.Code, why, closes)
+}
+
+func (b Bypass) handedWords() string {
+	to := truncate.Quote(b.HandedTo)
+	switch {
+	case b.Interface == "":
+		return "the pod bypasses the mesh: its addresses are on no interface of its network namespace, so " + to + " has its packets, which no rule sees"
+	case b.Unsure:
+		return fmt.Sprintf("it cannot be told whether the pod bypasses the mesh: what arrives at its interface %s is seen first by %s", truncate.Quote(b.Interface), to)
+	}
+	return fmt.Sprintf("the pod bypasses the mesh: what arrives at its interface %s is handed on to %s, so no rule of its network namespace sees it", truncate.Quote(b.Interface), to)
 }
 
 const closes = `uncaptured_family "drop" closes it`

@@ -60,6 +60,7 @@ func enter(ctx context.Context, known []dialect.Dialect, pod *agentapi.Pod, uid 
 		owners = append(owners, d.Names.Owner().EmptyRuleset())
 	}
 	live, err := podrules.Look(ctx, last, want, hostRoot, owners...)
+	pod.Bypasses, pod.BypassError = live.Bypasses, live.BypassError
 	if err != nil {
 		pod.LiveError = err.Error()
 		return

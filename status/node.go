@@ -111,7 +111,7 @@ func nodeTable() []Row {
 			"Give it another runAsUser and runAsGroup; refuseProxyUID refuses such pods"),
 		bypass("net-raw", "a container can mark its traffic as the proxy's",
 			"Drop its capabilities (securityContext.capabilities.drop: [ALL]); refuseNetRaw refuses such pods"),
-		bypass("sandboxed", "by its runtime class the pod has a kernel or a network stack of its own, whose packets no rule sees: nothing of it is captured",
+		bypass("sandboxed", "by its runtime class, or by where its interface hands packets on to, the pod has a kernel or a network stack of its own, whose packets no rule sees: nothing of it is captured",
 			"Give it a runtime class that shares the node's kernel, or take it out of the mesh; allowSandboxed: false refuses such pods"),
 	}
 }

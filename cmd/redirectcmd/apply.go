@@ -133,10 +133,17 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 			}
 		}
 	}
+	var past error
+	if t.Decision.Selected {
+		past = c.bypasses(ns, t)
+	}
+	if past != nil && len(diffs) == 0 {
+		return past
+	}
 	if !c.inForce(backend, diffs) {
 		return errSilent
 	}
-	return nil
+	return past
 }
 
 // inForce prints the differences between live and wanted rules, and reports whether those are in force as far as that can be told.

@@ -252,6 +252,18 @@ func TestCheckNamesWhatDiffers(t *testing.T) {
 	assert.Zero(t, got.code)
 	assert.Contains(t, got.out, "applied: ")
 	require.Zero(t, run(call{}, "check").code)
+
+	out, err := exec.Command("nsenter", "--net="+ns.Path(), "sh", "-ec", "ip link add eth0 type veth peer name peer0; ip tuntap add tap0 mode tap; tc qdisc add dev eth0 ingress; "+
+		"tc filter add dev eth0 parent ffff: protocol all u32 match u8 0 0 action mirred egress redirect dev tap0").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	const past = `the pod bypasses the mesh: what arrives at its interface "eth0" is handed on to "tap0, by tc"`
+	got = run(call{}, "check")
+	assert.Equal(t, 1, got.code, "the rules are there, and see nothing")
+	assert.Contains(t, got.errOut, past)
+	assert.NotContains(t, got.out, "as wanted")
+	got = call{}.run(t, "show", "--netns", ns.Path())
+	assert.Zero(t, got.code)
+	assert.Contains(t, got.errOut, past)
 }
 
 // TestListOnTheKernel: with several dialects a pod gets the rules of the mesh that has it, a pod of none should have none of any

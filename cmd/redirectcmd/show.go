@@ -1,6 +1,7 @@
 package redirectcmd
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -39,8 +40,14 @@ func (p Program) showCommand() *cobra.Command {
 				err = show.Print(cmd.Context(), c.Stdout, c.clear, func() (ruleset.Live, error) {
 					return apply.Live(cmd.Context(), ns, apply.Options{Root: c.hostRoot}, wanted...)
 				})
-				if err != nil || c.file == "" || !show.Once() || !captures(wanted[0]) {
+				if err != nil {
 					return err
+				}
+				if err := c.bypasses(ns, nil); err != nil && !errors.Is(err, errSilent) {
+					c.say(err.Error())
+				}
+				if c.file == "" || !show.Once() || !captures(wanted[0]) {
+					return nil
 				}
 				backend, err := c.chosen(cmd, ns)
 				if err != nil {

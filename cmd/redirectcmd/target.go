@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -259,6 +260,21 @@ func look(s *dialect.Subject, ns *netnsexec.NetNS) (err error) {
 		}
 		return nil
 	})
+}
+
+// bypasses says what goes past all rules of a running pod, or may, which is an error.
+// Nil: there is nothing.
+func (c *common) bypasses(ns *netnsexec.NetNS, t *target) error {
+	addrs := c.addrs
+	if len(addrs) == 0 && t != nil {
+		addrs = explain.Addrs(t.Subject.Pod)
+	}
+	all, err := podrules.Bypasses(ns, addrs)
+	for _, b := range all {
+		visible.To(c.Stderr).Printf("%s: %s\n", c.name(), b)
+		err = errSilent
+	}
+	return err
 }
 
 // inNetNS calls f with the namespace to work on.

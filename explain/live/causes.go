@@ -211,6 +211,9 @@ func (p Pod) redirection() *Now {
 			return n
 		}
 	}
+	if n := p.handedOn(); n != nil {
+		return n
+	}
 	restart := explain.Restart(p.Pod)
 	if len(p.OnNode.Lost) > 0 {
 		do := p.mendFirst(restart, p.Identity.Text("If it happens again, find out who changes the rules: kubectl meshcni show ")+p.name()+" --enter")
@@ -238,6 +241,23 @@ func (p Pod) redirection() *Now {
 		return now(statuscode.Unknown, "It is not known whether this pod is captured: "+text+".", p.notReady(), explain.Then("To be sure,", p.Pod))
 	case Wrong:
 		return now(statuscode.Bypassing, "This pod bypasses the mesh: none of its rules are there.", p.notReady(), p.mendFirst(restart)...)
+	}
+	return nil
+}
+
+// handedOn is about a pod of the mesh whose packets are taken before its rules see them, or may be.
+func (p Pod) handedOn() *Now {
+	all := slices.Clone(p.OnNode.Bypasses)
+	unsure := slices.DeleteFunc(slices.Clone(all), func(b dialect.Bypass) bool { return !b.Unsure })
+	row, _ := status.Lookup(status.KindBypass, status.Code(dialect.BypassSandboxed))
+	switch {
+	case !p.selected():
+	case len(all) > len(unsure):
+		return now(statuscode.Bypassing, "This pod bypasses the mesh: its packets do not meet its rules.", bounded(all), row.Remedy())
+	case len(unsure) > 0:
+		return now(statuscode.Unknown, "It is not known whether this pod is captured: whether its packets meet its rules cannot be told.", bounded(all), "Find out what that is: it may take the pod's packets past the mesh")
+	case p.OnNode.BypassError != "":
+		return now(statuscode.Unknown, "It is not known whether this pod is captured: whether its packets meet its rules cannot be told.", bounded([]string{p.OnNode.BypassError}), "Ask again; if it stays so, see what the pod has made of its interfaces")
 	}
 	return nil
 }

@@ -71,6 +71,12 @@ func (p Pod) printState(w *visible.Printer) {
 	if is.RecordsError != "" {
 		w.Printf("  %s\n", is.RecordsError)
 	}
+	for _, b := range is.Bypasses {
+		w.Printf("  %s\n", b)
+	}
+	if is.BypassError != "" {
+		w.Printf("  %s\n", is.BypassError)
+	}
 	if is.LiveError != "" {
 		w.Printf("  live rules: not known: %s\n", is.LiveError)
 		if is.Hint != "" {

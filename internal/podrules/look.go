@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -26,6 +27,9 @@ type Live struct {
 	Rules ruleset.Live
 	// Differences are those from the rules that the record has in force, if it has any.
 	Differences []ruleset.Difference
+	// Bypasses are the ways that packets have past all rules of the namespace. BypassError says why there may be others.
+	Bypasses    []dialect.Bypass
+	BypassError string
 }
 
 // Look reads the rules in the network namespace of the record's pod, or, if it names none, in the one that is as wanted in which the pod with
@@ -37,6 +41,10 @@ func Look(ctx context.Context, record attachment.Record, want podnetns.Wanted, h
 	}
 	defer func() { _ = ns.Close() }()
 	l.NetNS = ns.Path()
+	var unread error
+	if l.Bypasses, unread = Bypasses(ns, want.Addrs); unread != nil {
+		l.BypassError = unread.Error()
+	}
 	o := apply.Options{Root: hostRoot}
 	wanted := record.InForce()
 	l.Rules, err = apply.Live(ctx, ns, o, append(owners, wanted)...)

@@ -14,11 +14,16 @@ import (
 
 // Addrs calls fn with the namespace's addresses of a family, of one link or with 0 of all, until it returns false.
 func (c *Conn) Addrs(family byte, link int, fn func(netip.Addr) (more bool)) error {
+	return c.addrs(family, link, func(_ int, a netip.Addr) bool { return fn(a) })
+}
+
+// addrs calls fn with each address's link too. The family may be AF_UNSPEC, for all.
+func (c *Conn) addrs(family byte, link int, fn func(link int, a netip.Addr) (more bool)) error {
 	body := make([]byte, unix.SizeofIfAddrmsg)
 	body[0] = family
 	binary.NativeEndian.PutUint32(body[4:], uint32(link)) //nolint:gosec // an index
 	err := c.list("addresses", unix.RTM_GETADDR, unix.RTM_NEWADDR, body, func(b []byte) bool {
-		if len(b) < unix.SizeofIfAddrmsg || b[0] != family || link != 0 && int(binary.NativeEndian.Uint32(b[4:])) != link {
+		if len(b) < unix.SizeofIfAddrmsg || family != unix.AF_UNSPEC && b[0] != family || link != 0 && int(binary.NativeEndian.Uint32(b[4:])) != link {
 			return true
 		}
 		var a netip.Addr
@@ -30,7 +35,7 @@ func (c *Conn) Addrs(family byte, link int, fn func(netip.Addr) (more bool)) err
 				local = attr.Typ == unix.IFA_LOCAL
 			}
 		}
-		return !a.IsValid() || fn(a)
+		return !a.IsValid() || fn(int(binary.NativeEndian.Uint32(b[4:])), a)
 	})
 	return unless(err, unix.ENODEV, unix.EAFNOSUPPORT)
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/recent"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -104,6 +105,10 @@ type Pod struct {
 	// Lost are those of the differences by which redirection that was set up is no longer in force.
 	Lost      []ruleset.Difference `json:"lost"`
 	LiveError string               `json:"liveError,omitempty"`
+	// Bypasses are the ways that packets have past all rules of the namespace, as far as can be seen there. BypassError says why there may
+	// be others.
+	Bypasses    []dialect.Bypass `json:"bypasses,omitempty"`
+	BypassError string           `json:"bypassError,omitempty"`
 }
 
 // Looked is a line of what "meshcni-node look" prints.

@@ -1,0 +1,3 @@
+package rtnetlink
+
+var Actions = actions
