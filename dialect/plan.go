@@ -99,8 +99,12 @@ func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan,
 	p.Dialect = d.Name
 	b, err := d.build(s.Pod, s.Namespace, s.Addrs)
 	p.Warnings = append(b.Warnings, d.retired(s.Pod)...)
-	if err != nil {
+	if err != nil && (errors.Is(err, ErrNamespaceUnknown) || errors.As(err, new(*InvalidError))) {
 		return p, err
+	}
+	if err != nil { // who the proxy is may be among what is wrong, its runtime is not
+		p.Bypasses = sandboxed(s.Pod, o.SandboxedClasses)
+		return p, errors.Join(err, o.refusal(p.Bypasses, d.NodeProxy != nil))
 	}
 	own := slices.Concat(d.Policy.ProxyContainers, b.ProxyContainers)
 	p.Bypasses = append(sandboxed(s.Pod, o.SandboxedClasses), containerBypasses(s.Pod, own, d.Check.Container, b.Redirect.Proxy)...)

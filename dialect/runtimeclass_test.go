@@ -1,12 +1,15 @@
 package dialect_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
 )
@@ -51,4 +54,22 @@ func TestSandboxedRuntimes(t *testing.T) {
 	pod.Spec.RuntimeClassName = &kata
 	_, err = mesh.Plan(dialect.Subject{Pod: pod}, dialect.Options{SandboxedClasses: []string{"secure"}})
 	require.NoError(t, err, "the list replaces the default one")
+}
+
+// TestSandboxedAndWrong: wrong settings do not hide that the runtime class is refused too.
+func TestSandboxedAndWrong(t *testing.T) {
+	kata := "kata"
+	pod := &corev1.Pod{Spec: corev1.PodSpec{RuntimeClassName: &kata, Containers: []corev1.Container{{Name: "app"}, {Name: "istio-proxy"}}}}
+	pod.Annotations = map[string]string{"sidecar.istio.io/status": "{}", istio.ExcludeInboundPorts: "80a", istio.ExcludeOutboundPorts: "x"}
+	plan, err := istio.New().Plan(dialect.Subject{Pod: pod}, dialect.Options{})
+	require.ErrorAs(t, err, new(*dialect.BypassError))
+	require.ErrorAs(t, err, new(*redirect.SettingError))
+	for _, part := range []string{istio.ExcludeInboundPorts, istio.ExcludeOutboundPorts, kata} {
+		require.ErrorContains(t, err, part)
+	}
+	assert.Empty(t, plan.Redirect)
+	assert.Equal(t, []dialect.BypassCode{dialect.BypassSandboxed}, plan.BypassCodes())
+	_, err = istio.New().Plan(dialect.Subject{Pod: pod}, dialect.Options{AllowSandboxed: true})
+	require.ErrorAs(t, err, new(*redirect.SettingError))
+	assert.False(t, errors.As(err, new(*dialect.BypassError)))
 }

@@ -208,6 +208,19 @@ func TestNothingCaptured(t *testing.T) {
 	assert.Contains(t, out.stderr, "no connection is captured outbound")
 }
 
+// TestSandboxedAndWrong: one failure names the runtime class and each wrong annotation, and so does the hint.
+func TestSandboxedAndWrong(t *testing.T) {
+	t.Parallel()
+	c, class := newCall(), "kata"
+	p := meshPod()
+	p.Spec.RuntimeClassName = &class
+	p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a"
+	c.pods.Set(p)
+	out := c.run(t)
+	out.fails(t, 7, `excludeOutboundPorts="80a"`, "correct the pod's annotations, and its runtime class unless allow_sandboxed")
+	assert.Contains(t, out.stdout, `its runtime class, \"kata\"`)
+}
+
 // TestSandboxedRuntime: a pod of such a runtime class is refused, of a sidecar's mesh and of the node's proxy alike; where it is let
 // through, record and log name the bypass.
 func TestSandboxedRuntime(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -100,6 +101,8 @@ func (t target) refusal(c netconf.Config, err error) *types.Error {
 		return hint(failure, "dialect %s is wrong, and not the pod: no pod of that mesh starts before its makers correct it", invalid.Dialect)
 	case errors.Is(err, dialect.ErrNamespaceUnknown):
 		return hint(failure, "the pod's namespace decides too; it does not start before that is known")
+	case errors.As(err, &bypass) && errors.As(err, new(*redirect.SettingError)):
+		return hint(failure, "correct the pod's annotations, and its runtime class unless allow_sandboxed is to be true in the network configuration")
 	case errors.As(err, &bypass) && bypass.Code == dialect.BypassSandboxed:
 		return hint(failure, "allow_sandboxed is not true in the network configuration")
 	case errors.As(err, &bypass):
