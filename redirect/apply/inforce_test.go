@@ -61,6 +61,10 @@ func TestInForce(t *testing.T) {
 		{name: "not tracked, by nftables", do: []string{"nft 'table inet early { chain out { type filter hook output priority -300; meta nfproto ipv4 tcp dport 80 notrack ; } ; }'"}, probe: outward, says: "pass, wanted: redirect"},
 		{name: "dropped at filter OUTPUT", do: []string{"iptables-nft -A OUTPUT -p tcp --dport 15001 -j DROP"}, probe: outward, says: "drop, wanted: redirect"},
 		{name: "dropped at filter OUTPUT by the port that it had", do: []string{"iptables-nft -A OUTPUT -p tcp --dport 80 -j DROP"}},
+		{name: "a firewall for some packets", do: []string{
+			"iptables-nft -A OUTPUT -p tcp --sport 7778 -j DROP", "iptables-nft -A OUTPUT -d 169.254.169.254/32 -j DROP",
+			"nft 'table inet some { chain in { type filter hook input priority -150; tcp sport 7778 drop ; } ; chain pre { type filter hook prerouting priority -150; ip saddr 203.0.113.99 drop ; } ; }'",
+		}},
 		{name: "dropped by a policy", backends: "iptables-nft", do: []string{"nft 'table inet late { chain out { type filter hook output priority 10; policy drop; oifname lo accept ; } ; }'"},
 			probe: outward + outward6 + inward + inward6, says: "chain out of table inet late: dropped by its policy"},
 		{name: "refused", do: []string{"iptables-legacy -A OUTPUT -p tcp --dport 15001 -j REJECT"}, probe: outward, says: "drop, wanted: redirect"},

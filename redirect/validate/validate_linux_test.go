@@ -127,7 +127,10 @@ func include(cidrs ...string) func(*redirect.Redirect) {
 		for _, c := range cidrs {
 			prefixes = append(prefixes, netip.MustParsePrefix(c))
 		}
-		r.Outbound.CIDRs = redirect.Prefixes(prefixes...)
+		r.Outbound.CIDRs = redirect.NoPrefixes()
+		if len(prefixes) > 0 {
+			r.Outbound.CIDRs = redirect.Prefixes(prefixes...)
+		}
 	}
 }
 
