@@ -381,7 +381,9 @@ func has(s ...string) func(*call) { return func(c *call) { c.netns.Addresses = a
 // interface's own address are many.
 func level(decision object) string {
 	warnings, _ := decision["warnings"].([]any)
-	if slices.ContainsFunc(warnings, func(w any) bool { return !strings.HasPrefix(w.(string), "ipv6 bypasses the mesh: the pod's kernel gives") }) {
+	if slices.ContainsFunc(warnings, func(w any) bool {
+		return !strings.HasPrefix(w.(string), "ipv6 bypasses the mesh: the pod's kernel gives")
+	}) {
 		return "WARN"
 	}
 	return "INFO"
