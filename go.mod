@@ -22,6 +22,7 @@ require (
 	k8s.io/api v0.33.0
 	k8s.io/apimachinery v0.33.0
 	k8s.io/client-go v0.33.0
+	k8s.io/component-helpers v0.33.0
 	k8s.io/klog/v2 v2.130.1
 	pgregory.net/rapid v1.2.0
 	sigs.k8s.io/yaml v1.6.0

@@ -30,7 +30,7 @@
 // [Config]. Where the runtime's directories belong to another user, as when the CNI plugins' archive was unpacked with its
 // owners, it needs CAP_DAC_OVERRIDE, and CAP_CHOWN to edit such a file; its errors say so.
 //
-// [Options].Leaving distinguishes the end of the agent's DaemonSet from that of a pod that another one follows.
+// [Options].Leaving distinguishes that the node is left for good from the end of a pod that another one follows.
 //
 // # Errors
 //

@@ -64,7 +64,7 @@ func (o Options) events(s Config) (events *nodeevents.Events, stop func()) {
 func (o Options) watchDaemonSet(ctx context.Context, s Config, log *slog.Logger) (leaving func(context.Context) (bool, string), stop func()) {
 	w := daemonset.New(daemonset.Source{
 		Config:    func() (*rest.Config, error) { return o.api(s) },
-		Namespace: s.Plugin.PodNamespace, Name: s.DaemonSetName,
+		Namespace: s.Plugin.PodNamespace, Name: s.DaemonSetName, Node: s.Node,
 	}, log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup

@@ -139,8 +139,8 @@ const (
 	OnExitKeep OnExit = "false"
 	// OnExitUninstall always uninstalls.
 	OnExitUninstall OnExit = "true"
-	// OnExitAuto uninstalls if the agent has seen the deletion of its DaemonSet or namespace. It leaves the plugin when
-	// the pod is replaced or restarted, and when the reason is unknown.
+	// OnExitAuto uninstalls if the agent has seen the deletion of its DaemonSet or namespace, or sees that the DaemonSet does not
+	// want the node any more. It leaves the plugin when the pod is replaced or restarted, and when the reason is unknown.
 	OnExitAuto OnExit = "auto"
 )
 

@@ -94,7 +94,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		text(fs, &s.MetricsAddress, "metrics-address", "addr", "where /metrics is served; empty: nowhere")
 		text(fs, &s.HealthAddress, "health-address", "addr", "where /healthz and /readyz are served; empty: nowhere")
 		text(fs, &s.StartSocket, "start-socket", "path", "where the command started asks this agent whether it has begun its work; in a directory of the pod's own; empty: nowhere")
-		fs.VarPF(cli.Text(&s.UninstallOnExit, "auto|true|false"), "uninstall-on-exit", "", "uninstall on SIGTERM; auto: when the agent's DaemonSet is being deleted").NoOptDefVal = "true"
+		fs.VarPF(cli.Text(&s.UninstallOnExit, "auto|true|false"), "uninstall-on-exit", "", "uninstall on SIGTERM; auto: when the agent's DaemonSet is being deleted, or does not want the node any more").NoOptDefVal = "true"
 		text(fs, &s.DaemonSetName, "daemonset-name", "name", "the agent's own DaemonSet, in --pod-namespace, for --uninstall-on-exit=auto; it may get, list and watch it")
 	})
 	cli.BindEnv(fs, s.Identity.EnvPrefix, map[string][]string{

@@ -7,10 +7,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	scheduling "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 
+	"github.com/meshcni/meshcni/internal/daemonset"
 	"github.com/meshcni/meshcni/internal/readytaint"
 )
 
@@ -48,31 +46,14 @@ func ready(pod *corev1.Pod) bool {
 		})
 }
 
-// place decides as the DaemonSet's controller would whether its pods belong on the node.
+// place decides as the DaemonSet's controller would whether its pods belong on the node. Our own taint is not asked, since it would be
+// what keeps the agent off. What is wrong with the DaemonSet is no answer: the node stays as it is.
 func (s *settings) place(node *corev1.Node, set *appsv1.DaemonSet) readytaint.Place {
-	for _, system := range []string{node.Labels[corev1.LabelOSStable], node.Status.NodeInfo.OperatingSystem} {
-		if system != "" && system != "linux" {
-			return readytaint.NotForAgents
-		}
-	}
-	pod := corev1.Pod{Spec: set.Spec.Template.Spec}
-	// What is wrong with its affinity is an error of the DaemonSet's, and no answer: the node stays as it is.
-	switch fits, err := nodeaffinity.GetRequiredNodeAffinity(&pod).Match(node); {
-	case err != nil:
-		return readytaint.KeptOff
-	case !fits:
-		return readytaint.NotForAgents
-	}
-	if _, keptOff := scheduling.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations, s.keepsOff, false); keptOff {
+	place, _, err := daemonset.Place(node, &set.Spec.Template.Spec, s.key)
+	if err != nil {
 		return readytaint.KeptOff
 	}
-	return readytaint.ForAgents
-}
-
-// keepsOff reports whether a taint keeps pods off that do not tolerate it. Kubernetes' own say how the node is, and its
-// DaemonSets' pods tolerate them; ours is not asked, since it would be what keeps the agent off.
-func (s *settings) keepsOff(t *corev1.Taint) bool {
-	return t.Effect != corev1.TaintEffectPreferNoSchedule && t.Key != s.key && !strings.HasPrefix(t.Key, "node.kubernetes.io/")
+	return place
 }
 
 // by names the reason of a change, for people.

@@ -120,7 +120,7 @@ func TestAppArmorBefore130(t *testing.T) {
 
 // TestRoles: for each mode of repair and each dialect, the rights of repair are
 // those of deploy/rbac, object by object, and besides them there are only the
-// plugin's and the sight of the agent's own DaemonSet, and its events about the node.
+// plugin's and the sight of the agent's own DaemonSet and of its node, and its events about that.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	var cases []func(objects)
@@ -186,7 +186,10 @@ func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 		{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, ResourceNames: []string{"meshcni-node"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{namespace}, Verbs: []string{"get"}},
 	}, one[rbacv1.Role](t, rendered, "Role", "meshcni-node").Rules)
+	assert.Equal(t, []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}}},
+		one[rbacv1.ClusterRole](t, rendered, "ClusterRole", "meshcni-node").Rules)
 	account := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "meshcni-node", Namespace: namespace}}
+	assert.Equal(t, account, one[rbacv1.ClusterRoleBinding](t, rendered, "ClusterRoleBinding", "meshcni-node").Subjects)
 	assert.Equal(t, account, one[rbacv1.RoleBinding](t, rendered, "RoleBinding", "meshcni-node").Subjects)
 	events := one[rbacv1.Role](t, rendered, "Role", "meshcni-node-events")
 	assert.Equal(t, []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}}}, events.Rules)
@@ -205,7 +208,7 @@ func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 	for _, of := range agentRoles(rendered) {
 		repairs += len(of)
 	}
-	assert.Equal(t, repairs+8, count, "roles and bindings")
+	assert.Equal(t, repairs+10, count, "roles and bindings")
 }
 
 // TestPluginsAccount: the plugin's account, its rights, and the agent's right to make tokens of it and of no other, are those of

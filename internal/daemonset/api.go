@@ -4,18 +4,24 @@ package daemonset
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 )
 
 var (
@@ -23,7 +29,7 @@ var (
 	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 )
 
-// object is the metadata of an object. Nothing else is requested.
+// object is the metadata of an object. Nothing else is requested until the end.
 type object = metav1.PartialObjectMetadata
 
 // api makes the requests.
@@ -68,6 +74,33 @@ func (a *api) get(ctx context.Context, r schema.GroupVersionResource, namespace,
 		return nil, errors.New("the API server's answer is not an object")
 	}
 	return o, nil
+}
+
+// whole reads an object with all that it has. No element of path may be empty.
+func (a *api) whole(ctx context.Context, into any, path ...string) error {
+	if slices.Contains(path, "") {
+		return errors.New("the node's name is not known: see --node-name")
+	}
+	config, err := a.source.Config()
+	if err != nil {
+		return fmt.Errorf("prepare to ask the API server: %w", err)
+	}
+	scheme := runtime.NewScheme() // of a Status alone, which says why not
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.UnversionedRESTClientFor(config)
+	if err != nil {
+		return fmt.Errorf("prepare to ask the API server: %w", err)
+	}
+	answer := client.Get().AbsPath(path...).Do(ctx)
+	if err := answer.Error(); err != nil { // that of Raw lacks the server's words
+		return err
+	}
+	text, err := answer.Raw()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
 }
 
 // selection selects the one name, so that a role may grant list and watch by resourceNames.

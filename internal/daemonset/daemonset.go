@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package daemonset tells an agent whether its DaemonSet is being deleted, so that it uninstalls then, and not when its pod
-// is stopped for another reason (an update, a reboot, a failed probe).
+// Package daemonset tells an agent whether its DaemonSet is being deleted or wants its node no more, so that it uninstalls then, and
+// not when its pod is stopped for another reason (an update, a reboot, a failed probe).
 //
 // Removing a release deletes the DaemonSet together with the role, its binding and the service account. The pods are stopped
 // only afterwards, when they have lost the permission to ask. So a [Watch] follows the DaemonSet all the time, remembers its
@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -58,8 +60,8 @@ var words = map[state]string{
 type Source struct {
 	// Config returns the client's configuration. It is called again until it succeeds.
 	Config func() (*rest.Config, error)
-	// Namespace and Name are the DaemonSet's.
-	Namespace, Name string
+	// Namespace and Name are the DaemonSet's, and Node is the agent's node. Empty Node: whether it is wanted cannot be told.
+	Namespace, Name, Node string
 }
 
 // New makes a watch, which begins with Run.
@@ -203,7 +205,7 @@ func (w *Watch) trouble(err error) {
 // Bound is the longest time that [Watch.Leaving] takes.
 const Bound = 3 * time.Second
 
-// Leaving reports whether the DaemonSet is being deleted or is gone, and how that is known. Unless a watch that still goes on has
+// Leaving reports whether the DaemonSet is being deleted or is gone, or wants the node no more, and how that is known. Unless a watch that still goes on has
 // said so, it asks the server once more; if that fails, what was watched counts, and if it is forbidden, what the watch says then. Another DaemonSet of the same name is no reason to leave: its agent takes over the
 // node, and until then the plugin keeps capturing pods.
 func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
@@ -235,5 +237,42 @@ func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
 	if ns, errNS := w.api.get(ctx, namespaces, "", w.api.source.Namespace); errNS == nil && ns != nil && ns.DeletionTimestamp != nil {
 		return true, "the agent's namespace is being deleted"
 	}
+	if err != nil { // what was seen before tells nothing of the node
+		return false, why
+	}
+	unwanted, err := w.unwanted(ctx)
+	if err != nil {
+		return false, fmt.Sprintf("%s; whether it wants the node %q cannot be told: %v", why, w.api.source.Node, err)
+	}
+	if unwanted != "" {
+		return true, fmt.Sprintf("DaemonSet %s does not want the node %q: %s", w.name, w.api.source.Node, unwanted)
+	}
 	return false, why
+}
+
+// unwanted says why the DaemonSet does not want the agent's node; "" if it does.
+func (w *Watch) unwanted(ctx context.Context) (string, error) {
+	var set appsv1.DaemonSet
+	var node corev1.Node
+	err := w.api.whole(ctx, &set, "apis/apps/v1/namespaces", w.api.source.Namespace, "daemonsets", w.api.source.Name)
+	if err != nil {
+		return "", err
+	}
+	err = w.api.whole(ctx, &node, "api/v1/nodes", w.api.source.Node)
+	if err != nil {
+		return "", err
+	}
+	// Nothing of an object that is not whole, or is another's, may be taken for a reason to leave.
+	if set.UID == "" || node.UID == "" || node.Name != w.api.source.Node || len(set.Spec.Template.Spec.Containers) == 0 || set.UID != w.own() {
+		return "", errors.New("the API server's answer is not the agent's DaemonSet and node")
+	}
+	_, why, err := Place(&node, &set.Spec.Template.Spec, "")
+	return why, err
+}
+
+// own is the UID of the agent's own DaemonSet.
+func (w *Watch) own() types.UID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.first
 }

@@ -134,7 +134,7 @@ func watching(t *testing.T, test func(t *testing.T, w *Watch, s *server, say fun
 			return http.StatusOK, read, nil
 		})
 		w := New(Source{
-			Config: s.config, Namespace: "mesh", Name: "agent",
+			Config: s.config, Namespace: "mesh", Name: "agent", Node: "n1",
 		}, slog.New(slog.NewTextHandler(log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -228,6 +228,64 @@ func TestTheLastQuestion(t *testing.T) {
 				})
 				leaving, why := w.Leaving(t.Context())
 				assert.Equal(t, c.leaving, leaving, why)
+			})
+		})
+	}
+}
+
+// TestTheNodeIsNotWanted: only an answer that shows the DaemonSet and the node, whole, is a reason to leave.
+func TestTheNodeIsNotWanted(t *testing.T) {
+	set := func(uid, spec string) func(*http.Request) (int, io.ReadCloser, error) {
+		return text(200, fmt.Sprintf(`{"metadata":{"name":"agent","uid":%q},"spec":{"template":{"spec":{"containers":[{"name":"agent"}]%s}}}}`, uid, spec))
+	}
+	node := func(name, labels, spec string) func(*http.Request) (int, io.ReadCloser, error) {
+		return text(200, fmt.Sprintf(`{"metadata":{"name":%q,"uid":"n","labels":{%s}},"spec":{%s}}`, name, labels, spec))
+	}
+	const selects, mesh = `,"nodeSelector":{"mesh":"on"}`, `"mesh":"on"`
+	gpu, cordoned := `"taints":[{"key":"gpu","effect":"NoExecute"}]`, `"unschedulable":true,"taints":[{"key":"node.kubernetes.io/unschedulable","effect":"NoSchedule"}]`
+	for name, c := range map[string]struct {
+		set, node func(*http.Request) (int, io.ReadCloser, error)
+		leaving   bool
+		why       string
+	}{
+		"wanted":            {set("one", selects), node("n1", mesh, ""), false, "is there"},
+		"cordoned":          {set("one", selects), node("n1", mesh, cordoned), false, "is there"},
+		"without the label": {set("one", selects), node("n1", "", ""), true, `does not want the node "n1": its nodeSelector`},
+		"tainted":           {set("one", ""), node("n1", "", gpu), true, "the taint gpu:NoExecute"},
+		"another node":      {set("one", selects), node("n2", "", ""), false, "cannot be told"},
+		"another DaemonSet": {set("two", selects), node("n1", "", ""), false, "cannot be told"},
+		"no such node":      {set("one", selects), text(404, "{}"), false, "cannot be told"},
+		"metadata alone":    {text(200, meta("one", "5", "")), node("n1", "", gpu), false, "cannot be told"},
+		"DaemonSet silent":  {down["silent"], node("n1", "", ""), false, "cannot be told"},
+		"node forbidden":    {set("one", selects), down["403"], false, "cannot be told"},
+		"node silent":       {set("one", selects), down["silent"], false, "cannot be told"},
+		"node cut":          {set("one", selects), down["cut"], false, "cannot be told"},
+		"node not theirs":   {set("one", selects), down["not theirs"], false, "cannot be told"},
+		"node no object":    {set("one", selects), down["no object"], false, "cannot be told"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watching(t, func(t *testing.T, w *Watch, s *server, _ func(...string), _ *proctest.Buffer) {
+				s.set(func(r *http.Request) (int, io.ReadCloser, error) {
+					switch {
+					case strings.HasSuffix(r.URL.Path, "/nodes/n1"):
+						return c.node(r)
+					case strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadata"):
+						return text(200, meta("one", "5", ""))(r)
+					}
+					return c.set(r)
+				})
+				began := time.Now()
+				leaving, why := w.Leaving(t.Context())
+				assert.Equal(t, c.leaving, leaving, why)
+				assert.Contains(t, why, c.why)
+				assert.LessOrEqual(t, time.Since(began), Bound)
+
+				if c.leaving {
+					w.api.source.Node = ""
+					leaving, why = w.Leaving(t.Context())
+					assert.False(t, leaving, "a node without a name")
+					assert.Contains(t, why, "--node-name")
+				}
 			})
 		})
 	}

@@ -17,7 +17,7 @@ type Needs struct {
 	PluginAccount string
 	// OwnToken: the plugin has the agent's own for lack of that.
 	OwnToken bool
-	// DaemonSet is the agent's, if it watches that. Empty: it does not.
+	// DaemonSet is the agent's, if it watches that, and then it reads its node too. Empty: it does not.
 	DaemonSet string
 	// Serves: the plugin gets pods from the agent. OnlyServes: and from nowhere else.
 	Serves, OnlyServes bool
@@ -37,7 +37,7 @@ const (
 	forStatus    = "without it no pod says that its rules are in place"
 	forToken     = "without it the plugin has the agent's own token"
 	forNodeEvent = "without it the node has no events about why it is not ready"
-	forLeaving   = "without it the agent cannot see that it is uninstalled for good"
+	forLeaving   = "without it the agent cannot see that it leaves its node for good"
 	forServing   = "without it the agent does not know its node's pods"
 	forAmbient   = "without it pods whose proxy is on the node are not captured"
 	forRepair    = "without it pods that started without the plugin are not found, or not repaired"
@@ -75,6 +75,9 @@ func Agent(n Needs) []agentapi.Right {
 		l.why = forLeaving
 		l.add(of("apps", "daemonsets").in(n.Namespace).named(n.DaemonSet), "get", "list", "watch")
 		l.add(of("", "namespaces").in(n.Namespace).named(n.Namespace), "get")
+		if n.Node != "" {
+			l.add(of("", "nodes").named(n.Node), "get")
+		}
 	}
 	if n.Ambient {
 		l.why = forAmbient

@@ -75,6 +75,37 @@ func (r *release) makeDaemonSet(t testing.TB) {
 	}, nil)
 }
 
+// grantNodes makes the node and gives the right to read it.
+func (r *release) grantNodes(t testing.TB) {
+	t.Helper()
+	const roles = "/apis/rbac.authorization.k8s.io/v1/"
+	meta := metav1.ObjectMeta{Name: r.ns}
+	r.Do(t, http.MethodPost, "/api/v1/nodes", corev1.Node{ObjectMeta: meta}, nil)
+	r.Do(t, http.MethodPost, roles+"clusterroles", rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
+	}}, nil)
+	r.Do(t, http.MethodPost, roles+"clusterrolebindings", rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: r.ns},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: daemonSet, Namespace: r.ns}},
+	}, nil)
+	eventually(t, "the agent may read its node", func() bool {
+		config, err := r.s.Config(r.token)
+		require.NoError(t, err)
+		return statusCode(t, config, "/api/v1/nodes/"+r.ns) == http.StatusOK
+	})
+}
+
+func (r *release) patchNode(t testing.TB, patch map[string]any) {
+	t.Helper()
+	r.Do(t, http.MethodPatch, "/api/v1/nodes/"+r.ns, patch, nil)
+}
+
+func (r *release) patchDaemonSet(t testing.TB, spec map[string]any) {
+	t.Helper()
+	r.Do(t, http.MethodPatch, r.daemonSets()+"/"+daemonSet, map[string]any{"spec": map[string]any{"template": map[string]any{"spec": spec}}}, nil)
+}
+
 // run runs the agent until it has installed the plugin.
 func (r *release) run(t testing.TB, program string, args ...string) {
 	t.Helper()
@@ -129,7 +160,7 @@ func (r *release) remove(t testing.TB, propagation metav1.DeletionPropagation) {
 	r.Do(t, http.MethodDelete, r.daemonSets()+"/"+daemonSet, metav1.DeleteOptions{PropagationPolicy: &propagation}, nil)
 }
 
-// TestUninstallsWhenTheDaemonSetGoes, and only then: each case happens before the pod is stopped.
+// TestUninstallsWhenTheDaemonSetGoes, or wants the node no more, and only then: each case happens before the pod is stopped.
 func TestUninstallsWhenTheDaemonSetGoes(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t, netnstest.Root, kubetest.Servers)
@@ -140,6 +171,7 @@ func TestUninstallsWhenTheDaemonSetGoes(t *testing.T) {
 		before      func(t *testing.T, r *release) // the agent's start
 		happens     func(t *testing.T, r *release)
 		uninstalled bool
+		because     string // the log has it
 	}{
 		"deleted in the background": {happens: func(t *testing.T, r *release) {
 			r.remove(t, metav1.DeletePropagationBackground)
@@ -162,6 +194,28 @@ func TestUninstallsWhenTheDaemonSetGoes(t *testing.T) {
 			r.Do(t, http.MethodPatch, r.daemonSets()+"/"+daemonSet, map[string]any{"metadata": map[string]any{"labels": map[string]string{"v": "2"}}}, nil)
 		}},
 		"nothing": {happens: func(*testing.T, *release) {}},
+		"the node loses its label": {happens: func(t *testing.T, r *release) {
+			r.grantNodes(t)
+			r.patchDaemonSet(t, map[string]any{"nodeSelector": map[string]string{"mesh": "on"}})
+			r.patchNode(t, map[string]any{"metadata": map[string]any{"labels": map[string]any{"mesh": nil}}})
+		}, uninstalled: true, because: "its nodeSelector or affinity leaves the node out"},
+		"the node has the label": {happens: func(t *testing.T, r *release) {
+			r.grantNodes(t)
+			r.patchNode(t, map[string]any{"metadata": map[string]any{"labels": map[string]any{"mesh": "on"}}})
+			r.patchDaemonSet(t, map[string]any{"nodeSelector": map[string]string{"mesh": "on"}})
+		}},
+		"the node gets a taint": {happens: func(t *testing.T, r *release) {
+			r.grantNodes(t)
+			r.patchNode(t, map[string]any{"spec": map[string]any{"taints": []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoExecute}}}})
+		}, uninstalled: true, because: "it does not tolerate the taint gpu:NoExecute"},
+		"the node is cordoned": {happens: func(t *testing.T, r *release) {
+			r.grantNodes(t)
+			taint := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
+			r.patchNode(t, map[string]any{"spec": map[string]any{"unschedulable": true, "taints": []corev1.Taint{taint}}})
+		}},
+		"the node loses its label, and may not be read": {happens: func(t *testing.T, r *release) {
+			r.patchDaemonSet(t, map[string]any{"nodeSelector": map[string]string{"mesh": "on"}})
+		}, because: "cannot be told: nodes "},
 		"its namespace deleted, pods first": {happens: func(t *testing.T, r *release) {
 			r.Do(t, http.MethodDelete, "/api/v1/namespaces/"+r.ns, nil, nil)
 		}, uninstalled: true},
@@ -191,13 +245,14 @@ func TestUninstallsWhenTheDaemonSetGoes(t *testing.T) {
 			if c.before != nil {
 				c.before(t, r)
 			}
-			r.run(t, program, c.args...)
+			r.run(t, program, append([]string{"--node-name=" + r.ns}, c.args...)...)
 			if c.before == nil && c.args == nil {
 				r.logged(t, isThere)
 			}
 			c.happens(t, r)
 			got, _ := r.end(t)
 			assert.Equal(t, c.uninstalled, got, "%s", r.agent.log)
+			assert.Contains(t, r.agent.log.String(), c.because)
 		})
 	}
 }
