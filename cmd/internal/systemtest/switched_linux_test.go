@@ -50,7 +50,7 @@ func TestSwitchedOff(t *testing.T) {
 			}
 			return true
 		})
-		assert.True(t, strings.HasPrefix(n.get("/readyz"), "ok\n"))
+		n.until("the agent is ready", func() bool { return strings.HasPrefix(n.get("/readyz"), "ok\n") })
 	}
 	stop := func(agent *proctest.Process) {
 		t.Helper()
