@@ -106,7 +106,7 @@ func TestKubectl(t *testing.T) {
 		assert.Contains(t, out, "live rules: 0 of the mesh, 0 others")
 		code, out, _ = c.meshcni(t, "status")
 		assert.Equal(t, 1, code)
-		assert.Regexp(t, `node-1 +ready +\S+ +istio +\S+ +1 +\d+ +0 +0 +1 +0\n`, out)
+		assert.Regexp(t, `node-1 +ready +\S+ +istio +auto: \S+ +1 +\d+ +0 +0 +1 +0\n`, out)
 		assert.Contains(t, out, "pod kubectl/early is failed: ")
 		code, out, _ = c.meshcni(t, "check")
 		assert.Equal(t, 1, code)

@@ -31,7 +31,7 @@ func (s shop) waits(t *testing.T, name string) {
 // breakAgent leaves the node without an agent that is ready, whatever anybody tries.
 func breakAgent(t *testing.T, c *cluster) {
 	t.Helper()
-	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={--log-level=nope},updateStrategy.type=OnDelete")
+	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", broken)
 	c.Run(t, "kubectl", "--namespace", system, "delete", "pod", "-l", "app.kubernetes.io/component=node")
 	eventually(t, soon, "the taint is back", func() error {
 		if now := c.taints(t); !strings.Contains(now+" ", agentTaint+"=put-back ") {

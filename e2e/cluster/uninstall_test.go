@@ -7,7 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// away waits until the node has no agent that runs, while the plugin is installed there.
+// broken are values with which no agent starts, and which the chart leaves to it to judge.
+const broken = "extraEnv[0].name=MESHCNI_REPAIR_NODE_RATE,extraEnv[0].value=nope,updateStrategy.type=OnDelete"
+
+// away waits until the node has no agent that runs.
 func away(t *testing.T, c *cluster) {
 	t.Helper()
 	eventually(t, soon, "no agent runs", func() error {
@@ -18,18 +21,20 @@ func away(t *testing.T, c *cluster) {
 		}
 		return nil
 	})
-	require.Contains(t, fileText(t, confList), `"meshcni"`, "the plugin is left")
 }
 
-// TestUninstallWithoutAgent: a node that has no agent when the release is uninstalled is left as it was found, all the same.
+// TestUninstallWithoutAgent: a node that has no agent when the release is uninstalled is left as it was found, all the same. An agent
+// that is sent to other nodes takes its plugin along.
 func TestUninstallWithoutAgent(t *testing.T) {
 	c := sharedCluster(t)
 	for name, leave := range map[string]func(t *testing.T){
 		"sent to other nodes": func(t *testing.T) {
 			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "nodeSelector.nowhere=yes")
+			away(t, c)
+			require.NotContains(t, fileText(t, confList), `"meshcni"`, "the node has nobody to look after it")
 		},
 		"cannot start any more": func(t *testing.T) {
-			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={--log-level=nope},updateStrategy.type=OnDelete")
+			c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", broken)
 			c.Run(t, "kubectl", "--namespace", system, "delete", "pod", "-l", "app.kubernetes.io/component=node")
 			eventually(t, soon, "the new agent has failed", func() error {
 				if n := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}"); n == "" || n == "0" {
@@ -37,12 +42,13 @@ func TestUninstallWithoutAgent(t *testing.T) {
 				}
 				return nil
 			})
+			away(t, c)
+			require.Contains(t, fileText(t, confList), `"meshcni"`, "the plugin is left")
 		},
 	} {
 		step(t, c, name, func(t *testing.T) {
 			install(t, c)
 			leave(t)
-			away(t, c)
 			uninstall(t, c)
 			assertClean(t, c)
 		})

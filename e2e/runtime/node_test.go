@@ -124,7 +124,7 @@ func newNode(t testing.TB, k kind, network string) *node {
 	n := sharedNode
 	n.runOn(t, k)
 	n.admin = n.server.Admin(t)
-	if err := n.admin.Try(http.MethodPost, "/api/v1/nodes", corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}, nil); err != nil {
+	if err := n.admin.Try(http.MethodPost, "/api/v1/nodes", corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"kubernetes.io/os": "linux"}}}, nil); err != nil {
 		require.ErrorContains(t, err, "409", "an earlier test's")
 	}
 	programs := map[string]string{recorder: image.ToolProgram()}
