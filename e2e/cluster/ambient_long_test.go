@@ -19,11 +19,11 @@ func agentBreaks(t *testing.T, c *cluster) (mend func(t *testing.T)) {
 	pods := func() string {
 		return c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "name")
 	}
-	set := func(t *testing.T, strategy, env string) {
+	set := func(t *testing.T, strategy, args string) {
 		t.Helper()
-		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "updateStrategy.type="+strategy, "--set-json", "extraEnv="+env)
+		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "updateStrategy.type="+strategy, "--set-json", "extraArgs="+args)
 	}
-	set(t, "OnDelete", `[{"name": "MESHCNI_REPAIR_NODE_RATE", "value": "nope"}]`)
+	set(t, "OnDelete", `["--ambient-probe-ipv4=ten"]`)
 	before := pods()
 	require.NoError(t, syscall.Kill(agentPid(t), syscall.SIGKILL))
 	c.Run(t, "kubectl", "--namespace", system, "delete", before, "--grace-period=0", "--force")

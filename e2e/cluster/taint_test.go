@@ -100,7 +100,7 @@ func TestTaint(t *testing.T) {
 		})
 		s.create(t, pod{name: "late", validated: true})
 		s.waits(t, "late")
-		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "updateStrategy.type=RollingUpdate", "--set-json", "extraEnv=[]")
+		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "updateStrategy.type=RollingUpdate", "--set-json", "extraArgs=[]")
 		rolledOut(t, c)
 		s.ready(t, "late")
 		s.assertCaptured(t, "late", "client")
@@ -114,7 +114,7 @@ func TestTaint(t *testing.T) {
 		left := c.Run(t, "kubectl", "get", "deployments,jobs,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,validatingadmissionpolicies", "-A",
 			"-l", "app.kubernetes.io/component in (taint, taint-remove)", "-o", "name")
 		assert.Empty(t, left, "what the controller and the removal had")
-		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "taint.enabled=true,updateStrategy.type=RollingUpdate", "--set-json", "extraEnv=[]")
+		c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "taint.enabled=true,updateStrategy.type=RollingUpdate", "--set-json", "extraArgs=[]")
 		rolledOut(t, c)
 	})
 

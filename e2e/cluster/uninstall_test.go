@@ -8,7 +8,7 @@ import (
 )
 
 // broken are values with which no agent starts, and which the chart leaves to it to judge.
-const broken = "extraEnv[0].name=MESHCNI_REPAIR_NODE_RATE,extraEnv[0].value=nope,updateStrategy.type=OnDelete"
+const broken = "extraArgs={--ambient-probe-ipv4=ten},updateStrategy.type=OnDelete"
 
 // away waits until the node has no agent that runs.
 func away(t *testing.T, c *cluster) {
