@@ -262,7 +262,7 @@ func look(s *dialect.Subject, ns *netnsexec.NetNS) (err error) {
 	})
 }
 
-// bypasses says what goes past all rules of a running pod, or may, which is an error.
+// bypasses finds the ways past all rules of a running pod; one that there may be is an error.
 // Nil: there is nothing.
 func (c *common) bypasses(ns *netnsexec.NetNS, t *target) error {
 	addrs := c.addrs

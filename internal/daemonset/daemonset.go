@@ -250,7 +250,7 @@ func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
 	return false, why
 }
 
-// unwanted says why the DaemonSet does not want the agent's node; "" if it does.
+// unwanted returns the reason for which the DaemonSet does not want the agent's node; "" if it does.
 func (w *Watch) unwanted(ctx context.Context) (string, error) {
 	var set appsv1.DaemonSet
 	var node corev1.Node
