@@ -24,7 +24,7 @@ const Namespace = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: shop\n  l
 // pod is the YAML of an example's pod.
 type pod struct {
 	labels, annotations []string // lines
-	proxy               string   // the rest of the proxy's container
+	proxy               string   // more of the application's container, and the proxy's
 	spec                string   // more lines of spec
 }
 
@@ -85,7 +85,7 @@ var meshes = []mesh{
 	},
 	{
 		name: "ambient", title: "Istio ambient",
-		base:      pod{labels: []string{"app: cart"}},
+		base:      pod{labels: []string{"app: cart"}, proxy: "      readinessProbe: {httpGet: {port: 8080}}\n"},
 		namespace: "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: shop\n  labels: {istio.io/dataplane-mode: ambient}\n",
 		settings: []setting{
 			{"ambient.istio.io/bypass-inbound-capture", "true"},
