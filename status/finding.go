@@ -7,6 +7,8 @@ func findingTable() []Row {
 			"Install the chart, or name its pods' labels by --agent-selector"),
 		finding("node-without-agent", "new pods of the mesh bypass it there, or do not start",
 			"See tolerations, nodeSelector and events of the agents' DaemonSet"),
+		finding("node-unwanted", "the agents' DaemonSet leaves the node out, and an entry of the plugin may be left there, which nobody looks after",
+			"Let the DaemonSet have the node, or take the entry out there: meshcni-node uninstall"),
 		finding("agent-silent", "its pod does not run, asking it is not allowed, it is of an older version, or took longer than --agent-timeout",
 			"See its pod and log; asking takes the right to create pods/portforward there"),
 		finding("agent-rights", "an account of agents, plugin or taint's controller lacks a right; unknown: you may not create subjectaccessreviews",

@@ -73,6 +73,8 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 		}
 		where, rights := "node/"+a.Node, rights.Least(a.Node)
 		switch {
+		case errors.Is(err, errUnwanted):
+			f.add(codeNodeUnwanted, levelError, where, err.Error())
 		case errors.Is(err, agentapi.ErrNoAgent):
 			without++
 			f.add(codeNodeWithoutAgent, levelError, where, "has no agent: new pods of the mesh bypass it there, or do not start")

@@ -2,6 +2,7 @@ package kubectlcmd
 
 import (
 	"encoding/json"
+	"net/http"
 	"os"
 	"regexp"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -113,6 +115,52 @@ func TestCheck(t *testing.T) {
 	assert.Contains(t, out, "unknown: agent-rights: whether the agents' account has its rights cannot be asked: ")
 	assert.Contains(t, out, "unknown: pods-not-known: list namespaces: ")
 	assert.Contains(t, out, "error: pod-bypasses: not-called\n  pod/shop/late, pod/shop/later\n  what to do: "+remedy(codePodBypasses)+"\n  "+urlOf(codePodBypasses)+"\n")
+}
+
+// TestNodeUnwanted: a node without agent that the DaemonSets leave out is told from one whose agent is missing, by check and status.
+func TestNodeUnwanted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.bind(t, "meshcni-system")
+	set := agentSet("meshcni-system", "meshcni-node")
+	set.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: "NotIn", Values: []string{"bare"}}}}},
+	}}}
+	w.set = w.daemonSet(t, set)
+	left := func(name string) {
+		w.Do(t, http.MethodPost, "/api/v1/nodes", &corev1.Node{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": "bare"}},
+		}, nil)
+	}
+	why := errUnwanted.Error() + " (DaemonSet meshcni-system/meshcni-node does not want the node: its nodeSelector or affinity leaves the node out)"
+	left("left")
+	code, out, _ := w.run(t, "check")
+	assert.Equal(t, exitWrong, code)
+	assert.Contains(t, out, "error: node-unwanted: "+why+"\n  node/left\n  what to do: "+remedy(codeNodeUnwanted)+"\n")
+	assert.NotContains(t, out, "no-agents", "the chart is installed")
+
+	left("left-too")
+	w.node(t, "a", sound("a"))
+	w.node(t, "late", nil)
+	_, out, _ = w.run(t, "check", "-o", "json")
+	found := map[status.Code][]string{}
+	for _, f := range decode[report](t, out).Findings {
+		found[f.Code] = append(found[f.Code], f.Where...)
+	}
+	assert.Equal(t, []string{"node/left", "node/left-too"}, found[codeNodeUnwanted])
+	assert.Equal(t, []string{"node/late"}, found[codeNodeWithoutAgent])
+	_, out, _ = w.run(t, "status")
+	assert.Contains(t, out, "left is no-agent: "+why+"\n")
+	assert.NotContains(t, out, "late is no-agent")
+
+	// One of two that wants the node, or may, has it.
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "left", Labels: map[string]string{"pool": "bare"}}}
+	odd := set.DeepCopy()
+	odd.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Operator = "Near"
+	assert.NoError(t, unwanted(node, nil))
+	assert.NoError(t, unwanted(node, []*appsv1.DaemonSet{set, agentSet("canary", "meshcni-node")}))
+	assert.NoError(t, unwanted(node, []*appsv1.DaemonSet{set, odd}))
+	assert.ErrorIs(t, unwanted(node, []*appsv1.DaemonSet{set, set}), agentapi.ErrNoAgent)
 }
 
 // TestCheckWithoutNamespace: a pod whose Namespace is not known is neither refused nor sound.

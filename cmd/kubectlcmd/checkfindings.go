@@ -9,6 +9,7 @@ import (
 const (
 	codeNoAgents         status.Code = "no-agents"
 	codeNodeWithoutAgent status.Code = "node-without-agent"
+	codeNodeUnwanted     status.Code = "node-unwanted"
 	codeAgentSilent      status.Code = "agent-silent"
 	codeAgentRights      status.Code = "agent-rights"
 	codeNodeNotReady     status.Code = "node-not-ready"

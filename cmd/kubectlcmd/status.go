@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -20,6 +21,8 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/apilist"
+	"github.com/meshcni/meshcni/internal/daemonset"
+	"github.com/meshcni/meshcni/internal/readytaint"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
@@ -169,20 +172,50 @@ func (c *cluster) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// listNodes returns the names of all nodes that pods of the chart's DaemonSet could be on.
-func (c *cluster) listNodes(ctx context.Context) (names []string, err error) {
+// listNodes returns the names of all nodes that pods of the chart's DaemonSet could be on, and calls each of seen with each node.
+func (c *cluster) listNodes(ctx context.Context, seen ...func(*corev1.Node)) (names []string, err error) {
 	o := metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "!=windows"} // there is no plugin for it
-	if err := apilist.Each(ctx, c.client.CoreV1().Nodes().List, o, func(n *corev1.Node) { names = append(names, n.Name) }); err != nil {
+	err = apilist.Each(ctx, c.client.CoreV1().Nodes().List, o, func(n *corev1.Node) {
+		names = append(names, n.Name)
+		for _, see := range seen {
+			see(n)
+		}
+	})
+	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	slices.Sort(names)
 	return names, nil
 }
 
-// eachNode asks the agents of all nodes, and calls each with what they say, one after the other: err says why one has not answered. The
-// agent of a node without one has no more than the node's name. It keeps nothing of the answers.
+// errUnwanted: no DaemonSet of the agents wants the node. It is an ErrNoAgent.
+var errUnwanted = fmt.Errorf("%w: it is left out, and an entry of the plugin may be left there", agentapi.ErrNoAgent)
+
+// unwanted is an errUnwanted with the reasons, or nil if a DaemonSet wants the node, or that cannot be told.
+func unwanted(node *corev1.Node, sets []*appsv1.DaemonSet) error {
+	var why []string
+	for _, set := range sets {
+		place, reason, err := daemonset.Place(node, &set.Spec.Template.Spec, "")
+		if err != nil || place == readytaint.ForAgents {
+			return nil //nolint:nilerr // then no agent is there for another reason
+		}
+		why = append(why, "DaemonSet "+set.Namespace+"/"+set.Name+" does not want the node: "+reason)
+	}
+	if why == nil {
+		return nil
+	}
+	return fmt.Errorf("%w (%s)", errUnwanted, strings.Join(why, "; "))
+}
+
+// eachNode asks the agents of all nodes, and calls each with what they say, one after the other: err says why one has not answered, and is an
+// errUnwanted where none is to be. The agent of a node without one has no more than the node's name. It keeps nothing of the answers.
 func (c *cluster) eachNode(ctx context.Context, each func(a agents.Agent, n agentapi.Node, err error)) error {
-	nodes, err := c.listNodes(ctx)
+	var places []*corev1.Node // no more of each than is looked at
+	nodes, err := c.listNodes(ctx, func(n *corev1.Node) {
+		place := &corev1.Node{Spec: corev1.NodeSpec{Taints: n.Spec.Taints}}
+		place.Name, place.Labels, place.Status.NodeInfo.OperatingSystem = n.Name, n.Labels, n.Status.NodeInfo.OperatingSystem
+		places = append(places, place)
+	})
 	if err != nil {
 		return err
 	}
@@ -190,13 +223,23 @@ func (c *cluster) eachNode(ctx context.Context, each func(a agents.Agent, n agen
 	if err != nil {
 		return err
 	}
+	sets, err := c.daemonSets(ctx)
+	if err != nil {
+		return err
+	}
+	without := map[string]error{}
+	for _, n := range places {
+		if agents[n.Name].Name == "" {
+			without[n.Name] = cmp.Or(unwanted(n, sets), agentapi.ErrNoAgent)
+		}
+	}
 	var asking errgroup.Group
 	asking.SetLimit(askAtOnce)
 	var one sync.Mutex
 	for _, node := range nodes {
 		asking.Go(func() error {
 			var n agentapi.Node
-			a, err := agents[node], agentapi.ErrNoAgent
+			a, err := agents[node], without[node]
 			if a.Node = node; a.Name != "" {
 				n, err = c.node(ctx, a)
 			}
@@ -327,7 +370,7 @@ func (s clusterStatus) table(w *visible.Printer) error {
 	}
 	for _, n := range s.Nodes {
 		for _, why := range n.Why {
-			if n.State != stateNoAgent { // the state says it
+			if why != agentapi.ErrNoAgent.Error() { // the state says it
 				w.Printf("%s is %s: %s\n", n.Node, n.State, why)
 			}
 		}
