@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -25,7 +27,8 @@ type Dialect struct {
 	Name string
 	// Policy selects the pods of the mesh.
 	Policy selection.Policy
-	// Build reads a selected pod's configuration. Its error holds everything that is wrong with it. See [FromSchema].
+	// Build reads a selected pod's configuration. Its error holds everything that is wrong with it; of the Redirect beside one only Proxy
+	// counts, by which the error of [Dialect.Plan] names the containers that are refused too. See [FromSchema].
 	Build func(Input) (Reading, error)
 	// Names tell the mesh's rules from others, for clean-up without a pod.
 	Names redirect.Names
@@ -131,13 +134,19 @@ func FromSchema(s redirect.Schema) func(Input) (Reading, error) {
 	return func(in Input) (Reading, error) { return in.Read(s) }
 }
 
-// Read reads the pod by a schema. With an error, the Result has the warnings only.
+// Read reads the pod by a schema. With an error, the Reading has the warnings, and who the proxy is, unless that is what is wrong.
 func (in Input) Read(s redirect.Schema) (r Reading, err error) {
 	if in.look != nil { // the pod has no settings
 		in.look.schemas = append(in.look.schemas, s)
 		return Reading{Redirect: s.Defaults.Clone()}, nil
 	}
 	r.Redirect, r.Origins, r.Warnings, err = s.Build(in.Values())
+	if err != nil {
+		s.Settings = slices.DeleteFunc(slices.Clone(s.Settings), func(s redirect.Setting) bool { return !strings.HasPrefix(s.Field, "proxy.") })
+		if proxy, _, _, wrong := s.Build(in.Values()); wrong == nil {
+			r.Redirect.Proxy = proxy.Proxy
+		}
+	}
 	return r, err
 }
 
@@ -175,7 +184,7 @@ func (d Dialect) blame(pod *corev1.Pod, b Reading, err error) error {
 	return d.refused(pod, err)
 }
 
-// build is Redirect without the last check, which making the rules repeats.
+// build is Redirect without the last check, which making the rules repeats. With an error of the settings, the Reading says who the proxy is.
 func (d Dialect) build(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Reading, error) {
 	if d.Build == nil {
 		return Reading{}, d.invalid(errNoBuild)
@@ -193,11 +202,13 @@ func (d Dialect) build(pod *corev1.Pod, namespace *corev1.Namespace, addrs []net
 	case errors.Is(err, redirect.ErrSchema), errors.Is(err, errPanic):
 		return Reading{}, d.refused(pod, d.invalid(err))
 	case err != nil:
-		return Reading{}, d.refused(pod, err)
+		err = d.refused(pod, err)
 	case passes(b.Redirect.IPv4, b.Redirect.IPv6):
-		return Reading{}, d.blame(pod, b, errNoFamily)
+		err = d.blame(pod, b, errNoFamily)
+	default:
+		return b, nil
 	}
-	return b, nil
+	return Reading{Redirect: redirect.Redirect{Proxy: b.Redirect.Proxy}, ProxyContainers: b.ProxyContainers}, err
 }
 
 func (d Dialect) refused(pod *corev1.Pod, err error) error {

@@ -55,10 +55,10 @@ func (n *Notes) Misspelt(annotations map[string]string, keys []string) {
 }
 
 // Reading returns what a Build function returns: the Redirect, or an error with a
-// [*redirect.SettingError] for each setting refused.
+// [*redirect.SettingError] for each setting refused. Beside it, the Redirect's Proxy alone stays, for [Dialect].Build.
 func (n *Notes) Reading(r redirect.Redirect) (Reading, error) {
 	if err := errors.Join(n.errs...); err != nil {
-		return Reading{Warnings: n.warnings}, err
+		return Reading{Redirect: redirect.Redirect{Proxy: r.Proxy}, Warnings: n.warnings}, err
 	}
 	return Reading{Redirect: r, Origins: n.origins, Warnings: n.warnings}, nil
 }

@@ -102,12 +102,11 @@ func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan,
 	if err != nil && (errors.Is(err, ErrNamespaceUnknown) || errors.As(err, new(*InvalidError))) {
 		return p, err
 	}
-	if err != nil { // who the proxy is may be among what is wrong, its runtime is not
-		p.Bypasses = sandboxed(s.Pod, o.SandboxedClasses)
-		return p, errors.Join(err, o.refusal(p.Bypasses, d.NodeProxy != nil))
-	}
 	own := slices.Concat(d.Policy.ProxyContainers, b.ProxyContainers)
 	p.Bypasses = append(sandboxed(s.Pod, o.SandboxedClasses), containerBypasses(s.Pod, own, d.Check.Container, b.Redirect.Proxy)...)
+	if err != nil {
+		return p, errors.Join(err, o.refusal(p.Bypasses, d.NodeProxy != nil))
+	}
 	if err := o.refusal(p.Bypasses, d.NodeProxy != nil); err != nil {
 		invalid := b.Blame(b.Redirect.Validate())
 		return p, fmt.Errorf("pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, errors.Join(err, invalid))

@@ -208,17 +208,20 @@ func TestNothingCaptured(t *testing.T) {
 	assert.Contains(t, out.stderr, "no connection is captured outbound")
 }
 
-// TestSandboxedAndWrong: one failure names the runtime class and each wrong annotation, and so does the hint.
+// TestSandboxedAndWrong: one failure names the runtime class, each container and each wrong annotation, and so does the hint.
 func TestSandboxedAndWrong(t *testing.T) {
 	t.Parallel()
-	c, class := newCall(), "kata"
+	c, class, proxy := newCall(), "kata", int64(1337)
 	p := meshPod()
 	p.Spec.RuntimeClassName = &class
 	p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a"
+	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &proxy}
+	c.config = set(c.config, "refuse_proxy_uid", true)
 	c.pods.Set(p)
 	out := c.run(t)
-	out.fails(t, 7, `excludeOutboundPorts="80a"`, "correct the pod's annotations, and its runtime class unless allow_sandboxed")
+	out.fails(t, 7, `excludeOutboundPorts="80a"`, "correct the pod's annotations; allow_sandboxed is not true in the network configuration; refuse_proxy_uid is true in")
 	assert.Contains(t, out.stdout, `its runtime class, \"kata\"`)
+	assert.Contains(t, out.stdout, "it runs as the proxy's user, 1337")
 }
 
 // TestSandboxedRuntime: a pod of such a runtime class is refused, of a sidecar's mesh and of the node's proxy alike; where it is let

@@ -94,25 +94,56 @@ func (t target) explain(d selection.Decision) selection.Decision {
 // refusal is the failure of a pod that its mesh's plan refuses.
 func (t target) refusal(c netconf.Config, err error) *types.Error {
 	failure := fail(types.ErrInvalidNetworkConfig, "%v", err)
-	var bypass *dialect.BypassError
 	var invalid *dialect.InvalidError
 	switch {
 	case errors.As(err, &invalid):
 		return hint(failure, "dialect %s is wrong, and not the pod: no pod of that mesh starts before its makers correct it", invalid.Dialect)
 	case errors.Is(err, dialect.ErrNamespaceUnknown):
 		return hint(failure, "the pod's namespace decides too; it does not start before that is known")
-	case errors.As(err, &bypass) && errors.As(err, new(*redirect.SettingError)):
-		return hint(failure, "correct the pod's annotations, and its runtime class unless allow_sandboxed is to be true in the network configuration")
-	case errors.As(err, &bypass) && bypass.Code == dialect.BypassSandboxed:
-		return hint(failure, "allow_sandboxed is not true in the network configuration")
-	case errors.As(err, &bypass):
-		key := "refuse_proxy_uid"
-		if c.RefuseNetRaw && (bypass.ByDefault() || !c.RefuseProxyUID) {
-			key = "refuse_net_raw"
-		}
-		return hint(failure, "%s is true in the network configuration", key)
 	case t.asked != "":
 		return hint(failure, "correct what leads to %s in CNI_ARGS; the sandbox does not start without its rules", t.asked)
 	}
+	var why []string
+	for _, key := range refusing(c, err) {
+		is := "true"
+		if key == "allow_sandboxed" {
+			is = "not true"
+		}
+		why = append(why, key+" is "+is+" in the network configuration")
+	}
+	if errors.As(err, new(*redirect.SettingError)) || errors.As(err, new(*dialect.SettingsError)) {
+		why = slices.Insert(why, 0, "correct the pod's annotations")
+	}
+	if len(why) > 0 && strings.Contains(strings.Join(why, ""), "configuration") {
+		return hint(failure, "%s", strings.Join(why, "; "))
+	}
 	return hint(failure, "correct the pod's annotations; the pod does not start without its rules")
+}
+
+// refusing returns the keys of the configuration by which the pod's bypasses are refused, each once.
+func refusing(c netconf.Config, err error) (keys []string) {
+	if bypass, ok := err.(*dialect.BypassError); ok { //nolint:errorlint // each of those joined counts
+		switch {
+		case bypass.Code == dialect.BypassSandboxed:
+			return []string{"allow_sandboxed"}
+		case c.RefuseNetRaw && (bypass.ByDefault() || !c.RefuseProxyUID):
+			return []string{"refuse_net_raw"}
+		}
+		return []string{"refuse_proxy_uid"}
+	}
+	var parts []error
+	switch err := err.(type) { //nolint:errorlint // it is taken apart
+	case interface{ Unwrap() error }:
+		parts = []error{err.Unwrap()}
+	case interface{ Unwrap() []error }:
+		parts = err.Unwrap()
+	}
+	for _, part := range parts {
+		for _, key := range refusing(c, part) {
+			if !slices.Contains(keys, key) {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
 }

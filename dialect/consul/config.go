@@ -56,6 +56,7 @@ const (
 
 func (p *parser) config(text string, dualStack bool) {
 	var c config
+	p.redirect.Proxy.UIDs = nil // unless the text names one
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		p.Refuse(p.root, text, "JSON as Consul's injector writes it", err)
 		return

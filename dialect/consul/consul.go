@@ -83,7 +83,12 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 				{Keys: []string{TransparentProxyStatus}},
 			},
 		},
-		Build:     build,
+		Build: build,
+		Retired: []dialect.Retired{
+			// Read while consul-cni was in development, in 2022 (hashicorp/consul-k8s at cee83eba, control-plane/cni/main.go). Its releases since
+			// 0.48 read, besides the two status annotations, only those above: none has retired one.
+			{Key: "consul.hashicorp.com/cni-proxy-config", Now: "annotation " + RedirectTrafficConfig},
+		},
 		Names:     DefaultRedirect().Names,
 		Applied:   map[string]string{TransparentProxyStatus: statusComplete},
 		Sandboxes: &dialect.Sandboxes{Key: iptablesConfig, Build: buildSandbox},
@@ -99,6 +104,7 @@ func build(in dialect.Input) (dialect.Reading, error) {
 	if text, ok := in.Pod.Annotations[RedirectTrafficConfig]; ok {
 		p.config(text, dualStack)
 	} else {
+		r.Proxy.UIDs = nil
 		p.Refuse(RedirectTrafficConfig, "", "JSON", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
 	}
 	result, err := p.done(r)
@@ -129,7 +135,7 @@ func proxies(services string) []string {
 func (p *parser) dualStack(annotations map[string]string) bool {
 	value, ok := annotations[DualStack]
 	if !ok {
-		p.Refuse(DualStack, "", "true or false", fmt.Errorf("the annotation is absent, so Consul's injector has not finished with the pod"))
+		p.Refuse(DualStack, "", "true or false", fmt.Errorf("the annotation is absent: the injectors of consul-k8s before 1.9, which capture IPv4 alone, do not write it; false says the same"))
 		return false
 	}
 	on, err := strconv.ParseBool(value)

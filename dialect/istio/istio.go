@@ -109,6 +109,11 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			Decline:            decline,
 		},
 		Build: build,
+		// Istio's plugin has retired none: the list of istio/cni 1.0 (cmd/istio-cni/redirect.go) is still read, kubevirtInterfaces as deprecated.
+		// Before Istio 0.8 one annotation kept the injector off a pod (istio/istio, pilot/platform/kube/inject of 0.1 and 0.2).
+		Retired: []dialect.Retired{
+			{Key: "alpha.istio.io/sidecar", Value: "ignore", Now: `label sidecar.istio.io/inject with the value "false"`},
+		},
 		Names: DefaultRedirect().Names,
 		Check: dialect.Check{
 			Container: "istio-validation",

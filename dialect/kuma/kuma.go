@@ -192,7 +192,7 @@ func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (status.Code, 
 
 // runsAs warns of a proxy that the rules do not know: its traffic comes back to it.
 func (p *parser) runsAs(user *int64) {
-	if user != nil && !slices.ContainsFunc(p.r.Proxy.UIDs, func(id uint32) bool { return int64(id) == *user }) {
+	if user != nil && len(p.r.Proxy.UIDs) > 0 && !slices.ContainsFunc(p.r.Proxy.UIDs, func(id uint32) bool { return int64(id) == *user }) {
 		p.Warn(warning.Contradiction, Config,
 			"the proxy runs as user %d, and by annotation %s it is known by user %d: its own traffic is redirected to itself",
 			*user, Config, p.r.Proxy.UIDs[0])

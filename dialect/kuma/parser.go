@@ -39,6 +39,7 @@ func newParser(pod *corev1.Pod) *parser {
 func (p *parser) yaml(d *document) {
 	if d.err != nil {
 		p.Refuse(Config, d.text, "YAML as Kuma's injector writes it", d.err)
+		p.r.Proxy.UIDs = nil // whom it names is not known
 		return
 	}
 	if len(d.unknown) > 0 {

@@ -114,6 +114,9 @@ const (
 func (s setting) apply(p *parser, key, text string, values []string) {
 	if err := s.set(p, values); err != nil {
 		p.Refuse(key, text, s.allowed, err)
+		if s.field == "proxy.uids" {
+			p.r.Proxy.UIDs = nil
+		}
 		return
 	}
 	p.Set(s.field, key, text)

@@ -101,6 +101,15 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			Traces:             []string{ProxyVersion, createdBy, identityMode, trustRoot},
 		},
 		Build: build,
+		// From edge releases before stable-2.3, by their pkg/k8s/labels.go (linkerd/linkerd2 at 6f254c19). Those since then read the annotations of
+		// config.linkerd.io above, of which the documentation of 2.9 to 2.18 has retired none that is about redirection.
+		Retired: []dialect.Retired{
+			{Key: "proxy.linkerd.io/ignore-inbound-ports", Now: "annotation " + SkipInboundPorts},
+			{Key: "proxy.linkerd.io/ignore-outbound-ports", Now: "annotation " + SkipOutboundPorts},
+			{Key: "proxy.linkerd.io/inbound-port", Now: "annotation " + InboundPort},
+			{Key: "proxy.linkerd.io/outbound-port", Now: "annotation " + OutboundPort},
+			{Key: "proxy.linkerd.io/uid", Now: "annotation " + ProxyUID},
+		},
 		Names: DefaultRedirect().Names,
 		Check: dialect.Check{
 			Container:  "linkerd-network-validator",
