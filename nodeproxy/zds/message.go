@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/meshcni/meshcni/internal/protofields"
 )
 
 // maxMessage is the size of the largest message, in bytes: each end reads into a buffer of this size.
@@ -104,15 +106,15 @@ func (r Request) marshal() ([]byte, error) {
 	if (r.Info != nil) != (r.Kind == Add) {
 		return nil, fmt.Errorf("%s: only Add, and each Add, says who the pod is", r.Kind)
 	}
-	body = appendString(body, uid, r.UID)
+	body = protofields.AppendString(body, uid, r.UID)
 	if r.Info != nil {
 		var info []byte
-		info = appendString(info, infoName, r.Info.Name)
-		info = appendString(info, infoNamespace, r.Info.Namespace)
-		info = appendString(info, infoServiceAccount, r.Info.ServiceAccount)
-		body = appendMessage(body, requestInfo, info)
+		info = protofields.AppendString(info, infoName, r.Info.Name)
+		info = protofields.AppendString(info, infoNamespace, r.Info.Namespace)
+		info = protofields.AppendString(info, infoServiceAccount, r.Info.ServiceAccount)
+		body = protofields.AppendMessage(body, requestInfo, info)
 	}
-	packet := appendMessage(nil, protowire.Number(r.Kind), body)
+	packet := protofields.AppendMessage(nil, protowire.Number(r.Kind), body)
 	if len(packet) > maxMessage {
 		return nil, fmt.Errorf("%s: %w: %d", r.Kind, errTooLong, len(packet))
 	}
@@ -133,14 +135,14 @@ func (r Request) valid() bool {
 // parseRequest decodes a packet from the agent. An error is errMalformed.
 func parseRequest(packet []byte) (Request, error) {
 	var r Request
-	err := eachField(packet, func(number protowire.Number, f field) error {
+	err := protofields.Each(packet, func(number protowire.Number, f protofields.Field) error {
 		kind := Kind(number) //nolint:gosec // compared below
 		switch number {
 		case protowire.Number(Add), protowire.Number(Del), protowire.Number(SnapshotSent), protowire.Number(Keep):
 		default:
 			return nil
 		}
-		body, err := f.bytes()
+		body, err := f.Bytes()
 		if err != nil {
 			return err
 		}
@@ -164,14 +166,14 @@ func (r *Request) merge(body []byte) error {
 	if r.Kind == Del {
 		uid = delUID
 	}
-	return eachField(body, func(number protowire.Number, f field) error {
+	return protofields.Each(body, func(number protowire.Number, f protofields.Field) error {
 		switch {
 		case r.Kind == SnapshotSent:
 			return nil
 		case number == uid:
-			return f.string(&r.UID)
+			return f.String(&r.UID)
 		case number == requestInfo && r.Kind == Add:
-			info, err := f.bytes()
+			info, err := f.Bytes()
 			if err != nil {
 				return err
 			}
@@ -185,14 +187,14 @@ func (r *Request) merge(body []byte) error {
 }
 
 func (i *Info) merge(body []byte) error {
-	return eachField(body, func(number protowire.Number, f field) error {
+	return protofields.Each(body, func(number protowire.Number, f protofields.Field) error {
 		switch number {
 		case infoName:
-			return f.string(&i.Name)
+			return f.String(&i.Name)
 		case infoNamespace:
-			return f.string(&i.Namespace)
+			return f.String(&i.Namespace)
 		case infoServiceAccount:
-			return f.string(&i.ServiceAccount)
+			return f.String(&i.ServiceAccount)
 		}
 		return nil
 	})
@@ -206,9 +208,9 @@ func marshalHello() []byte {
 // parseHello decodes the proxy's hello, and refuses versions other than [version1].
 func parseHello(packet []byte) error {
 	var version uint64
-	err := eachField(packet, func(number protowire.Number, f field) (err error) {
+	err := protofields.Each(packet, func(number protowire.Number, f protofields.Field) (err error) {
 		if number == helloVersion {
-			version, err = f.varint()
+			version, err = f.Varint()
 		}
 		return err
 	})
@@ -229,25 +231,25 @@ func marshalResponse(reason string) []byte {
 		_, last := utf8.DecodeLastRuneInString(reason)
 		reason = reason[:len(reason)-last]
 	}
-	return appendMessage(nil, responseAck, appendString(nil, ackError, reason))
+	return protofields.AppendMessage(nil, responseAck, protofields.AppendString(nil, ackError, reason))
 }
 
 // parseResponse decodes a proxy's answer, and returns the reason for which it refuses the request, or "". An error is
 // errMalformed.
 func parseResponse(packet []byte) (reason string, err error) {
 	acked := false
-	err = eachField(packet, func(number protowire.Number, f field) error {
+	err = protofields.Each(packet, func(number protowire.Number, f protofields.Field) error {
 		if number != responseAck {
 			return nil
 		}
-		ack, err := f.bytes()
+		ack, err := f.Bytes()
 		if err != nil {
 			return err
 		}
 		acked = true
-		return eachField(ack, func(number protowire.Number, f field) error {
+		return protofields.Each(ack, func(number protowire.Number, f protofields.Field) error {
 			if number == ackError {
-				return f.string(&reason)
+				return f.String(&reason)
 			}
 			return nil
 		})
