@@ -30,7 +30,9 @@ func TestLifeOfARelease(t *testing.T) {
 	assert.Contains(t, out, "dialect linkerd, profile openshift, repair delete")
 	assert.Equal(t, 1, strings.Count(out, "WARNING: "), "%s", out)
 	assert.Contains(t, out, "WARNING: With hostNetwork false")
-	assert.Len(t, labelled(t, admin), 32)
+	manifest, err := helm(t, "get", "manifest", "meshcni", "--namespace", "mesh-a", "--kubeconfig", kubetest.Shared(t).Kubeconfig(t, kubetest.AdminToken))
+	require.NoError(t, err)
+	assert.Len(t, labelled(t, admin), strings.Count("\n"+manifest, "\nkind: "), "all that the release made has its labels")
 	_, err = on("upgrade", values{"profile": "bottlerocket", "metrics": values{"serviceMonitor": values{"enabled": true}}})
 	require.NoError(t, err)
 	// What a profile said is not kept as if the user had said it.
@@ -50,13 +52,14 @@ func TestLifeOfARelease(t *testing.T) {
 func labelled(t testing.TB, admin *kubetest.Admin) (paths []string) {
 	t.Helper()
 	for apiVersion, kinds := range map[string]string{
-		"v1":                           "ConfigMap ServiceAccount Service ResourceQuota Pod",
-		"apps/v1":                      "DaemonSet",
-		"rbac.authorization.k8s.io/v1": "Role RoleBinding ClusterRole ClusterRoleBinding",
-		"networking.k8s.io/v1":         "NetworkPolicy",
-		"monitoring.coreos.com/v1":     "ServiceMonitor PodMonitor PrometheusRule",
-		"security.openshift.io/v1":     "SecurityContextConstraints",
-		"k8s.cni.cncf.io/v1":           "NetworkAttachmentDefinition",
+		"v1":                              "ConfigMap ServiceAccount Service ResourceQuota Pod",
+		"apps/v1":                         "DaemonSet",
+		"rbac.authorization.k8s.io/v1":    "Role RoleBinding ClusterRole ClusterRoleBinding",
+		"networking.k8s.io/v1":            "NetworkPolicy",
+		"admissionregistration.k8s.io/v1": "ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding",
+		"monitoring.coreos.com/v1":        "ServiceMonitor PodMonitor PrometheusRule",
+		"security.openshift.io/v1":        "SecurityContextConstraints",
+		"k8s.cni.cncf.io/v1":              "NetworkAttachmentDefinition",
 	} {
 		for kind := range strings.FieldsSeq(kinds) {
 			var list metav1.PartialObjectMetadataList
