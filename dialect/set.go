@@ -238,6 +238,9 @@ type Choice struct {
 	Answers []Answer
 	// Contested names the further meshes that would select the pod.
 	Contested []string
+
+	options Options
+	err     error // that of Choose
 }
 
 // WarningContested: more than one mesh would select the pod. It joins [warning.Codes], and is stable too.
@@ -254,15 +257,20 @@ func (s Set) Plan(subject Subject) (Plan, error) {
 	if len(s.meshes) == 1 {
 		return s.meshes[0].Plan(subject, s.options)
 	}
-	c, err := s.Choose(subject.Pod, subject.Namespace)
-	p := Plan{Decision: c.Decision, Answers: c.Answers}
-	if c.Dialect == nil || err != nil {
+	c, _ := s.Choose(subject.Pod, subject.Namespace) // the plan's error has it
+	return c.Plan(subject)
+}
+
+// Plan is what [Set.Plan] makes of the choice, for whoever keeps it: no mesh is asked again about the subject's pod.
+func (c Choice) Plan(subject Subject) (Plan, error) {
+	if c.Dialect == nil || c.err != nil {
+		p := Plan{Decision: c.Decision, Answers: c.Answers}
 		if c.Dialect != nil {
 			p.Dialect = c.Dialect.Name
 		}
-		return p, err
+		return p, c.err
 	}
-	p, err = c.Dialect.plan(subject, s.options, c.Decision)
+	p, err := c.Dialect.plan(subject, c.options, c.Decision)
 	p.Answers = c.Answers
 	if len(c.Contested) > 0 {
 		p.Warnings = append(slices.Clone(p.Warnings), warning.New(WarningContested, "",
@@ -275,47 +283,42 @@ func (s Set) Plan(subject Subject) (Plan, error) {
 // has the pod; the Choice is then the mesh that may have it, with Decision.Undecided. An [*InvalidError] says the same of a mesh whose
 // Policy.Decline panics.
 func (s Set) Choose(pod *corev1.Pod, namespace *corev1.Namespace) (Choice, error) {
-	switch len(s.meshes) {
-	case 0:
-		return Choice{}, errNoMesh
-	case 1:
-		c := Choice{Decision: s.meshes[0].Decide(pod, namespace)}
-		if c.Decision.Selected {
-			c.Dialect = s.copied(0)
-		}
-		if c.Decision.Undecided {
-			err := s.meshes[0].unknown(pod, c.Decision)
-			c.Dialect, c.Decision = s.copied(0), maybe(c.Decision)
-			return c, err
-		}
-		return c, nil
+	c := Choice{options: s.options}
+	if len(s.meshes) == 0 {
+		c.err = errNoMesh
+		return c, c.err
 	}
-	c := Choice{Answers: make([]Answer, 0, len(s.meshes))}
-	var unknown error
+	answers := make([]Answer, 0, len(s.meshes))
 	for i := range s.meshes {
 		d := s.meshes[i].Decide(pod, namespace)
-		c.Answers = append(c.Answers, Answer{s.meshes[i].Name, d})
+		answers = append(answers, Answer{s.meshes[i].Name, d})
 		switch {
 		case d.Selected && c.Dialect != nil:
-			if unknown == nil && d.Err == nil {
+			if c.err == nil && d.Err == nil {
 				c.Contested = append(c.Contested, s.meshes[i].Name)
 			}
 		case c.Dialect != nil:
 		case d.Undecided:
-			unknown = s.meshes[i].unknown(pod, d)
+			c.err = s.meshes[i].unknown(pod, d)
 			c.Dialect, c.Decision = s.copied(i), maybe(d)
 		case d.Selected:
 			c.Dialect, c.Decision = s.copied(i), d
 		}
 	}
-	if c.Dialect == nil {
-		c.Decision = nobody(c.Answers)
+	if len(answers) > 1 {
+		c.Answers = answers
 	}
-	return c, unknown
+	if c.Dialect == nil {
+		c.Decision = nobody(answers)
+	}
+	return c, c.err
 }
 
 // nobody is the decision about a pod that none of the meshes selects.
 func nobody(answers []Answer) selection.Decision {
+	if len(answers) == 1 {
+		return answers[0].Decision
+	}
 	d := selection.Decision{Reason: answers[0].Reason}
 	details := make([]string, len(answers))
 	for i, a := range answers {
@@ -333,9 +336,6 @@ func (s Set) allOut(out func(Dialect) (selection.Decision, bool)) (selection.Dec
 		decision, is := out(d)
 		if !is {
 			return selection.Decision{}, false
-		}
-		if len(s.meshes) == 1 {
-			return decision, true
 		}
 		answers = append(answers, Answer{d.Name, decision})
 	}

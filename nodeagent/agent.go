@@ -376,9 +376,14 @@ func (a *Agent) Reload(next Config) error {
 	if err != nil {
 		return err
 	}
+	meshes, err := a.options.meshes(next)
+	if err != nil {
+		return err
+	}
 	a.mu.Lock()
 	a.config = next
 	a.mu.Unlock()
+	a.sock.change(meshes)
 	a.repairs.change(next)
 	a.held.change(next)
 	return nil

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -55,7 +56,7 @@ func (o Options) nodePods(s Config) (*nodepods.Watch, error) {
 		return nil, err
 	}
 	return nodepods.New(nodepods.Options{
-		Config: config, Node: s.Node, Namespaces: meshes.ReadsNamespace(nil), Dialects: o.Dialects,
+		Config: config, Node: s.Node, Meshes: meshes, Namespaces: meshes.ReadsNamespace(nil), Dialects: o.Dialects,
 		Attached: nodepods.Attachments(s.RunDir, s.CNICacheDir), Log: o.Log,
 	})
 }
@@ -89,6 +90,13 @@ func (o Options) newSocket(s Config, pods *nodepods.Watch, e enroller) *socket {
 		k.requests.WithLabelValues("pod", outcome)
 	}
 	return k
+}
+
+// change has pods judged by the meshes of new settings.
+func (k *socket) change(meshes dialect.Set) {
+	if k != nil && k.pods != nil {
+		k.pods.SetMeshes(meshes)
+	}
 }
 
 // podsOf returns the pods of the node. The error means that they are not known.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
@@ -31,6 +32,8 @@ type Options struct {
 	Node string
 	// Namespaces makes it read the namespaces that the pods are in. Without it, Namespace returns [ErrNotRead].
 	Namespaces bool
+	// Meshes are the node's, as the plugin is configured, by which pods are judged; see [Watch.SetMeshes].
+	Meshes dialect.Set
 	// Dialects are the meshes whose keys are kept of large pods; see dialect.Keep. Without any, nothing is kept of these but
 	// that they are there.
 	Dialects []dialect.Dialect
@@ -67,7 +70,9 @@ type Watch struct {
 	mu         sync.Mutex
 	running    context.Context // nil before Run
 	watches    sync.WaitGroup
+	judge      *judge.Judge
 	pods       map[types.UID]*corev1.Pod // by the API server's UID
+	judged     map[types.UID]judged      // beside them; one that is not there, or not of the pod as it is, has not been asked for
 	sorted     []*corev1.Pod             // all of them, in order; nil: they have changed since
 	bytes      int                       // what they take
 	mirrored   map[types.UID]types.UID   // the mirrors of static pods by the UIDs of these, as the runtime has them
@@ -108,7 +113,7 @@ func New(o Options) (*Watch, error) {
 		return nil, fmt.Errorf("watch the pods of node %s: %w", o.Node, err)
 	}
 	return &Watch{
-		opts: o, server: s, pods: map[types.UID]*corev1.Pod{}, mirrored: map[types.UID]types.UID{}, namespaces: map[string]*namespace{},
+		opts: o, server: s, judge: judge.New(o.Meshes), pods: map[types.UID]*corev1.Pod{}, judged: map[types.UID]judged{}, mirrored: map[types.UID]types.UID{}, namespaces: map[string]*namespace{},
 		subs: map[int]func(types.UID){}, news: make(chan struct{}),
 	}, nil
 }
@@ -423,6 +428,7 @@ func (w *Watch) drop(uid types.UID) (changed []types.UID) {
 	}
 	w.bytes -= weight(old)
 	delete(w.pods, uid)
+	delete(w.judged, uid)
 	w.sorted = nil
 	w.leave(old.Namespace)
 	return []types.UID{known}

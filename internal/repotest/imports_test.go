@@ -25,7 +25,7 @@ var values = []string{
 	"selection", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare", "dialect", "dialect/istio", "dialect/ambient",
 	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "internal/nodecontrol/machine", "internal/migration",
 	"mesh", "mesh/builtin", "dialect/istio/istiofacts", "dialect/ambient/ambientfacts", "dialect/linkerd/linkerdfacts", "dialect/kuma/kumafacts",
-	"dialect/consul/consulfacts", "warning",
+	"dialect/consul/consulfacts", "warning", "internal/node/judge",
 }
 
 // engine are the values that need no Kubernetes types at all.
