@@ -69,6 +69,7 @@ type Options struct {
 	asked   bool  // the dialects have been asked whether they can work
 	invalid error // their answer
 	open    func(repair.Options) (controller, error)
+	unheard time.Duration // for how long the API server may tell nothing; zero: [unheard.For]
 }
 
 func builtIn(known []dialect.Dialect) []dialect.Dialect {

@@ -3,15 +3,14 @@
 package nodeagent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/nodepods"
+	"github.com/meshcni/meshcni/internal/unheard"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -43,6 +43,8 @@ type socket struct {
 	required bool // the plugin cannot do without it
 	log      *slog.Logger
 	requests *prometheus.CounterVec
+	unheard  unheard.Notice
+	silent   prometheus.Collector
 }
 
 // nodePods returns what knows the node's pods. It knows nothing until it runs.
@@ -85,7 +87,12 @@ func (o Options) newSocket(s Config, pods *nodepods.Watch, e enroller) *socket {
 			Name: s.Identity.Metric("agent_requests_total"),
 			Help: "Requests on the agent's socket, by request (pod, attach, detach, pods, release, ready) and outcome (ok, unknown and more). Request \"none\" was not read.",
 		}, []string{"request", "outcome"}),
+		unheard: unheard.Notice{Code: noticePodsOutdated, Why: func() error { return nil }},
 	}
+	if pods != nil {
+		k.unheard.Why = func() error { return pods.Outdated(cmp.Or(o.unheard, unheard.For)) }
+	}
+	k.silent = k.unheard.Metric(s.Identity)
 	for _, outcome := range []string{"ok", "unknown"} {
 		k.requests.WithLabelValues("pod", outcome)
 	}
@@ -152,18 +159,12 @@ func (k *socket) run(ctx context.Context) error {
 	return both.Wait()
 }
 
-// unheardFor bounds the time without news of the node's pods from the API server: its client's longest wait between two attempts is half of it.
-const unheardFor = time.Minute
-
 // outdated returns that the API server has told nothing of the node's pods for long.
 func (k *socket) outdated() []string {
-	if k == nil || k.pods == nil {
+	if k == nil {
 		return nil
 	}
-	if err := k.pods.Outdated(unheardFor); err != nil {
-		return []string{noticePodsOutdated + ": " + strings.ReplaceAll(err.Error(), "\n", "; ")}
-	}
-	return nil
+	return k.unheard.Warnings()
 }
 
 // ready returns why the plugin could not start pods for lack of the socket, or nil.
@@ -229,6 +230,7 @@ func (k *socket) Ready(context.Context) error {
 func (k *socket) Describe(ch chan<- *prometheus.Desc) {
 	if k != nil {
 		k.requests.Describe(ch)
+		k.silent.Describe(ch)
 	}
 }
 
@@ -236,6 +238,7 @@ func (k *socket) Describe(ch chan<- *prometheus.Desc) {
 func (k *socket) Collect(ch chan<- prometheus.Metric) {
 	if k != nil {
 		k.requests.Collect(ch)
+		k.silent.Collect(ch)
 	}
 }
 

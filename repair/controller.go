@@ -20,6 +20,8 @@ import (
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/internal/nodeevents"
+	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/unheard"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/status"
 )
@@ -38,6 +40,8 @@ const (
 	sayAgain = 30 * time.Minute
 	// askAgain is the interval at which the server is asked for missing permissions, and all pods are looked at for their rules.
 	askAgain = 10 * time.Second
+	// codePodsOutdated is the notice that the API server has not told of the node's pods for long, as the agent's.
+	codePodsOutdated = "pods-outdated"
 )
 
 // Controller watches the pods of one node and acts on the broken ones. Create one with [New]. Its methods are safe for
@@ -64,7 +68,8 @@ type Controller struct {
 	metrics          *metrics
 	source           Pods
 	index            index
-	own              *watched // the source, if nobody else watches the pods
+	own              *watched        // the source, if nobody else watches the pods
+	watches          unheard.Watches // its own
 	selector         labels.Selector
 	queue            *lanes.Queue[types.NamespacedName] // of pods to look at and to act on
 	verifying        *lanes.Queue[types.NamespacedName] // of pods whose rules are to be verified
@@ -130,7 +135,8 @@ func newController(o Options) (*Controller, error) {
 		return nil, fmt.Errorf("select pods: %w", err)
 	}
 	if c.source = o.Pods; c.source == nil {
-		c.own, err = watch(c.cluster.Pods(o.Node, o.labelSelector()), o.Meshes.Known(), c.watchFailed)
+		pods := unheard.ListWatch(c.cluster.Pods(o.Node, o.labelSelector()), func(err error) { c.watches.Note("pods", err) })
+		c.own, err = watch(pods, o.Meshes.Known(), c.watchFailed)
 		c.source = c.own
 	}
 	var ok bool
@@ -139,6 +145,9 @@ func newController(o Options) (*Controller, error) {
 	}
 	if o.Metrics != nil && err == nil {
 		o.Metrics.MustRegister(newPodCounts(c))
+		if c.own != nil {
+			o.Metrics.MustRegister(c.outdated().Metric(o.Identity))
+		}
 	}
 	return c, err
 }
@@ -189,6 +198,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer c.verifying.ShutDown()
 	if c.own != nil {
 		wg.Go(func() { c.own.informer.RunWithContext(ctx) })
+		wg.Go(func() { c.outdated().Tell(ctx, c.tellOutdated) })
 	}
 	wg.Go(func() { c.tick(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), c.source.Synced) {
@@ -299,6 +309,22 @@ func (c *Controller) Ready() error {
 		return fmt.Errorf("repair: list the node's pods: %w", c.watchErr)
 	}
 	return errors.New("repair: the node's pods are not listed yet")
+}
+
+// Warnings returns what needs somebody's attention while the controller works, each beginning with a code: the API server has told nothing
+// of the node's pods for over a minute. Of Options.Pods it says nothing.
+func (c *Controller) Warnings() []string { return c.outdated().Warnings() }
+
+// outdated is the notice of the controller's own watch.
+func (c *Controller) outdated() unheard.Notice {
+	return unheard.Notice{Code: codePodsOutdated, Why: func() error {
+		return c.watches.Err(cmp.Or(c.opts.unheard, unheard.For), "the node's pods", "repair may not know of new ones")
+	}}
+}
+
+func (c *Controller) tellOutdated(says string) {
+	c.opts.Log.Warn(says, "code", codePodsOutdated)
+	c.events.Event(nodeevents.Node(c.opts.Node), corev1.EventTypeWarning, nodeevents.Reason(codePodsOutdated), truncate.Text(says, maxNote))
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

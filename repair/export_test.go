@@ -2,6 +2,7 @@ package repair
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -49,6 +50,9 @@ func (o Options) On(c kube.Cluster) Options {
 
 // SetCluster replaces the API server.
 func (o *Options) SetCluster(c kube.Cluster) { o.cluster = c }
+
+// SetUnheard replaces for how long the API server may tell nothing before that is news.
+func (o *Options) SetUnheard(d time.Duration) { o.unheard = d }
 
 // SetRedirector replaces what reads and writes the rules of pods.
 func (o *Options) SetRedirector(r Redirector) { o.redirector = r }

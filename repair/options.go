@@ -108,6 +108,7 @@ type Options struct {
 	// cluster replaces the API server at Config in tests. There are then no events, no permission checks and no ClusterBudget. It needs
 	// a method Namespace like [kube.Client]'s if the dialect may read namespaces.
 	cluster kube.Cluster
+	unheard time.Duration // for how long the API server may tell nothing; zero: [unheard.For]
 	// redirector programs running pods. nil means an [InPlace] made from these Options; tests have another.
 	redirector redirector
 }

@@ -69,6 +69,8 @@ func nodeTable() []Row {
 			"End that program, or choose another health.port or metrics.port"),
 		notice("pods-outdated", "the API server has told nothing of the node's pods for more than a minute; the plugin asks it itself",
 			"See whether it can be reached, and what it says in the agent's log"),
+		notice("nodes-outdated", "the API server has told the taint's controller nothing of nodes or agents for more than a minute; taints may stay as they are",
+			"See whether it can be reached, and what it says in the controller's log"),
 		notice("ambient-pods-held", "without --ambient, pods are still in the care of the node's proxy",
 			"Switch ambient mode on again, or run meshcni-node release"),
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/meshcni/meshcni/internal/readytaint"
+	"github.com/meshcni/meshcni/internal/unheard"
 )
 
 // api is the API server, as far as it is asked.
@@ -37,11 +38,12 @@ func newAPI(config *rest.Config, s *settings) (*api, error) {
 	return &api{settings: s, client: client}, nil
 }
 
-// informers are the watches: of all nodes, of the agents and of their DaemonSet. changed is called after each change.
-func (a *api) informers(changed func()) (nodes, agents, sets cache.SharedInformer, err error) {
+// informers are the watches: of all nodes, of the agents and of their DaemonSet. changed is called after each change, note with the result
+// of each request.
+func (a *api) informers(changed func(), note func(watch string, err error)) (nodes, agents, sets cache.SharedInformer, err error) {
 	of := func(client cache.Getter, resource, namespace string, object runtime.Object, options func(*metav1.ListOptions)) cache.SharedInformer {
 		lw := cache.NewFilteredListWatchFromClient(client, resource, namespace, options)
-		i := cache.NewSharedInformer(lw, object, 0)
+		i := cache.NewSharedInformer(unheard.ListWatch(lw, func(err error) { note(resource, err) }), object, 0)
 		_, errAdd := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
 		})

@@ -1,6 +1,7 @@
 package taintcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,8 +22,11 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/readytaint"
 	"github.com/meshcni/meshcni/internal/taintmetrics"
+	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/unheard"
 )
 
 // The times of the Lease: those of Kubernetes' own controllers (RecommendedDefaultLeaderElectionConfiguration of
@@ -44,6 +48,23 @@ type controller struct {
 	metrics *taintmetrics.Metrics
 	synced  atomic.Bool
 	leads   atomic.Bool
+	watches unheard.Watches
+}
+
+// codeOutdated is the notice that the API server has told this controller nothing for long.
+const codeOutdated = "nodes-outdated"
+
+// outdated is that notice. One that only stands by watches nothing.
+func (c *controller) outdated() unheard.Notice {
+	return unheard.Notice{Code: codeOutdated, Why: func() error {
+		return c.watches.Err(cmp.Or(c.unheard, unheard.For), "nodes or agents", "taints may stay as they are")
+	}}
+}
+
+// tellOutdated tells the log and the agents' DaemonSet.
+func (c *controller) tellOutdated(says string) {
+	c.log.Warn(says, "code", codeOutdated)
+	c.events.Event(reference("DaemonSet", c.namespace, c.daemonSet, ""), corev1.EventTypeWarning, nodeevents.Reason(codeOutdated), truncate.Text(says, truncate.MaxFinding))
 }
 
 func newController(config *rest.Config, s *settings, log *slog.Logger, events record.EventRecorder) (*controller, error) {
@@ -108,7 +129,7 @@ func (c *controller) lead(ctx context.Context) {
 	defer c.metrics.Leader.Set(0)
 	poke := make(chan struct{}, 1)
 	w := &work{controller: c, own: map[types.UID]*corev1.Node{}, poke: poke}
-	nodes, agents, sets, err := c.informers(w.changed)
+	nodes, agents, sets, err := c.informers(w.changed, c.watches.Note)
 	if err != nil {
 		c.log.Error("cannot watch the cluster", "error", err)
 		return
@@ -121,6 +142,7 @@ func (c *controller) lead(ctx context.Context) {
 		running.Go(func() { i.Run(ctx.Done()) })
 		all = append(all, i.HasSynced)
 	}
+	running.Go(func() { c.outdated().Tell(ctx, c.tellOutdated) })
 	if !cache.WaitForCacheSync(ctx.Done(), all...) {
 		return
 	}

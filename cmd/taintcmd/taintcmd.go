@@ -42,6 +42,8 @@ type Program struct {
 	Stdout, Stderr io.Writer
 	// SetLog is called with the log, for libraries with a global logger. Default: none.
 	SetLog func(*slog.Logger)
+
+	unheard time.Duration // for how long the API server may tell nothing; zero: [unheard.For]
 }
 
 // Exec runs the program with the arguments, environment and streams of this process, until SIGINT or SIGTERM, and then exits. It
@@ -92,11 +94,13 @@ type settings struct {
 	readytaint.Options
 	namespace, daemonSet, selector, lease, identity string
 	metricsAddress, healthAddress                   string
+
+	unheard time.Duration // [Program]'s
 }
 
 // command completes one.
 func (p Program) command(c *cobra.Command, declare func(*settings, *pflag.FlagSet), do func(context.Context, *settings, *slog.Logger) error) *cobra.Command {
-	s, fs := &settings{product: p.Identity}, c.Flags()
+	s, fs := &settings{product: p.Identity, unheard: p.unheard}, c.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&s.key, "taint-key", p.Identity.Taint(), "the taint's key; its effect is NoSchedule")
 	fs.Var(cli.List(&s.alsoRemove, "a,b"), "also-remove", "others' taints that are removed with it, and never put back, such as cni.istio.io/not-ready")
@@ -205,9 +209,9 @@ func (p Program) run(ctx context.Context, s *settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	registry.MustRegister(c.metrics)
+	registry.MustRegister(c.metrics, c.outdated().Metric(p.Identity))
 	closeServers, err := serve.Start(serve.Options{
-		HealthAddress: s.healthAddress, MetricsAddress: s.metricsAddress, Ready: c.ready, Metrics: registry, Log: log,
+		HealthAddress: s.healthAddress, MetricsAddress: s.metricsAddress, Ready: c.ready, Warnings: c.outdated().Warnings, Metrics: registry, Log: log,
 	})
 	if err != nil {
 		return err

@@ -82,9 +82,12 @@ func (e *Events) OfNode(warning bool, code, text string) {
 	if warning {
 		kind = corev1.EventTypeWarning
 	}
-	// The kubelet's events about its node have the node's name as UID too; kubectl describe looks for both.
-	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.source.Node, UID: types.UID(e.source.Node)}
-	e.own.Event(node, kind, Reason(code), truncate.Text(text, maxNote))
+	e.own.Event(Node(e.source.Node), kind, Reason(code), truncate.Text(text, maxNote))
+}
+
+// Node refers to a node. The kubelet's events about its node have the node's name as UID too; kubectl describe looks for both.
+func Node(name string) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}
 }
 
 // Reason is a code as a reason of events: CamelCase, as Kubernetes has them.

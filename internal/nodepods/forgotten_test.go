@@ -20,10 +20,15 @@ func TestForgottenNamespaceFailsNoLonger(t *testing.T) {
 	cart := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "u1"}}
 	require.NoError(t, podStore{w: w}.Replace([]any{cart}, "1"))
 	shop := w.namespaces["shop"]
-	w.failed("namespace shop", &shop.failing, errors.New("not today"))
+	w.failed(t.Context(), "namespace shop", &shop.failing, errors.New("not today"))
 	require.ErrorContains(t, w.Ready(), "not today")
+	require.Error(t, w.Outdated(0))
 	require.NoError(t, podStore{w: w}.Delete(cart))
 	require.NoError(t, w.Ready())
-	w.failed("namespace shop", &shop.failing, errors.New("not today"))
+	require.NoError(t, w.Outdated(0))
+	over, end := context.WithCancel(t.Context()) // as that of a watch is by then
+	end()
+	w.failed(over, "namespace shop", &shop.failing, errors.New("not today"))
 	assert.NoError(t, w.Ready())
+	assert.NoError(t, w.Outdated(0))
 }

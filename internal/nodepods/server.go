@@ -5,13 +5,11 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -19,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/meshcni/meshcni/internal/podlist"
+	"github.com/meshcni/meshcni/internal/unheard"
 )
 
 // server is the API server, with the two kinds that are watched: a clientset would take several times the rest of the
@@ -99,21 +98,7 @@ func reflect(
 	ctx context.Context, kind runtime.Object, store cache.ReflectorStore, failed func(error),
 	list cache.ListWithContextFunc, watches cache.WatchFuncWithContext,
 ) {
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			found, err := list(ctx, o)
-			failed(err)
-			return found, err
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			w, err := watches(ctx, o)
-			// A server that cannot send what there is, is asked for a list instead; after these two errors the reflector goes on asking.
-			if o.SendInitialEvents == nil || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
-				failed(err)
-			}
-			return w, err
-		},
-	}
+	lw := unheard.ListWatch(&cache.ListWatch{ListWithContextFunc: list, WatchFuncWithContext: watches}, failed)
 	// failed has its own log; the reflector's is not structured like it.
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	cache.NewReflectorWithOptions(lw, kind, store, cache.ReflectorOptions{Name: "nodepods"}).RunWithContext(ctx)
@@ -144,7 +129,7 @@ func (s podStore) Delete(obj any) error {
 
 // Replace implements [cache.ReflectorStore]: the list is complete.
 func (s podStore) Replace(list []any, _ string) error {
-	s.w.failed("pods", &s.w.failing, nil)
+	s.w.failed(context.Background(), "pods", &s.w.failing, nil)
 	static := map[types.UID]types.UID{}
 	for _, obj := range list {
 		if pod, ok := obj.(*corev1.Pod); ok {
@@ -199,7 +184,7 @@ func (s namespaceStore) Delete(any) error { s.learn(nil); return nil }
 
 // Replace implements [cache.ReflectorStore].
 func (s namespaceStore) Replace(list []any, _ string) error {
-	s.w.failed("namespace "+s.name, &s.n.failing, nil)
+	s.w.failed(context.Background(), "namespace "+s.name, &s.n.failing, nil)
 	if len(list) == 0 {
 		s.learn(nil)
 	}

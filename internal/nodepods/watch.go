@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/internal/unheard"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
 )
@@ -82,7 +83,7 @@ type Watch struct {
 	lastSub    int
 	news       chan struct{} // closed when anything changes
 	failing    error         // why the pods may be out of date; nil: they are not
-	since      time.Time     // when something began to be out of date; zero: nothing is
+	unheard    unheard.Watches
 }
 
 // namespace is one that has pods here.
@@ -127,7 +128,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	if again {
 		return errors.New("the watch of the node's pods runs or has run already")
 	}
-	w.server.watchPods(ctx, w.opts.Node, podStore{w: w}, func(err error) { w.failed("pods", &w.failing, err) })
+	w.server.watchPods(ctx, w.opts.Node, podStore{w: w}, func(err error) { w.failed(context.Background(), "pods", &w.failing, err) })
 	w.watches.Wait()
 	return nil
 }
@@ -215,16 +216,9 @@ func (w *Watch) Synced() bool {
 	return w.synced
 }
 
-// Outdated returns what [Watch.Ready] does once nothing has been heard for that long, with the time of the last news.
+// Outdated returns why what is known is out of date, once something has been for that long.
 func (w *Watch) Outdated(after time.Duration) error {
-	why := w.Ready()
-	w.mu.Lock()
-	since := w.since
-	w.mu.Unlock()
-	if why == nil || since.IsZero() || time.Since(since) < after {
-		return nil
-	}
-	return fmt.Errorf("the API server has told nothing of the node's pods since %s, so the agent may not know of new ones: %w", since.UTC().Format(time.RFC3339), why)
+	return w.unheard.Err(after, "the node's pods", "the agent may not know of new ones")
 }
 
 // Ready returns why what is known may be out of date, or nil: nothing has been read yet, or the API server does not answer.
@@ -352,16 +346,16 @@ func (w *Watch) change(do func() (changed []types.UID)) {
 	}
 }
 
-// failed notes at its place why the API server does not answer; nil: it does.
-func (w *Watch) failed(what string, at *error, err error) {
+// failed notes at its place why the API server does not answer; nil: it does. Once the context has ended, nobody asks.
+func (w *Watch) failed(ctx context.Context, what string, at *error, err error) {
 	w.mu.Lock()
+	if ctx.Err() != nil {
+		w.mu.Unlock()
+		return
+	}
 	before := *at
 	*at = err
-	if err == nil && w.failing == nil && !slices.ContainsFunc(slices.Collect(maps.Values(w.namespaces)), func(n *namespace) bool { return n.failing != nil }) {
-		w.since = time.Time{}
-	} else {
-		w.since = cmp.Or(w.since, time.Now())
-	}
+	w.unheard.Note(what, err)
 	w.mu.Unlock()
 	switch {
 	case err == nil && before != nil:
@@ -448,11 +442,7 @@ func (w *Watch) enter(name string) {
 	n.cancel = cancel
 	store := namespaceStore{w: w, n: n, name: name}
 	w.watches.Go(func() {
-		w.server.watchNamespace(ctx, name, store, func(err error) {
-			if ctx.Err() == nil {
-				w.failed("namespace "+name, &n.failing, err)
-			}
-		})
+		w.server.watchNamespace(ctx, name, store, func(err error) { w.failed(ctx, "namespace "+name, &n.failing, err) })
 	})
 }
 
@@ -465,6 +455,7 @@ func (w *Watch) leave(name string) {
 		n.cancel()
 	}
 	delete(w.namespaces, name)
+	w.unheard.Note("namespace "+name, nil)
 }
 
 // learn notes what the API server says of a namespace; nil: there is none.
