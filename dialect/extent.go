@@ -12,8 +12,8 @@ import (
 )
 
 // State returns what the rules make of the pod, and its code: captured; captured in part, [status.CodePartly], if no connection of a
-// direction is, or its runtime is a sandboxed one; or failed, [status.CodeNothingCaptured], if none at all is. The sample packets tell, not what is set. Other ways past the mesh
-// are not looked at. Of a Plan that came with an error, or whose rules cannot be told about, nothing is known.
+// direction is, or its runtime is by its name a sandboxed one; or failed, [status.CodeNothingCaptured], if none at all is, or by the code of a
+// bypass that a running pod's packets are seen to take. The sample packets tell, not what is set. Other ways past the mesh are not looked at. Of a Plan that came with an error, or whose rules cannot be told about, nothing is known.
 func (p Plan) State() (status.State, status.Code) {
 	none := func(code BypassCode) bool {
 		return slices.ContainsFunc(p.Bypasses, func(b Bypass) bool { return b.Code == code && !b.Unsure && b.Family == 0 })
@@ -21,6 +21,8 @@ func (p Plan) State() (status.State, status.Code) {
 	switch some := slices.ContainsFunc(p.Bypasses, func(b Bypass) bool { return b.direction() && !b.Unsure || b.Code == BypassSandboxed }); {
 	case !p.Decision.Selected:
 		return status.StateOutside, p.Decision.Reason
+	case slices.ContainsFunc(p.Bypasses, func(b Bypass) bool { return b.HandedTo != "" && !b.Unsure }):
+		return status.StateFailed, statuscode.Sandboxed
 	case p.Ruleset == (ruleset.Ruleset{}):
 		return status.StateUnknown, status.CodeSelected
 	case p.Redirect.IPv4 != redirect.FamilyCapture && p.Redirect.IPv6 != redirect.FamilyCapture:

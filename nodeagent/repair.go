@@ -128,7 +128,7 @@ func (r *repairer) warnings() (all []string) {
 // decided hands the bypasses of a plugin's decision to the controller, which may write events.
 func (r *repairer) decided(d installer.Decision) {
 	c := r.now()
-	if c == nil || d.Verb != "ADD" || d.Outcome != string(plugin.Redirected) && d.Outcome != string(plugin.Same) {
+	if c == nil || d.Verb != "CHECK" && (d.Verb != "ADD" || d.Outcome != string(plugin.Redirected) && d.Outcome != string(plugin.Same)) {
 		return
 	}
 	b := repair.Bypasses{Namespace: d.Pod.Namespace, Name: d.Pod.Name, UID: d.Pod.UID, AddressFamilies: d.AddressFamilies}

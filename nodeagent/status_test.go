@@ -127,7 +127,7 @@ func TestDetectionAloneKeepsNobodyFromHisWork(t *testing.T) {
 	require.NoError(t, agent.end())
 }
 
-// TestBypassesOfPodsThatStarted are handed on; others are not.
+// TestBypassesOfPodsThatStarted are handed on, as are those that CHECK sees; others are not.
 func TestBypassesOfPodsThatStarted(t *testing.T) {
 	reported := make(chan repair.Bypasses, 4)
 	r := Options{}.withDefaults().newRepairer()
@@ -138,7 +138,7 @@ func TestBypassesOfPodsThatStarted(t *testing.T) {
 	}
 	r.decided(of("ADD", "redirected")) // nobody is there yet
 	r.set(&repairing{controller: knowing{reported: reported}})
-	for _, d := range []installer.Decision{of("ADD", "redirected"), of("ADD", "same"), of("ADD", "failed"), of("ADD", "passed"), of("CHECK", "checked")} {
+	for _, d := range []installer.Decision{of("ADD", "redirected"), of("ADD", "same"), of("ADD", "failed"), of("ADD", "passed"), of("CHECK", "failed"), of("DEL", "")} {
 		r.decided(d)
 	}
 	close(reported)
@@ -147,7 +147,7 @@ func TestBypassesOfPodsThatStarted(t *testing.T) {
 		names = append(names, b.Name)
 		assert.Equal(t, []dialect.BypassCode{"ipv6", "proxy-id"}, b.Codes, "what every container has is no event")
 	}
-	assert.Equal(t, []string{"redirected", "same"}, names)
+	assert.Equal(t, []string{"redirected", "same", "failed"}, names)
 }
 
 // TestStatusNotWritten: a status that could not be written does not make the one that is there one of now.

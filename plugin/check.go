@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/bypass"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -19,7 +22,8 @@ import (
 )
 
 // check compares the live rules with what ADD recorded. It uses neither the API server nor today's configuration. A runtime
-// recreates a pod whose CHECK fails, so check fails only if redirection is no longer in force, and passes if it cannot tell.
+// recreates a pod whose CHECK fails, so check fails only if redirection is no longer in force, or packets do not come to it in a pod that may
+// not be one of a sandboxed runtime, and passes if it cannot tell.
 func (r *run) check(ctx context.Context) (e Event, failure *types.Error) {
 	defer r.rescue(&failure)
 	e.Decision.Reason = status.CodeNoRecord
@@ -57,6 +61,17 @@ func (r *run) check(ctx context.Context) (e Event, failure *types.Error) {
 	e.Families, e.Backend, e.Warnings = found.families, found.backend, found.warnings
 	if err != nil {
 		return e.ends(Unknown, "%v", err), nil
+	}
+	for _, b := range found.open {
+		e.Bypasses = append(e.Bypasses, b.Code)
+		e.Warnings = append(e.Warnings, warning.Warning{Code: warningBypass, Text: b.String()})
+	}
+	if len(found.open) > 0 {
+		past := fmt.Sprintf("packets do not come to what was set up at %s", at(record))
+		if r.config.AllowSandboxed {
+			return e.ends(Unknown, "%s, as allow_sandboxed permits", past), nil
+		}
+		return e.ends(Failed, "%s", past), hint(fail(codeDiffers, "pod %s: %s", r.pod, found.open[0]), "allow_sandboxed is not true in the network configuration")
 	}
 	if len(found.lost) == 0 && found.unsure > 0 {
 		return e.ends(Unknown, "whether packets come to what was set up at %s cannot be told: %s", at(record), found.warnings[0].Text), nil
@@ -98,6 +113,7 @@ type comparison struct {
 	lost     []ruleset.Difference // by which redirection is no longer in force
 	warnings warning.List         // the other differences, those first that are none for sure
 	unsure   int                  // as many of them
+	open     []dialect.Bypass     // by which packets do not come to the rules
 }
 
 // compare asks the backend that set the rules up. A panic is an error here: a record that was damaged in a way nobody
@@ -128,7 +144,13 @@ func (r *run) compare(ctx context.Context, ns NetNS, record attachment.Record) (
 	if err != nil {
 		return c, fmt.Errorf("look at the live rules: %w", err)
 	}
-	lost, others := record.Lost(diffs)
+	var addrs []netip.Addr
+	if r.prev != nil {
+		addrs = r.prev.addrs
+	}
+	open, unknown := bypass.Told(ns.Bypasses(addrs))
+	c.open = open
+	lost, others := record.Lost(append(unknown, diffs...))
 	c.lost = lost
 	for _, d := range others {
 		w := warning.Warning{Code: warningDiffers, Text: d.String()}

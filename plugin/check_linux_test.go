@@ -317,6 +317,34 @@ func TestCheckCannotTell(t *testing.T) {
 	assert.Equal(t, 8, code, message)
 }
 
+// TestCheckOfPacketsThatAreHandedOn: rules that are all there count for nothing if an interface of the pod hands its packets on before them.
+func TestCheckOfPacketsThatAreHandedOn(t *testing.T) {
+	netnstest.Require(t, netnstest.Root, netnstest.Binary("ip"), netnstest.Binary("tc"))
+	n := newNode(t, "nftables")
+	ns := netnstest.New(t)
+	a := n.attach(caseOf(t, "fam-dual"), ns)
+	in(t, ns, "ip link add eth0 type veth peer name peer0", "ip link set eth0 up", "ip link set peer0 up",
+		"ip addr add 10.244.1.5/24 dev eth0", "ip addr add fd00:10:244::5/64 dev eth0 nodad", "ip tuntap add tap0 mode tap")
+	add(t, a)
+	passes(t, a, "checked")
+
+	in(t, ns, "tc qdisc add dev eth0 clsact")
+	require.NoError(t, ns.Run(exec.CommandContext(t.Context(), "tc", "filter", "add", "dev", "eth0", "ingress", "prio", "2", "bpf", "bytecode", "1,6 0 0 1,")))
+	passes(t, a, "unknown", "interface eth0, cannot tell", "a program of tc's ingress")
+	in(t, ns, "tc filter add dev eth0 ingress protocol all prio 1 u32 match u8 0 0 action mirred egress redirect dev tap0")
+	code, message, decision := checks(t, a)
+	assert.Equal(t, 100, code)
+	assert.Contains(t, message, `what arrives at its interface "eth0" is handed on to "tap0, by tc"`)
+	assert.Equal(t, []any{"sandboxed"}, decision["bypasses"])
+	a.Config.(object)["allow_sandboxed"] = true
+	_, _, decision = checks(t, a)
+	assert.Equal(t, "unknown", decision["outcome"])
+	assert.Equal(t, []any{"sandboxed"}, decision["bypasses"], "who allows it is told")
+
+	in(t, ns, "tc qdisc del dev eth0 clsact")
+	passes(t, a, "checked")
+}
+
 // TestCheckWithoutTheBackend: what set the rules up is not on the host any more, and another must not be asked instead.
 func TestCheckWithoutTheBackend(t *testing.T) {
 	netnstest.Require(t, netnstest.Root, netnstest.Binary("iptables-nft-restore"))

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/bypass"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin"
@@ -37,6 +39,9 @@ func (r realNetNS) Backend(ctx context.Context, name ruleset.Backend) (plugin.Ba
 func (r realNetNS) Kernel() (redirect.Kernel, error) { return apply.Kernel(r.NetNS) }
 func (realNetNS) Addrs(string) ([]netip.Addr, error) { return nil, nil }
 func (realNetNS) Close() error                       { return nil }
+func (r realNetNS) Bypasses(addrs []netip.Addr) ([]dialect.Bypass, error) {
+	return bypass.Live(r.NetNS, addrs)
+}
 
 // failingIPv6 is a host whose ip6tables-restore fails.
 type failingIPv6 struct{ apply.Runner }

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/bypass"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -36,6 +38,11 @@ func (k kernelNetNS) Backend(ctx context.Context, name ruleset.Backend) (Backend
 
 // Kernel implements NetNS.
 func (k kernelNetNS) Kernel() (redirect.Kernel, error) { return apply.Kernel(k.NetNS) }
+
+// Bypasses implements NetNS.
+func (k kernelNetNS) Bypasses(addrs []netip.Addr) ([]dialect.Bypass, error) {
+	return bypass.Live(k.NetNS, addrs)
+}
 
 // Addrs implements NetNS.
 func (k kernelNetNS) Addrs(ifName string) ([]netip.Addr, error) {

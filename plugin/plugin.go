@@ -111,6 +111,8 @@ type NetNS interface {
 	Kernel() (redirect.Kernel, error)
 	// Addrs returns the global addresses of all interfaces, those of the named one first.
 	Addrs(ifName string) ([]netip.Addr, error)
+	// Bypasses returns the ways past all rules that the packets of a pod with the addresses have, or, if Unsure, may have.
+	Bypasses(addrs []netip.Addr) ([]dialect.Bypass, error)
 	Close() error
 }
 

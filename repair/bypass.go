@@ -139,7 +139,7 @@ func (c *Controller) bypassWords(addressed []ruleset.Family, plan dialect.Plan, 
 		}
 	}
 	if len(words) == 0 {
-		words = []string{fmt.Sprintf("the plugin reported a way past the mesh when it set up the pod (%s); %s explain says more", code, c.opts.Identity.Program("redirect"))}
+		words = []string{fmt.Sprintf("the plugin reported a way past the mesh (%s); %s explain says more", code, c.opts.Identity.Program("redirect"))}
 	}
 	if state, _ := plan.State(); state != status.StateFailed && (code == dialect.BypassInbound || code == dialect.BypassOutbound) || code == dialect.BypassInitID {
 		kind = corev1.EventTypeNormal

@@ -15,9 +15,11 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -104,17 +106,9 @@ func (c *Controller) extent(ctx context.Context, pod *corev1.Pod) (s status.Pod)
 	if err != nil {
 		return s
 	}
-	s.State, s.Reason = plan.State()
-	if s.Reason != status.CodeNothingCaptured && s.Reason != status.CodePartly {
+	if s = podrules.Extent(plan); s.Reason != status.CodeNothingCaptured && s.Reason != status.CodePartly {
 		return status.Pod{}
 	}
-	var words []string
-	for _, b := range plan.Bypasses {
-		if b.Code == dialect.BypassInbound || b.Code == dialect.BypassOutbound {
-			words = append(words, b.String())
-		}
-	}
-	s.Detail = strings.Join(words, "; ")
 	return s
 }
 
@@ -346,6 +340,8 @@ func (c *Controller) stateOf(pod *corev1.Pod) string {
 		return countBroken
 	case t.capture.State == status.StateFailed:
 		return countUncaptured
+	case len(t.past) > 0:
+		return countNothing
 	case t.drifted:
 		return countDrifted
 	case t.capture.State == status.StateCaptured && t.extent.State == status.StateFailed:
@@ -372,15 +368,19 @@ func (c *Controller) Pods() (all []status.Pod) {
 		}
 		s := t.capture
 		s.ID, s.Dialect = status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, t.dialect
+		extent := t.extent
 		switch {
+		case s.State == status.StateFailed:
+		case len(t.past) > 0:
+			s.State, extent = status.StateCaptured, podrules.Extent(dialect.Plan{Decision: selection.Decision{Selected: true}}, t.past...)
 		case s.State != status.StateCaptured:
 		case t.drifted:
 			s.State, s.Reason, s.Detail = status.StateDrifted, statuscode.Rules, "its live rules are not the wanted ones"
 		case t.verified == statuscode.CannotTell:
 			s.State, s.Reason, s.Detail = status.StateUnknown, statuscode.CannotTell, "verification names the rule, in the log"
 		}
-		if s.State == status.StateCaptured && t.extent.State != "" {
-			s.State, s.Reason, s.Detail = t.extent.State, t.extent.Reason, t.extent.Detail
+		if s.State == status.StateCaptured && extent.State != "" {
+			s.State, s.Reason, s.Detail, s.Bypasses = extent.State, extent.Reason, extent.Detail, extent.Bypasses
 		}
 		all = append(all, s)
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/bypass"
 	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/podrules"
@@ -136,12 +137,18 @@ func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Names
 }
 
 // Check returns how the rules of a running pod differ from those that the plugin would write; none: they are there. Errors include
-// [ErrNotSelected], [ErrNodeProxy], [ErrRefused], [ErrNoProcess] and [ErrVariant].
+// [ErrNotSelected], [ErrNodeProxy], [ErrRefused], [ErrNoProcess] and [ErrVariant], and a [*dialect.BypassError] for a way that its packets
+// have past all rules.
 func (m *InPlace) Check(ctx context.Context, pod *corev1.Pod) (diffs []ruleset.Difference, err error) {
 	err = m.in(ctx, pod, func(b apply.Backend, ns *netnsexec.NetNS, w wanted) (err error) {
+		open, unknown := bypass.Told(bypass.Live(ns, w.addrs))
+		if len(open) > 0 { // then nothing comes to the rules, whatever they are
+			return &dialect.BypassError{Bypass: open[0]}
+		}
 		if diffs, err = podrules.Differences(ctx, b, m.unusable(pod, ns.ID()), w.rules...); err != nil {
 			err = fmt.Errorf("check rules of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
+		diffs = append(diffs, unknown...)
 		return err
 	})
 	return diffs, err

@@ -122,7 +122,7 @@ type podCounts struct {
 func newPodCounts(c *Controller) podCounts {
 	name := c.opts.Identity.Metric
 	return podCounts{c, prometheus.NewDesc(name("pods"),
-		"Pods of this node that have not ended, by state: captured, uncaptured, cannot-tell, drifted (other rules), broken (by its check), nothing-captured (by its settings), other-dialect, outside.", []string{"state"}, nil),
+		"Pods of this node that have not ended, by state: captured, uncaptured, cannot-tell, drifted (other rules), broken (by its check), nothing-captured (by its settings, or past its rules), other-dialect, outside.", []string{"state"}, nil),
 		prometheus.NewDesc(name("pods_known"), "Pods of this node that have not ended, in any state.", nil, nil)}
 }
 

@@ -1,6 +1,7 @@
 package repair_test
 
 import (
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -80,6 +81,14 @@ func TestWhereRulesAreWritten(t *testing.T) {
 			diffs, err := m.Check(t.Context(), pod)
 			require.NoError(t, err)
 			assert.Empty(t, diffs)
+			for _, line := range []string{"ip tuntap add tap0 mode tap", "tc qdisc add dev eth0 clsact", "tc filter add dev eth0 ingress protocol all u32 match u8 0 0 action mirred egress redirect dev tap0"} {
+				words := strings.Fields(line)
+				require.NoError(t, own.Run(exec.CommandContext(t.Context(), words[0], words[1:]...)), line)
+			}
+			_, err = m.Check(t.Context(), pod)
+			var past *dialect.BypassError
+			require.ErrorAs(t, err, &past, "the rules are there, and nothing comes to them")
+			assert.Equal(t, "tap0, by tc", past.HandedTo)
 		})
 	}
 }

@@ -18,11 +18,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/internal/repairtest"
+	"github.com/meshcni/meshcni/status"
 )
 
 func TestRepairUntilTheCheckSucceeds(t *testing.T) {
@@ -277,6 +279,32 @@ type unsure struct{ repair.Redirector }
 
 func (unsure) Check(context.Context, *corev1.Pod) ([]ruleset.Difference, error) {
 	return []ruleset.Difference{{Kind: ruleset.KindUnknown, Family: ruleset.IPv4, Chain: "outbound", Rule: "-m statistic"}}, nil
+}
+
+// handedOn is a pod whose packets do not come to its rules.
+type handedOn struct{ repair.Redirector }
+
+func (handedOn) Check(context.Context, *corev1.Pod) ([]ruleset.Difference, error) {
+	return nil, &dialect.BypassError{Bypass: dialect.Bypass{Code: dialect.BypassSandboxed, Interface: "eth0", HandedTo: "tap0, by tc"}}
+}
+
+// TestVerificationOfPacketsThatAreHandedOn: what the pod's packets do not come to is not intact, and to write it again is no remedy.
+func TestVerificationOfPacketsThatAreHandedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, c *repair.Options) {
+			c.Action, c.VerifyInterval, c.Detect = repair.ActionRepair, time.Minute, &repair.Detection{}
+			c.SetRedirector(handedOn{b.rules})
+		}, named(t, "passed", "a"))
+		time.Sleep(10 * time.Minute)
+		assert.Equal(t, []string{"sandboxed"}, slices.Collect(maps.Keys(b.counter("meshcni_verifications_total"))))
+		assert.Contains(t, <-b.events, `MeshBypass sandboxed: the pod bypasses the mesh: what arrives at its interface "eth0" is handed on to "tap0, by tc"`)
+		assert.Empty(t, b.events, "said once")
+		assert.NotContains(t, b.rules.Calls(), "apply default/a")
+		pods := b.ctl.Pods()
+		require.Len(t, pods, 1)
+		assert.Equal(t, []any{status.StateFailed, status.Code("sandboxed"), []string{"sandboxed"}}, []any{pods[0].State, pods[0].Reason, pods[0].Bypasses})
+		assert.True(t, pods[0].NeedsAttention())
+	})
 }
 
 // TestVerificationCannotTell: rules that are there behind somebody else's of which it is not known what it does are neither intact nor drifted,

@@ -25,6 +25,7 @@ type track struct {
 	drifted    bool
 	capture    status.Pod           // zero: none of the mesh's, or nobody has looked
 	extent     status.Pod           // what its rules leave out of it, if it is captured; zero: no direction
+	past       []dialect.Bypass     // that its packets were last seen to take, past all rules
 	dialect    string               // the mesh that has it, when it was last looked at
 	lost       bool                 // see Detection.Lost
 	other      string               // the mesh that has it and is not configured

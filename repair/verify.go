@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -93,7 +94,12 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 	switch {
 	case errors.Is(err, errSlow):
 	case err != nil:
-		c.verified(pod, verifyFailed(err), words(err))
+		result := verifyFailed(err)
+		var past *dialect.BypassError
+		if result == statuscode.Sandboxed && errors.As(err, &past) {
+			c.tracks.change(pod.UID, func(t *track) { t.past = []dialect.Bypass{past.Bypass} })
+		}
+		c.verified(pod, result, words(err))
 	case len(ruleset.Certain(diffs)) == 0:
 		c.verifiedSame(pod, diffs)
 	default:
@@ -166,6 +172,8 @@ func verifyFailed(err error) status.Code {
 		return statuscode.Variant
 	case errors.Is(err, ErrRefused):
 		return status.CodeRefused
+	case errors.As(err, new(*dialect.BypassError)):
+		return statuscode.Sandboxed
 	}
 	return statuscode.Failed
 }
@@ -195,7 +203,9 @@ func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string
 	was, same := false, false
 	c.tracks.change(pod.UID, func(t *track) {
 		was, same = t.drifted, t.verified == result
-		t.verified = result
+		if t.verified = result; result != statuscode.Sandboxed {
+			t.past = nil
+		}
 		switch result {
 		case statuscode.Drifted:
 			t.drifted = true
@@ -215,6 +225,9 @@ func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string
 		log.Info("rules of a running pod are restored", "detail", detail)
 		c.tell(pod, status.KindVerification, result, detail)
 	case same:
+	case result == statuscode.Sandboxed:
+		log.Warn("the packets of a running pod do not come to its rules", "detail", detail)
+		c.tell(pod, status.KindVerification, result, string(result)+": "+detail)
 	case result == statuscode.Failed, result == statuscode.Variant, result == status.CodeRefused, result == statuscode.CannotTell:
 		log.Warn("rules of a running pod cannot be verified", "detail", detail)
 	case result == statuscode.Intact && was:

@@ -62,6 +62,8 @@ func verifications() []Row {
 			Do: []Remedy{Restart, "Find out who changes them; repair.mode=repair restores them"}},
 		{Code: "uncaptured", Event: "MeshNotCaptured", Attention: true, Sentence: "none of its rules is there, and it seems that none ever was", Do: []Remedy{Restart},
 			Page: "troubleshooting.md#a-pod-started-without-the-plugin"},
+		{Code: "sandboxed", Event: "MeshBypass", Attention: true, Sentence: "its packets do not come to its rules: an interface hands them on before, or none has its addresses",
+			Do: []Remedy{sharedKernel}, Page: troubleshooting + "ways-past-the-mesh"},
 		{Code: "restored", Event: "MeshRulesRestored", Sentence: "its rules were restored"},
 		{Code: CodeRefused, Attention: true, Sentence: "the plugin would not start it now", Do: []Remedy{"Correct what kubectl meshcni explain names"}},
 		{Code: "no-process", Sentence: "neither the runtime nor a process shows its network namespace", Do: []Remedy{nextAttempt}},

@@ -8,7 +8,9 @@ const (
 	seeLog     Remedy = "See the agent's log"
 	mend       Remedy = "Mend what is named (docs/troubleshooting.md#my-pod-does-not-start); it then starts by itself"
 	byDesign   Remedy = "Nothing"
-	smaller    Remedy = "Make labels, annotations and containers smaller: 64 KiB are kept"
+	// sharedKernel is for pods of sandboxed runtimes.
+	sharedKernel Remedy = "Give it a runtime class that shares the node's kernel, or take it out of the mesh"
+	smaller      Remedy = "Make labels, annotations and containers smaller: 64 KiB are kept"
 )
 
 const nodeProxy = "troubleshooting.md#pods-of-a-proxy-on-the-node"
@@ -36,6 +38,9 @@ func podTable() []Row {
 		{Kind: KindPod, Code: "rules", States: only(StateDrifted), Attention: true, Page: "troubleshooting.md#meshcnirulesdrifted",
 			Sentence: "it has other rules than it should have",
 			Do:       []Remedy{Restart, "If it happens again, find out who changes them"}},
+
+		{Kind: KindPod, Code: "sandboxed", Event: "MeshBypass", States: only(StateFailed), Attention: true, Page: troubleshooting + "ways-past-the-mesh",
+			Sentence: "its packets do not come to its rules: an interface hands them on before, or none has its addresses", Do: []Remedy{sharedKernel}},
 
 		{Kind: KindPod, Code: CodePodRefused, States: []State{StateWaiting, StateFailed}, Attention: true, Page: "troubleshooting.md#meshcnipodsrefused",
 			Sentence: "its settings are refused", Do: []Remedy{"Correct the settings that are named"}},

@@ -18,7 +18,6 @@ import (
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // enterFlags say what to do where an agent cannot read the rules of pods.
@@ -131,8 +130,8 @@ func (s *subject) enterable() bool {
 }
 
 // rules are the live rules of the pod, read by the agent or by a pod on the node.
-func (s *subject) rules(ctx context.Context, c *cluster) (ruleset.Live, error) {
-	p, err := s.look(ctx, c)
+func (s *subject) rules(ctx context.Context, c *cluster) (p agentapi.Pod, err error) {
+	p, err = s.look(ctx, c)
 	switch {
 	case p.LiveError != "":
 		err = errors.New(p.LiveError)
@@ -142,7 +141,7 @@ func (s *subject) rules(ctx context.Context, c *cluster) (ruleset.Live, error) {
 	if err != nil && !s.entered && s.enterable() {
 		err = fmt.Errorf("%w (%s)", err, enterHint)
 	}
-	return p.Live, err
+	return p, err
 }
 
 // runtimeUID is the UID by which the runtime knows a pod, if what the pod says of itself is true: see theirs.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/migration"
@@ -109,6 +110,16 @@ func TestEnter(t *testing.T) {
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart", "--enter")
 	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, out, "  LOST since ADD: ipv4 nat/OUTPUT:1 missing: -j X\n")
+	past := dialect.Bypass{Code: dialect.BypassSandboxed, Interface: "eth0", HandedTo: "tap0, by tc"}
+	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: full.Records, Live: full.Live, Differences: gone, Bypasses: []dialect.Bypass{past}, BypassError: "too many"}, staticUID: theirs}))
+	for _, output := range []string{"text", "json"} {
+		code, out, _ = w.run(t, "show", "-n", "shop", "cart", "--enter", "-o", output)
+		assert.Equal(t, exitOK, code)
+		for _, finding := range []string{"sandboxed", "the pod bypasses the mesh: what arrives at its interface", "missing", "ipv4 nat/OUTPUT:1 missing: -j X", "cannot tell: too many"} {
+			assert.Contains(t, out, finding, output)
+		}
+	}
+	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): full, staticUID: theirs}))
 
 	t.Run("the agent does not answer", func(t *testing.T) {
 		code, out, errs := w.run(t, "explain", "-n", "shop", "far", "--config", "none", "--enter")

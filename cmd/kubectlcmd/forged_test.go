@@ -105,7 +105,7 @@ func TestForgedLines(t *testing.T) {
 	require.NoError(t, json.Unmarshal(exact, &want))
 	_, out, _ := w.run(t, "-n", "shop", "show", "waits", "-o", "json")
 	rules := decode[[]ruleset.LiveRule](t, out)
-	require.Len(t, rules, 2)
+	require.Greater(t, len(rules), 2, "and findings")
 	assert.Equal(t, want, rules[0].Chain)
 	_, out, _ = w.run(t, "-n", "shop", "explain", "waits", "-o", "json")
 	is := decode[struct{ OnNode live.OnNode }](t, out).OnNode

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -14,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/internal/apilist"
-	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/internal/bypass"
 )
 
 // showCommand prints the live rules with their counters.
@@ -37,12 +38,18 @@ func (c *cluster) showCommand() *cobra.Command {
 				return err
 			}
 			s := &subject{pod: pod, nodeView: *c.view(ctx, pod.Spec.NodeName), flags: enter}
-			return show.Print(ctx, c.Stdout, func() {}, func() (ruleset.Live, error) {
-				live, err := s.rules(ctx, c)
+			return show.Print(ctx, c.Stdout, func() {}, func() (seen printers.Seen, err error) {
+				p, err := s.rules(ctx, c)
 				if err != nil {
-					return nil, fmt.Errorf("the live rules of pod %s/%s are not known: %w", pod.Namespace, pod.Name, err)
+					return seen, fmt.Errorf("the live rules of pod %s/%s are not known: %w", pod.Namespace, pod.Name, err)
 				}
-				return live, nil
+				seen.Live = p.Live
+				if p.BypassError != "" {
+					err = errors.New(p.BypassError)
+				}
+				seen.Find(bypass.Told(p.Bypasses, err))
+				seen.Find(nil, p.Differences)
+				return seen, nil
 			})
 		}),
 	}

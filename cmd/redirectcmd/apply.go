@@ -133,17 +133,16 @@ func runCheck(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 			}
 		}
 	}
-	var past error
+	past := false
 	if t.Decision.Selected {
-		past = c.bypasses(ns, t)
+		var unknown []ruleset.Difference
+		past, unknown = c.bypasses(ns, t)
+		diffs = append(diffs, unknown...)
 	}
-	if past != nil && len(diffs) == 0 {
-		return past
-	}
-	if !c.inForce(backend, diffs) {
+	if past && len(diffs) == 0 || !c.inForce(backend, diffs) || past {
 		return errSilent
 	}
-	return past
+	return nil
 }
 
 // inForce prints the differences between live and wanted rules, and reports whether those are in force as far as that can be told.

@@ -263,7 +263,13 @@ func TestCheckNamesWhatDiffers(t *testing.T) {
 	assert.NotContains(t, got.out, "as wanted")
 	got = call{}.run(t, "show", "--netns", ns.Path())
 	assert.Zero(t, got.code)
-	assert.Contains(t, got.errOut, past)
+	assert.Contains(t, got.out, "sandboxed: "+past)
+	got = call{}.run(t, "show", "--netns", ns.Path(), "-o", "json")
+	var all []struct{ Code, Finding string }
+	require.NoError(t, json.Unmarshal([]byte(got.out), &all))
+	require.NotEmpty(t, all)
+	assert.Equal(t, "sandboxed", all[len(all)-1].Code, "after the rules")
+	assert.Contains(t, all[len(all)-1].Finding, past)
 }
 
 // TestListOnTheKernel: with several dialects a pod gets the rules of the mesh that has it, a pod of none should have none of any

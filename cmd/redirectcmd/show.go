@@ -1,7 +1,6 @@
 package redirectcmd
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
+	"github.com/meshcni/meshcni/internal/bypass"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
@@ -37,27 +37,22 @@ func (p Program) showCommand() *cobra.Command {
 					return err
 				}
 				printers.Configuration(c.Stderr, "", c.config) // standard output is a list, in JSON too
-				err = show.Print(cmd.Context(), c.Stdout, c.clear, func() (ruleset.Live, error) {
-					return apply.Live(cmd.Context(), ns, apply.Options{Root: c.hostRoot}, wanted...)
+				return show.Print(cmd.Context(), c.Stdout, c.clear, func() (seen printers.Seen, err error) {
+					if seen.Live, err = apply.Live(cmd.Context(), ns, apply.Options{Root: c.hostRoot}, wanted...); err != nil {
+						return seen, err
+					}
+					seen.Find(bypass.Told(bypass.Live(ns, c.addrs)))
+					if c.file == "" || !captures(wanted[0]) {
+						return seen, nil
+					}
+					backend, err := c.chosen(cmd, ns)
+					if err != nil {
+						return seen, err
+					}
+					diffs, err := backend.Check(cmd.Context(), wanted[0])
+					seen.Find(nil, diffs)
+					return seen, err
 				})
-				if err != nil {
-					return err
-				}
-				if err := c.bypasses(ns, nil); err != nil && !errors.Is(err, errSilent) {
-					c.say(err.Error())
-				}
-				if c.file == "" || !show.Once() || !captures(wanted[0]) {
-					return nil
-				}
-				backend, err := c.chosen(cmd, ns)
-				if err != nil {
-					return err
-				}
-				diffs, err := backend.Check(cmd.Context(), wanted[0])
-				if err == nil {
-					c.inForce(backend, diffs)
-				}
-				return err
 			})
 		})
 	c.optional = true
@@ -65,7 +60,7 @@ func (p Program) showCommand() *cobra.Command {
 	cmd.Flags().Uint32Var(&pid, "pid", 0, "a process of the pod, instead of --netns")
 	show.Describe(cmd)
 	cmd.Long = `show lists the rules of both iptables variants and of nftables that are in a
-network namespace now. With -f each rule of the pod's plan has the reason that
+network namespace now, and what of the wanted ones is not in force. With -f each rule of the pod's plan has the reason that
 the plan gives. Without it, rules that most pods of --dialect have still do.
 nftables counts only where a rule says so; the plugin's rules for it do not.`
 	return cmd

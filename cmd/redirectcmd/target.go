@@ -16,7 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/podrules"
+	"github.com/meshcni/meshcni/internal/bypass"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -262,19 +262,17 @@ func look(s *dialect.Subject, ns *netnsexec.NetNS) (err error) {
 	})
 }
 
-// bypasses finds the ways past all rules of a running pod; one that there may be is an error.
-// Nil: there is nothing.
-func (c *common) bypasses(ns *netnsexec.NetNS, t *target) error {
+// bypasses prints the ways past all rules that the packets of a running pod have, and returns whether there are any, and what cannot be told.
+func (c *common) bypasses(ns *netnsexec.NetNS, t *target) (past bool, unknown []ruleset.Difference) {
 	addrs := c.addrs
-	if len(addrs) == 0 && t != nil {
+	if len(addrs) == 0 {
 		addrs = explain.Addrs(t.Subject.Pod)
 	}
-	all, err := podrules.Bypasses(ns, addrs)
-	for _, b := range all {
+	open, unknown := bypass.Told(bypass.Live(ns, addrs))
+	for _, b := range open {
 		visible.To(c.Stderr).Printf("%s: %s\n", c.name(), b)
-		err = errSilent
 	}
-	return err
+	return len(open) > 0, unknown
 }
 
 // inNetNS calls f with the namespace to work on.

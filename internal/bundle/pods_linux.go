@@ -21,6 +21,8 @@ type podRules struct {
 	Rules ruleset.Live `json:"rules"`
 	// Differences are those from what ADD set up.
 	Differences []string `json:"differences"`
+	// Bypasses are the ways past all rules that the pod's packets have, and why there may be others.
+	Bypasses []string `json:"bypasses"`
 }
 
 // Rules returns the live rules of a pod of which there is a record, and how they differ from what was set up, as JSON. It
@@ -30,9 +32,15 @@ func Rules(ctx context.Context, record attachment.Record, hostRoot string, s *Sc
 	if live.NetNS == "" {
 		return nil, err
 	}
-	p := podRules{ID: record.ID, Pod: record.Pod, NetNS: live.NetNS, Rules: append(ruleset.Live{}, live.Rules...), Differences: []string{}}
+	p := podRules{ID: record.ID, Pod: record.Pod, NetNS: live.NetNS, Rules: append(ruleset.Live{}, live.Rules...), Differences: []string{}, Bypasses: []string{}}
 	for _, d := range live.Differences {
 		p.Differences = append(p.Differences, d.String())
+	}
+	for _, b := range live.Bypasses {
+		p.Bypasses = append(p.Bypasses, b.String())
+	}
+	if live.BypassError != "" {
+		p.Bypasses = append(p.Bypasses, live.BypassError)
 	}
 	text, encodeErr := json.Marshal(p)
 	if encodeErr == nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,38 @@ func TestBypassesAreReported(t *testing.T) {
 	for len(n.events.Events) > 0 {
 		assert.NotContains(t, <-n.events.Events, "Warning")
 	}
+}
+
+// TestExtent: of a pod that has its rules and the proxy, the state is what its packets meet: in part captured where a direction is left out, and
+// not at all where they are handed on before its rules. What peers go by stays.
+func TestExtent(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, ruleset.BackendNftables)
+	partly, handed := n.pod(1), n.pod(2)
+	n.pods.change(partly, func(p *corev1.Pod) {
+		p.Annotations = map[string]string{"ambient.istio.io/bypass-inbound-capture": "true"}
+	})
+	n.pods.label("shop", "ambient")
+	n.start()
+	n.captured(handed)
+	ns := n.netns[handed]
+	for _, line := range []string{"ip link add eth0 type veth peer name peer0", "ip link set eth0 up", "ip tuntap add tap0 mode tap", "tc qdisc add dev eth0 clsact",
+		"tc filter add dev eth0 ingress protocol all u32 match u8 0 0 action mirred egress redirect dev tap0"} {
+		words := strings.Fields(line)
+		require.NoError(t, ns.Run(exec.CommandContext(t.Context(), words[0], words[1:]...)), line)
+	}
+	n.pods.change(handed, func(*corev1.Pod) {}) // has it looked at
+	n.eventually(handed, status.StateFailed, "sandboxed")
+	assert.Contains(t, n.state(handed).Detail, `interface "eth0" is handed on to "tap0, by tc"`)
+	assert.Contains(t, n.state(handed).Bypasses, "sandboxed")
+	assert.Equal(t, "enabled", n.pods.annotation(handed))
+	assert.InDelta(t, 1, n.metric("bypasses{bypass=sandboxed}"), 0)
+	n.until("an event", func() bool {
+		return strings.HasPrefix(<-n.events.Events, "Warning MeshBypass sandboxed: the pod bypasses the mesh")
+	})
+
+	n.eventually(partly, status.StateCaptured, "partly")
+	assert.Contains(t, n.state(partly).Detail, "no connection is captured inbound")
 }
 
 // TestMetrics: what is there, what went missing and what failed is counted, each incident once.

@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/bypass"
 	"github.com/meshcni/meshcni/internal/nodecontrol/listeners"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/podid"
@@ -33,6 +35,9 @@ type work struct {
 	needs   []listeners.Need
 	// missing are the needs that nothing served at the last look.
 	missing []listeners.Need
+	// past are the ways past all rules that the pod's packets are seen to have, and unseen what cannot be told of that.
+	past   []dialect.Bypass
+	unseen []ruleset.Difference
 	// unfound is the error of the search for the namespace.
 	unfound error
 	// result is that of the rules that this run wrote; nil: it wrote none.
@@ -74,6 +79,9 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 	if w.backend == nil {
 		if w.backend, err = w.choose(ctx); err != nil {
 			return a, err
+		}
+		if w.Choice != machine.Out {
+			w.past, w.unseen = bypass.Told(bypass.Live(w.e.ns.NetNS(), w.addrs))
 		}
 	}
 	if w.Choice == machine.Out {

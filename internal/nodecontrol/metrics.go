@@ -7,6 +7,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
+	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -86,7 +87,7 @@ func (c *Controller) Collect(ch chan<- prometheus.Metric) {
 	counts, ways := map[labels]int{}, map[string]int{}
 	for _, p := range c.Pods() {
 		counts[labels{string(p.State), string(p.Reason)}]++
-		if p.State == status.StateCaptured {
+		if p.State == status.StateCaptured || p.Reason == status.CodeNothingCaptured || p.Reason == statuscode.Sandboxed {
 			for _, code := range p.Bypasses {
 				ways[code]++
 			}

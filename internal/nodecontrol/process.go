@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/internal/statuscode"
@@ -27,6 +26,7 @@ const (
 	eventReleased       = "MeshReleased"
 	eventHandOverFailed = "MeshHandOverFailed"
 	eventDriftMended    = "MeshDriftMended"
+	eventBypass         = "MeshBypass"
 )
 
 // jitter spreads a pause by a tenth, so that the agents of a cluster that started together part.
@@ -148,6 +148,9 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 	}
 	mended := c.drifted(w, first, last, err)
 	captured := s.State == status.StateCaptured
+	if captured {
+		s = w.extent(s)
+	}
 	joined := captured && !e.captured && !w.starting && w.result != nil && w.result.Changed
 	switch {
 	case captured:
@@ -175,7 +178,7 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 func (w *work) stateOf() status.Pod {
 	s := status.Pod{ID: w.podOf(), Backend: w.e.backend, Detail: w.detail}
 	if w.mesh != nil && w.Choice != machine.Out && w.Choice != machine.Gone {
-		s.Dialect, s.Bypasses, s.ExchangeResets = w.mesh.Name, bypasses(w.plan), w.e.unmoved
+		s.Dialect, s.Bypasses, s.ExchangeResets = w.mesh.Name, podrules.Extent(w.plan, w.past...).Bypasses, w.e.unmoved
 	}
 	return s
 }
@@ -188,18 +191,20 @@ func (w *work) foretell() {
 	}
 	s := w.stateOf()
 	s.State, s.Reason = status.StateCaptured, statuscode.Captured
-	before := w.c.setState(w.e, s)
+	before := w.c.setState(w.e, w.extent(s))
 	w.before = &before
 }
 
-// bypasses are the codes of the ways past the mesh that a pod leaves open, without those of which nobody knows whether it has them.
-func bypasses(p dialect.Plan) (codes []string) {
-	for _, b := range p.Bypasses {
-		if !b.Unsure && !slices.Contains(codes, string(b.Code)) {
-			codes = append(codes, string(b.Code))
-		}
+// extent is the state of a pod that the proxy has and whose rules are there: as far as its packets come to them, and are captured by them.
+func (w *work) extent(s status.Pod) status.Pod {
+	e := podrules.Extent(w.plan, w.past...)
+	switch {
+	case e.State == status.StateFailed, e.Reason == status.CodePartly:
+		s.State, s.Reason, s.Detail = e.State, e.Reason, e.Detail
+	case len(w.unseen) > 0:
+		s.State, s.Reason, s.Detail = status.StateUnknown, statuscode.CannotTell, w.unseen[0].String()
 	}
-	return codes
+	return s
 }
 
 // drifted counts what was found and mended, and returns the kinds that were mended.
@@ -272,6 +277,8 @@ func (c *Controller) tell(w *work, before, now status.Pod, joined bool, mended [
 	switch {
 	case failure != "" && !again:
 		c.event(w.pod, corev1.EventTypeWarning, eventHandOverFailed, string(now.Reason)+": "+err.Error())
+	case changed && now.Reason == statuscode.Sandboxed:
+		c.event(w.pod, corev1.EventTypeWarning, eventBypass, string(now.Reason)+": "+now.Detail)
 	case joined:
 		c.event(w.pod, corev1.EventTypeNormal, eventEnrolled, "the node's proxy of mesh "+w.mesh.Name+" listens in the pod, and its traffic is captured")
 	case w.removed && now.State == status.StateOutside:

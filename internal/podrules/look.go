@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/bypass"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -42,7 +43,7 @@ func Look(ctx context.Context, record attachment.Record, want podnetns.Wanted, h
 	defer func() { _ = ns.Close() }()
 	l.NetNS = ns.Path()
 	var unread error
-	if l.Bypasses, unread = Bypasses(ns, want.Addrs); unread != nil {
+	if l.Bypasses, unread = bypass.Live(ns, want.Addrs); unread != nil {
 		l.BypassError = unread.Error()
 	}
 	o := apply.Options{Root: hostRoot}

@@ -12,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -63,6 +65,27 @@ func Without(diffs []ruleset.Difference, unusable []string) []ruleset.Difference
 	return slices.DeleteFunc(diffs, func(d ruleset.Difference) bool {
 		return d.Table == ruleset.RoutingTable && slices.Contains(unusable, d.Rule)
 	})
+}
+
+// Extent returns how far a pod whose rules are in force is captured, with the bypasses that its packets are seen to have; but for its backend,
+// its mesh and the time.
+func Extent(plan dialect.Plan, seen ...dialect.Bypass) (s status.Pod) {
+	plan.Bypasses = slices.Concat(plan.Bypasses, seen)
+	s.State, s.Reason = plan.State()
+	var words []string
+	for _, b := range plan.Bypasses {
+		if b.Unsure {
+			continue // nobody knows whether it has it
+		}
+		if !slices.Contains(s.Bypasses, string(b.Code)) {
+			s.Bypasses = append(s.Bypasses, string(b.Code))
+		}
+		if b.Code == dialect.BypassInbound || b.Code == dialect.BypassOutbound || b.Code == dialect.BypassSandboxed {
+			words = append(words, b.String())
+		}
+	}
+	s.Detail = strings.Join(words, "; ")
+	return s
 }
 
 // Note makes a record of a mesh's pod say what was applied, and reports whether it said otherwise.

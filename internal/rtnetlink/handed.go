@@ -144,38 +144,41 @@ func (c *Conn) filtered(l link, links []link) (h Handed, err error) {
 		if len(b) < sizeofTcMsg || int(binary.NativeEndian.Uint32(b[4:])) != l.index {
 			return true
 		}
-		attrs := nfnetlink.Attr{Data: b[sizeofTcMsg:]}
-		kind := attrs.Attr(tcaKind).Text()
-		at := actions(kind)
-		if at == 0 {
-			h = Handed{Link: l.name, To: "a program of tc's ingress (" + kind + ")", Unsure: true}
-			return true
+		if to, unsure := filter(nfnetlink.Attr{Data: b[sizeofTcMsg:]}, links); to != "" {
+			h = Handed{Link: l.name, To: to, Unsure: unsure}
 		}
-		for action := range nfnetlink.Attrs(attrs.Attr(tcaOptions).Attr(at).Data) {
-			switch action.Attr(tcaKind).Text() {
-			case "mirred":
-				parms := action.Attr(tcaOptions).Attr(mirredParms).Data
-				if len(parms) < mirredLen || binary.NativeEndian.Uint32(parms[20:]) != egressRedirect {
-					continue // a copy, or what comes in elsewhere in this namespace
-				}
-				to := int(binary.NativeEndian.Uint32(parms[24:]))
-				i := slices.IndexFunc(links, func(k link) bool { return k.index == to })
-				switch {
-				case i < 0:
-					h = Handed{Link: l.name, To: "other interfaces, by tc"}
-				case links[i].kind == "ifb": // which gives them back
-					continue
-				default:
-					h = Handed{Link: l.name, To: links[i].name + ", by tc"}
-				}
-				return false
-			case "bpf":
-				h = Handed{Link: l.name, To: "a program of tc's ingress (bpf)", Unsure: true}
-			}
-		}
-		return true
+		return h.To == "" || h.Unsure
 	})
 	return h, unless(err, unix.ENOENT, unix.ENODEV, unix.EOPNOTSUPP)
+}
+
+// filter tells to what a filter hands packets on, or may if unsure; empty: to nothing.
+func filter(attrs nfnetlink.Attr, links []link) (to string, unsure bool) {
+	kind := attrs.Attr(tcaKind).Text()
+	at := actions(kind)
+	if at == 0 {
+		return "a program of tc's ingress (" + kind + ")", true
+	}
+	for action := range nfnetlink.Attrs(attrs.Attr(tcaOptions).Attr(at).Data) {
+		switch action.Attr(tcaKind).Text() {
+		case "mirred":
+			parms := action.Attr(tcaOptions).Attr(mirredParms).Data
+			if len(parms) < mirredLen || binary.NativeEndian.Uint32(parms[20:]) != egressRedirect {
+				continue // a copy, or what comes in elsewhere in this namespace
+			}
+			index := int(binary.NativeEndian.Uint32(parms[24:]))
+			i := slices.IndexFunc(links, func(k link) bool { return k.index == index })
+			switch {
+			case i < 0:
+				return "other interfaces, by tc", false
+			case links[i].kind != "ifb": // which would give them back
+				return links[i].name + ", by tc", false
+			}
+		case "bpf":
+			to, unsure = "a program of tc's ingress (bpf)", true
+		}
+	}
+	return to, unsure
 }
 
 // links returns the interfaces but loopback ones.

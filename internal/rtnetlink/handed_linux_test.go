@@ -1,6 +1,7 @@
 package rtnetlink_test
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -76,10 +77,48 @@ func run(t *testing.T, netns, script string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// TestClassifiers: this kernel may not have each classifier; where each keeps its actions is the kernel's interface.
+// TestClassifiers: this kernel has not each classifier; where each keeps its actions is the kernel's interface. The messages are as
+// iproute2 writes them, and a kernel that has the classifier lists them.
 func TestClassifiers(t *testing.T) {
 	t.Parallel()
-	for classifier, want := range map[string]uint16{"u32": nl.TCA_U32_ACT, "matchall": nl.TCA_MATCHALL_ACT, "flower": nl.TCA_FLOWER_ACT, "fw": nl.TCA_FW_ACT, "bpf": 0} {
-		assert.Equal(t, want, rtnetlink.Actions(classifier), classifier)
+	const basic = 3 // TCA_BASIC_ACT of linux/pkt_cls.h
+	redirect := func(index uint32) []byte { return binary.NativeEndian.AppendUint32(mirred(1), index) }
+	for classifier, at := range map[string]int{"u32": nl.TCA_U32_ACT, "matchall": nl.TCA_MATCHALL_ACT, "flower": nl.TCA_FLOWER_ACT, "fw": nl.TCA_FW_ACT, "basic": basic, "bpf": 0, "cgroup": 0} {
+		assert.EqualValues(t, at, rtnetlink.Actions(classifier), classifier)
+		for name, want := range map[string]struct {
+			parms  []byte
+			to     string
+			unsure bool
+		}{
+			"a tap":         {redirect(7), "tap0, by tc", false},
+			"out of here":   {redirect(9), "other interfaces, by tc", false},
+			"an ifb":        {redirect(8), "", false},
+			"a copy":        {binary.NativeEndian.AppendUint32(mirred(2), 7), "", false},
+			"cut short":     {mirred(1), "", false},
+			"to an ingress": {binary.NativeEndian.AppendUint32(mirred(3), 7), "", false},
+		} {
+			if at == 0 {
+				want.to, want.unsure = "a program of tc's ingress ("+classifier+")", true
+			}
+			to, unsure := rtnetlink.Filter(filterMessage(classifier, at, want.parms))
+			assert.Equal(t, []any{want.to, want.unsure}, []any{to, unsure}, classifier+": "+name)
+		}
 	}
+}
+
+// mirred is struct tc_mirred but for the index of its interface. The action is 1 for redirected egress, 2 for mirrored, 3 and 4 for ingress.
+func mirred(action uint32) []byte {
+	b := make([]byte, 20, 28) // index, capab, action, refcnt, bindcnt
+	return binary.NativeEndian.AppendUint32(b, action)
+}
+
+// filterMessage has the attributes of a filter with one action, at the attribute of its options.
+func filterMessage(classifier string, at int, parms []byte) []byte {
+	action := nl.NewRtAttr(1, nil)
+	action.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("mirred"))
+	action.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(nl.TCA_MIRRED_PARMS, parms)
+	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+	options.AddRtAttr(1, []byte{1, 0, 0, 0}) // its class
+	options.AddRtAttr(at, action.Serialize())
+	return append(nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(classifier)).Serialize(), options.Serialize()...)
 }

@@ -54,6 +54,7 @@ const (
 	Drifted    status.Code = "drifted"
 	Uncaptured status.Code = "uncaptured"
 	Restored   status.Code = "restored"
+	Sandboxed  status.Code = "sandboxed"
 )
 
 // Why an attempt to repair a pod came to its outcome, beside some of the above.

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/redirect"
@@ -132,6 +133,8 @@ type NetNS struct {
 	Skip []ruleset.Family
 	// Unusable is what it does not accept beside the rules.
 	Unusable []apply.Unusable
+	// Past are the ways past all rules that its packets have.
+	Past []dialect.Bypass
 	// Inode tells it from other namespaces.
 	Inode uint64
 
@@ -171,6 +174,9 @@ func (n openNetNS) Backend(_ context.Context, name ruleset.Backend) (plugin.Back
 
 // ID implements plugin.NetNS.
 func (n openNetNS) ID() netnsexec.ID { return netnsexec.ID{Dev: 1, Ino: n.Inode + 1} }
+
+// Bypasses implements plugin.NetNS.
+func (n openNetNS) Bypasses([]netip.Addr) ([]dialect.Bypass, error) { return n.Past, nil }
 
 // Kernel implements plugin.NetNS.
 func (n openNetNS) Kernel() (redirect.Kernel, error) {

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -27,9 +29,6 @@ func (s *Show) Describe(cmd *cobra.Command) {
 	fs.DurationVar(&s.interval, "interval", 2*time.Second, "with --watch: how often")
 }
 
-// Once reports whether the rules are printed once, for people.
-func (s *Show) Once() bool { return !s.Watch && s.output != "json" }
-
 // Check refuses an interval that is none.
 func (s *Show) Check() error {
 	if s.interval <= 0 {
@@ -38,33 +37,71 @@ func (s *Show) Check() error {
 	return nil
 }
 
+// Seen is what is there of a pod: its live rules, and what of the wanted ones is not in force, or cannot be told to be.
+type Seen struct {
+	Live     ruleset.Live
+	Findings []Finding
+}
+
+// Finding is something that is not as wanted. In JSON it is an element of the list of rules, after them.
+type Finding struct {
+	// Code is the kind of a difference, or that of a bypass.
+	Code string `json:"code"`
+	Text string `json:"finding"`
+}
+
+// Find adds what is to be said.
+func (s *Seen) Find(open []dialect.Bypass, diffs []ruleset.Difference) {
+	for _, b := range open {
+		s.Findings = append(s.Findings, Finding{string(b.Code), b.String()})
+	}
+	for _, d := range diffs {
+		s.Findings = append(s.Findings, Finding{string(d.Kind), d.String()})
+	}
+}
+
+func (s *Seen) write(out io.Writer, asJSON bool) error {
+	if asJSON {
+		all := []any{}
+		for i := range s.Live {
+			all = append(all, s.Live[i])
+		}
+		for _, f := range s.Findings {
+			all = append(all, f)
+		}
+		return JSON(out, all)
+	}
+	if err := s.Live.Write(out); err != nil {
+		return err
+	}
+	p := visible.To(out)
+	for _, f := range s.Findings {
+		p.Printf("%s: %s\n", f.Code, f.Text)
+	}
+	return p.Err()
+}
+
 // Print prints what read returns, also beside an error, until ctx ends if the rules are watched. Clear goes before each time.
-func (s *Show) Print(ctx context.Context, out io.Writer, clear func(), read func() (ruleset.Live, error)) error {
+func (s *Show) Print(ctx context.Context, out io.Writer, clear func(), read func() (Seen, error)) error {
 	var before ruleset.Live
 	for {
-		live, err := read()
+		seen, err := read()
 		switch {
 		case ctx.Err() != nil && s.Watch:
 			return nil //nolint:nilerr // the caller ended it
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case live == nil && err != nil:
+		case seen.Live == nil && err != nil:
 			return err
 		}
-		live.Since(before)
+		seen.Live.Since(before)
 		if s.Watch {
 			clear()
 		}
-		printed := error(nil)
-		if s.output == "json" {
-			printed = JSON(out, append(ruleset.Live{}, live...))
-		} else {
-			printed = live.Write(out)
-		}
-		if printed != nil || err != nil || !s.Watch {
+		if printed := seen.write(out, s.output == "json"); printed != nil || err != nil || !s.Watch {
 			return cmp.Or(printed, err)
 		}
-		before = live
+		before = seen.Live
 		select {
 		case <-ctx.Done():
 			return nil

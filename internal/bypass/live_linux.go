@@ -1,4 +1,4 @@
-package podrules
+package bypass
 
 import (
 	"fmt"
@@ -6,12 +6,11 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/rtnetlink"
-	"github.com/meshcni/meshcni/netnsexec"
 )
 
-// Bypasses returns the ways past all rules that the packets of a running pod have, by its network namespace. Addrs are the pod's; none:
+// Live returns the ways past all rules that the packets of a running pod have, by its network namespace. Addrs are the pod's; none:
 // they are not known.
-func Bypasses(ns *netnsexec.NetNS, addrs []netip.Addr) (all []dialect.Bypass, err error) {
+func Live(ns rtnetlink.Socketer, addrs []netip.Addr) (all []dialect.Bypass, err error) {
 	c := rtnetlink.New(ns, rtnetlink.Default)
 	defer c.Close()
 	handed, err := c.Handed(addrs)
