@@ -15,7 +15,7 @@ help: ## List the targets
 
 .PHONY: build
 build: ## Build the programs, static, into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/... ./migrate/...
 
 .PHONY: playground
 playground: ## The page that explains a pod, built from its sources and served on loopback

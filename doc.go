@@ -70,6 +70,7 @@
 //	cmd/meshcni-node        the node agent: install, watch, repair
 //	cmd/meshcni-repair      the repair controller alone
 //	cmd/kubectl-meshcni     kubectl meshcni: status, explain, rules, trace, show, check
+//	migrate                 kubectl meshcni migrate: from another plugin, or init containers, to this one
 //	cmd/meshcni-redirect    redirectcmd for this module's dialects; needs no cluster
 //
 // # The rest
@@ -80,6 +81,6 @@
 //	release                 makes images, archives and bills of materials
 //	e2e                     tests of the chart, with a container runtime and with a cluster of one node
 //
-// cmd, examples, e2e and release are modules of their own. internal/repotest
+// cmd, migrate, examples, e2e and release are modules of their own. internal/repotest
 // holds which package may import which.
 package meshcni

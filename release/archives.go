@@ -98,7 +98,7 @@ func (r *release) archives(ctx context.Context, plugins []platform) error {
 	var all []plugin
 	for _, at := range plugins {
 		p := plugin{OS: at.os, Arch: at.arch, Base: kubectlPlugin + "_" + r.number() + "_" + at.os + "_" + at.arch}
-		b, err := r.build(ctx, at, kubectlPlugin)
+		b, err := r.build(ctx, at, kubectlPlugin, migrateProgram)
 		if err == nil {
 			p.Bin = b.programs[0].file()
 			p.Digest, err = r.pack(b, p.Base)
@@ -120,7 +120,7 @@ var krewText string
 
 var krew = template.Must(template.New("krew").Option("missingkey=error").Parse(krewText))
 
-// plugin is an archive as the manifest names it: Base is its one directory, and its name without ending, Bin the program in it.
+// plugin is an archive as the manifest names it: Base is its one directory, and its name without ending, Bin the plugin in it.
 type plugin struct{ OS, Arch, Base, Bin, Digest string }
 
 // pack writes the archive of a platform's programs with what their licences want to be with them, and its bill of materials. It

@@ -45,12 +45,15 @@ func TestPlugin(t *testing.T) {
 		archive, err := os.ReadFile(filepath.Join(outDir(t), base+".tar.gz"))
 		require.NoError(t, err)
 		assert.Equal(t, sum(archive), p.Sha256, p.URI)
-		var program []byte
+		program, migrate := []byte(nil), []byte(nil)
 		texts := map[string]bool{}
 		for _, e := range untargz(t, filepath.Join(outDir(t), base+".tar.gz")) {
 			if e.Name == base+"/"+p.Bin {
 				program = e.data
 				assert.EqualValues(t, 0o755, e.Mode)
+			}
+			if strings.HasPrefix(e.Name, base+"/kubectl-meshcni-migrate") {
+				migrate = e.data
 			}
 			if name, ok := strings.CutPrefix(e.Name, base+"/third_party/"); ok {
 				texts[path.Dir(name)] = true
@@ -72,7 +75,7 @@ func TestPlugin(t *testing.T) {
 		require.NoError(t, cdx.NewBOMDecoder(bytes.NewReader(bill), cdx.BOMFileFormatJSON).Decode(&bom))
 		assert.Equal(t, sum(archive), (*bom.Metadata.Component.Hashes)[0].Value)
 		assert.Equal(t, []cdx.Property{{Name: "platform", Value: at.String()}}, *bom.Metadata.Component.Properties)
-		inspectBill(t, bom, map[string][]byte{"kubectl-meshcni": program})
+		inspectBill(t, bom, map[string][]byte{"kubectl-meshcni": program, "kubectl-meshcni-migrate": migrate})
 	}
 }
 

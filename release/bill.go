@@ -53,7 +53,7 @@ func (b *built) bill(s source, subject cdx.Component, places map[string]string) 
 		components = append(components, cdx.Component{
 			BOMRef: ref, Type: cdx.ComponentTypeApplication, Name: p.name, Version: s.version, Scope: cdx.ScopeRequired, Licenses: licences[ourModule],
 			Hashes:     &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: sum}},
-			PackageURL: purl(ourModule, s.version) + "#cmd/" + p.name,
+			PackageURL: purl(ourModule, s.version) + "#" + sourceOf(p.name),
 			Properties: &[]cdx.Property{{Name: "path", Value: places[p.name]}, {Name: "go:version", Value: p.info.GoVersion}},
 		})
 		depends(ref, references(func(m linkedModule) bool { return slices.Contains(m.programs, p.name) }))

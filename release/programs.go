@@ -29,8 +29,11 @@ var nodePrograms = map[string]string{
 	"meshcni-taint":    "usr/local/bin/meshcni-taint",
 }
 
-// kubectlPlugin is the program for people's own machines.
-const kubectlPlugin = "kubectl-meshcni"
+// The programs for people's own machines: the kubectl plugin, and its command migrate.
+const (
+	kubectlPlugin  = "kubectl-meshcni"
+	migrateProgram = "kubectl-meshcni-migrate"
+)
 
 // platform is an operating system and an architecture, by Go's names.
 type platform struct{ os, arch string }
@@ -76,9 +79,17 @@ func (s source) build(ctx context.Context, at platform, dir string, names ...str
 
 func packages(programs []string) (paths []string) {
 	for _, name := range programs {
-		paths = append(paths, "./cmd/"+name)
+		paths = append(paths, "./"+sourceOf(name))
 	}
 	return paths
+}
+
+// sourceOf is a program's directory in the tree.
+func sourceOf(program string) string {
+	if program == migrateProgram {
+		return "migrate/" + program
+	}
+	return "cmd/" + program
 }
 
 // goCommand is the go command in the tree's root, for the platform, with the tree's toolchain. It works in the tree's workspace,

@@ -10,7 +10,7 @@ import (
 
 // nestedModules are the published modules beside the root's, by their directories. Between releases they require the root at v0.0.0
 // and replace it by its directory, which the go command refuses in what it installs by version.
-var nestedModules = []string{"cmd"}
+var nestedModules = []string{"cmd", "migrate"}
 
 // prepare makes the checkout's modules those of a version: the nested ones require the root at the version, and replace nothing. It
 // returns the git tags of that commit, one for each published module.

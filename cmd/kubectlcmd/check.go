@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/internal/rights"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -196,10 +197,10 @@ func (r report) print(w *visible.Printer) error {
 	for _, f := range r.Findings {
 		w.Printf("%s: %s: %s\n", f.Level, f.Code, f.Text)
 		if len(f.Where) > 0 {
-			w.Printf("  %s\n", andMore(f.Where, f.Count))
+			w.Printf("  %s\n", kubectl.AndMore(f.Where, f.Count))
 		}
 		w.Printf("  what to do: %s\n  %s\n", f.Remedy, f.Page)
 	}
-	w.Printf("%s and %s were looked at: %s\n", many(r.Nodes, "node", "nodes"), many(r.Pods, "pod", "pods"), many(len(r.Findings), "finding", "findings"))
+	w.Printf("%s and %s were looked at: %s\n", kubectl.Many(r.Nodes, "node", "nodes"), kubectl.Many(r.Pods, "pod", "pods"), kubectl.Many(len(r.Findings), "finding", "findings"))
 	return w.Err()
 }

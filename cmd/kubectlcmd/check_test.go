@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
 )
@@ -27,69 +28,69 @@ func TestCheck(t *testing.T) {
 	assert.Equal(t, exitUnknown, code)
 	assert.Contains(t, out, "unknown: no-agents: there is no node")
 
-	w.node(t, "a", sound("a"))
-	w.meshPod(t, "shop", "cart", "a")
+	w.Node(t, "a", kubectltest.Sound("a"))
+	w.MeshPod(t, "shop", "cart", "a")
 	code, out, _ = w.run(t, "check")
 	assert.Equal(t, exitWrong, code)
 	for _, verb := range []string{"list", "watch"} {
 		assert.Contains(t, out, "error: agent-rights: may not "+verb+" pods: without it the agent does not know its node's pods\n  system:serviceaccount:meshcni-system:default\n")
 	}
-	grant(t, w, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}})
+	w.Grant(t, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}})
 	code, out, errOut := w.run(t, "check")
 	assert.Equal(t, exitOK, code, errOut)
-	assert.Equal(t, []string{"checking the nodes", "checking the accounts' rights", "checking the meshes' injectors", "checking the pods"}, lines(errOut))
+	assert.Equal(t, []string{"checking the nodes", "checking the accounts' rights", "checking the meshes' injectors", "checking the pods"}, kubectltest.Lines(errOut))
 	assert.Equal(t, "1 node and 1 pod were looked at: 0 findings\n", out)
 
-	w.node(t, "b", silent)
+	w.Node(t, "b", kubectltest.Silent)
 	code, out, _ = w.run(t, "check", "-o", "json")
 	assert.Equal(t, exitUnknown, code)
-	r := decode[report](t, out)
+	r := kubectltest.Decode[report](t, out)
 	require.Len(t, r.Findings, 1)
 	assert.Equal(t, codeAgentSilent, r.Findings[0].Code)
 	assert.Equal(t, []string{"node/b"}, r.Findings[0].Where)
 	assert.Equal(t, urlOf(codeAgentSilent), r.Findings[0].Page)
 
-	w.node(t, "c", nil)
-	w.node(t, "d", sound("d", func(n *agentapi.Node) {
+	w.Node(t, "c", nil)
+	w.Node(t, "d", kubectltest.Sound("d", func(n *agentapi.Node) {
 		n.Version, n.Ready, n.NotReady = "v1.2.4", false, []string{"fight: another program rewrites the file"}
 		n.Warnings = []string{"other-mesh: linkerd-cni is in the list", "uncaptured: 1 of the node's pods", "detection: may not list", "not-evicting: no policy", "config-refused: the changed configuration is refused: add_deadline"}
 		n.BackendError = "no iptables"
 		n.Installed.Loaded, n.Installed.CNIVersion, n.Installed.Plugins, n.Installed.Unknown = "/host/etc/cni/net.d/00-y.conflist", "0.3.1", []string{"bridge", "meshcni", "linkerd-cni"}, []string{"dialekt"}
-		n.Installed.Config = json.RawMessage(strings.Replace(entry, `"quiet"`, `"silent"`, 1))
+		n.Installed.Config = json.RawMessage(strings.Replace(kubectltest.Entry, `"quiet"`, `"silent"`, 1))
 		n.Pods = []status.Pod{
 			{ID: status.ID{Namespace: "shop", Name: "late"}, State: "failed", Reason: "not-called"}, {ID: status.ID{Namespace: "shop", Name: "later"}, State: "failed", Reason: "not-called"},
 			{ID: status.ID{Namespace: "shop", Name: "odd"}, State: "drifted", Reason: "rules"},
 			{ID: status.ID{Namespace: "shop", Name: "slow"}, State: "waiting", Reason: "no-proxy"}, {ID: status.ID{Namespace: "shop", Name: "bad"}, State: "waiting", Reason: "pod-refused"}, {ID: status.ID{Namespace: "shop", Name: "who"}, State: "unknown", Reason: "no-trace"},
 		}
 	}))
-	w.node(t, "e", sound("e", func(n *agentapi.Node) {
+	w.Node(t, "e", kubectltest.Sound("e", func(n *agentapi.Node) {
 		n.Installed = agentapi.Installed{Error: "no entry of type meshcni"}
 	}))
-	w.node(t, "f", sound("f", func(n *agentapi.Node) {
-		n.Installed.Config = json.RawMessage(strings.Replace(entry, `"istio"`, `"unheard-of"`, 1))
+	w.Node(t, "f", kubectltest.Sound("f", func(n *agentapi.Node) {
+		n.Installed.Config = json.RawMessage(strings.Replace(kubectltest.Entry, `"istio"`, `"unheard-of"`, 1))
 	}))
-	w.node(t, "g", sound("g", func(n *agentapi.Node) {
+	w.Node(t, "g", kubectltest.Sound("g", func(n *agentapi.Node) {
 		n.Installed = agentapi.Installed{Unread: true, Error: "permission denied"}
 	}))
-	w.node(t, "h", sound("h", func(n *agentapi.Node) {
+	w.Node(t, "h", kubectltest.Sound("h", func(n *agentapi.Node) {
 		n.Installed.Config, n.Installed.Error = nil, "backend: no such backend"
 	}))
-	w.meshPod(t, "quiet", "left-out", "a")
-	w.meshPod(t, "shop", "by-init", "a", func(p *corev1.Pod) {
+	w.MeshPod(t, "quiet", "left-out", "a")
+	w.MeshPod(t, "shop", "by-init", "a", func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{Name: "istio-init", Image: "i", Args: []string{"istio-iptables"}}}
 	})
-	w.meshPod(t, "shop", "linked", "a", func(p *corev1.Pod) {
+	w.MeshPod(t, "shop", "linked", "a", func(p *corev1.Pod) {
 		p.Annotations, p.Spec.Containers[1].Name = map[string]string{"linkerd.io/proxy-version": "v1"}, "linkerd-proxy"
 	})
-	w.meshPod(t, "shop", "wrong", "a", func(p *corev1.Pod) {
+	w.MeshPod(t, "shop", "wrong", "a", func(p *corev1.Pod) {
 		p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a"
 	})
-	w.meshPod(t, "shop", "plain", "a", func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] })
-	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
+	w.MeshPod(t, "shop", "plain", "a", func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] })
+	w.MeshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
 	code, out, _ = w.run(t, "check", "-o", "json")
 	assert.Equal(t, exitWrong, code)
 	found := map[status.Code][]string{}
-	for _, f := range decode[report](t, out).Findings {
+	for _, f := range kubectltest.Decode[report](t, out).Findings {
 		found[f.Code] = append(found[f.Code], f.Where...)
 		if f.Where == nil {
 			found[f.Code] = append(found[f.Code], "")
@@ -109,8 +110,8 @@ func TestCheck(t *testing.T) {
 
 	// Whoever may not ask is told so, and hears the rest.
 	token := w.ServiceAccount(t, "shop", "viewer")
-	grant(t, w, "viewer", "system:serviceaccount:shop:viewer", map[string][]string{"nodes": {"list"}, "pods": {"list", "get"}, "daemonsets.apps": {"list"}})
-	code, out, _ = w.run(t, "--kubeconfig", w.server.Kubeconfig(t, token), "check")
+	w.Grant(t, "viewer", "system:serviceaccount:shop:viewer", map[string][]string{"nodes": {"list"}, "pods": {"list", "get"}, "daemonsets.apps": {"list"}})
+	code, out, _ = w.run(t, "--kubeconfig", w.Server.Kubeconfig(t, token), "check")
 	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, out, "unknown: agent-rights: whether the agents' account has its rights cannot be asked: ")
 	assert.Contains(t, out, "unknown: pods-not-known: list namespaces: ")
@@ -121,12 +122,12 @@ func TestCheck(t *testing.T) {
 func TestNodeUnwanted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.bind(t, "meshcni-system")
-	set := agentSet("meshcni-system", "meshcni-node")
+	w.Bind(t, "meshcni-system")
+	set := kubectltest.AgentSet("meshcni-system", "meshcni-node")
 	set.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: "NotIn", Values: []string{"bare"}}}}},
 	}}}
-	w.set = w.daemonSet(t, set)
+	w.Set = w.DaemonSet(t, set)
 	left := func(name string) {
 		w.Do(t, http.MethodPost, "/api/v1/nodes", &corev1.Node{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": "bare"}},
@@ -140,11 +141,11 @@ func TestNodeUnwanted(t *testing.T) {
 	assert.NotContains(t, out, "no-agents", "the chart is installed")
 
 	left("left-too")
-	w.node(t, "a", sound("a"))
-	w.node(t, "late", nil)
+	w.Node(t, "a", kubectltest.Sound("a"))
+	w.Node(t, "late", nil)
 	_, out, _ = w.run(t, "check", "-o", "json")
 	found := map[status.Code][]string{}
-	for _, f := range decode[report](t, out).Findings {
+	for _, f := range kubectltest.Decode[report](t, out).Findings {
 		found[f.Code] = append(found[f.Code], f.Where...)
 	}
 	assert.Equal(t, []string{"node/left", "node/left-too"}, found[codeNodeUnwanted])
@@ -158,7 +159,7 @@ func TestNodeUnwanted(t *testing.T) {
 	odd := set.DeepCopy()
 	odd.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Operator = "Near"
 	assert.NoError(t, unwanted(node, nil))
-	assert.NoError(t, unwanted(node, []*appsv1.DaemonSet{set, agentSet("canary", "meshcni-node")}))
+	assert.NoError(t, unwanted(node, []*appsv1.DaemonSet{set, kubectltest.AgentSet("canary", "meshcni-node")}))
 	assert.NoError(t, unwanted(node, []*appsv1.DaemonSet{set, odd}))
 	assert.ErrorIs(t, unwanted(node, []*appsv1.DaemonSet{set, set}), agentapi.ErrNoAgent)
 }
@@ -166,7 +167,7 @@ func TestNodeUnwanted(t *testing.T) {
 // TestCheckWithoutNamespace: a pod whose Namespace is not known is neither refused nor sound.
 func TestCheckWithoutNamespace(t *testing.T) {
 	for _, meshes := range []string{`"istio"`, `["istio","ambient"]`} {
-		d := &deciding{text: []byte(strings.Replace(entry, `"dialect":"istio"`, `"dialect":`+meshes, 1))}
+		d := &deciding{text: []byte(strings.Replace(kubectltest.Entry, `"dialect":"istio"`, `"dialect":`+meshes, 1))}
 		require.NoError(t, d.parse(own, builtin.All()))
 		f := &findings{product: own, known: map[[2]string]*finding{}}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "new", Name: "cart"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}

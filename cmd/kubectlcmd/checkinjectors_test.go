@@ -13,6 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/status"
@@ -50,12 +51,12 @@ const webhooksPath = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfi
 func TestCheckInjectors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.node(t, "a", sound("a"))
-	grant(t, w, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}})
+	w.Node(t, "a", kubectltest.Sound("a"))
+	w.Grant(t, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}})
 	texts := func() map[status.Code][]string {
 		_, out, _ := w.run(t, "check", "-o", "json")
 		all := map[status.Code][]string{}
-		for _, f := range decode[report](t, out).Findings {
+		for _, f := range kubectltest.Decode[report](t, out).Findings {
 			all[f.Code] = append(all[f.Code], f.Level+" "+strings.Join(f.Where, " "))
 		}
 		return all
@@ -69,13 +70,13 @@ func TestCheckInjectors(t *testing.T) {
 	}
 	label("shop")
 	label("quiet") // which the plugin leaves alone
-	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "mesh"), nil)
+	w.Do(t, http.MethodPost, "/api/v1/namespaces", kubectltest.Object("Namespace", "mesh"), nil)
 	bare := func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] }
-	w.meshPod(t, "shop", "cart", "a")
-	w.meshPod(t, "shop", "early", "a", bare)
-	w.meshPod(t, "shop", "not-wanted", "a", bare, func(p *corev1.Pod) { p.Labels["sidecar.istio.io/inject"] = "false" })
-	w.meshPod(t, "other", "outside", "a", bare)
-	w.meshPod(t, "quiet", "outside", "a", bare)
+	w.MeshPod(t, "shop", "cart", "a")
+	w.MeshPod(t, "shop", "early", "a", bare)
+	w.MeshPod(t, "shop", "not-wanted", "a", bare, func(p *corev1.Pod) { p.Labels["sidecar.istio.io/inject"] = "false" })
+	w.MeshPod(t, "other", "outside", "a", bare)
+	w.MeshPod(t, "quiet", "outside", "a", bare)
 	assert.Empty(t, texts(), "pods of the mesh are made by hand")
 
 	name := "istio-sidecar-injector"
@@ -110,8 +111,8 @@ func TestCheckInjectors(t *testing.T) {
 	assert.Equal(t, map[status.Code][]string{codeInjectorUnknown: {"unknown namespace/quiet"}}, texts(), "an expression may say otherwise")
 
 	token := w.ServiceAccount(t, "shop", "viewer")
-	grant(t, w, "viewer", "system:serviceaccount:shop:viewer", map[string][]string{"nodes": {"list"}, "pods": {"list", "get"}, "namespaces": {"list"}, "daemonsets.apps": {"list"}})
-	_, out, _ = w.run(t, "--kubeconfig", w.server.Kubeconfig(t, token), "check")
+	w.Grant(t, "viewer", "system:serviceaccount:shop:viewer", map[string][]string{"nodes": {"list"}, "pods": {"list", "get"}, "namespaces": {"list"}, "daemonsets.apps": {"list"}})
+	_, out, _ = w.run(t, "--kubeconfig", w.Server.Kubeconfig(t, token), "check")
 	assert.Contains(t, out, "unknown: injector-unknown: list the injectors' webhooks: ")
 	assert.NotContains(t, out, "no-injector", "that there is none is not known")
 }

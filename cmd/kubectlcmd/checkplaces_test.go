@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
@@ -75,7 +76,7 @@ func TestCheckPlaces(t *testing.T) {
 			{Flag: "cni-cache-dir", Path: "/host/var/lib/cni", Host: "/var/lib/cni"}, {Flag: "run-dir", Path: "/var/run/meshcni", Host: "/var/run/meshcni", Writes: true},
 		}
 		n.BinDirs = []agentapi.BinDir{{Path: "/host/opt/cni/bin", Plugin: agentapi.Current}}
-		n.Installed.Config = json.RawMessage(entry)
+		n.Installed.Config = json.RawMessage(kubectltest.Entry)
 		return n
 	}
 	for name, test := range map[string]struct {
@@ -97,7 +98,7 @@ func TestCheckPlaces(t *testing.T) {
 			codePlaceDiffers: {"error: --cni-conf-dir /host/etc/cni/net.d: the agent takes it for the node's /etc/cni/net.d, and its pod mounts the node's /etc/other there"},
 		}},
 		"another than the entry's": {func(n *agentapi.Node, _ []mounted) {
-			n.Installed.Config = json.RawMessage(strings.NewReplacer(`"/var/run/meshcni"`, `"/run/old"`, `"/opt/cni/bin"`, `"/usr/lib/cni"`).Replace(entry))
+			n.Installed.Config = json.RawMessage(strings.NewReplacer(`"/var/run/meshcni"`, `"/run/old"`, `"/opt/cni/bin"`, `"/usr/lib/cni"`).Replace(kubectltest.Entry))
 		}, map[status.Code][]string{codePlaceDiffers: {
 			"error: the plugin's entry has run_dir /run/old, and the agent's --run-dir is the node's /var/run/meshcni",
 			"error: the plugin's entry has cni_bin_dir /usr/lib/cni, and the agent's --cni-bin-dir is the node's /opt/cni/bin",

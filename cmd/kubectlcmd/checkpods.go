@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/apilist"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -166,7 +167,7 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks i
 	}
 	err = apilist.Each(ctx, c.client.CoreV1().Pods("").List, metav1.ListOptions{}, func(pod *corev1.Pod) {
 		d := s.of[pod.Spec.NodeName]
-		if d == nil || !hasNetwork(pod) {
+		if d == nil || !kubectl.HasNetwork(pod) {
 			return
 		}
 		if n++; n%10000 == 0 {

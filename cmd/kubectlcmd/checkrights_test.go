@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/internal/rights"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
 )
@@ -25,26 +26,26 @@ func TestCheckRights(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, node := range []string{"a", "b"} {
-		w.node(t, node, sound(node, func(n *agentapi.Node) {
+		w.Node(t, node, kubectltest.Sound(node, func(n *agentapi.Node) {
 			n.Rights = rights.Agent(rights.Needs{
 				Namespace: "meshcni-system", Node: node, PluginAccount: "meshcni-plugin", Serves: true,
 				Repair: []authorizationv1.ResourceAttributes{{Verb: "create", Resource: "pods", Subresource: "eviction"}},
 			})
 		}))
 	}
-	w.meshPod(t, "shop", "cart", "a")
+	w.MeshPod(t, "shop", "cart", "a")
 	w.Create(t, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "meshcni-system", Name: "meshcni-node-taint-1", Labels: map[string]string{
 			"app.kubernetes.io/name": "meshcni", "app.kubernetes.io/component": "taint",
 		}},
 		Spec: corev1.PodSpec{ServiceAccountName: "tainter", Containers: []corev1.Container{{Name: "taint", Image: "i", Args: []string{"run", "--lease-name=mine"}}}},
 	})
-	grant(t, w, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}, "events": {"create", "patch"}})
-	grant(t, w, "taint", "system:serviceaccount:meshcni-system:tainter", map[string][]string{"nodes": {"get", "list", "watch", "patch"}, "pods": {"list", "watch"}, "events": {"create", "patch"}})
+	w.Grant(t, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}, "events": {"create", "patch"}})
+	w.Grant(t, "taint", "system:serviceaccount:meshcni-system:tainter", map[string][]string{"nodes": {"get", "list", "watch", "patch"}, "pods": {"list", "watch"}, "events": {"create", "patch"}})
 	code, out, _ := w.run(t, "check", "-o", "json")
 	assert.Equal(t, exitWrong, code)
 	missing := map[string]string{}
-	for _, f := range decode[report](t, out).Findings {
+	for _, f := range kubectltest.Decode[report](t, out).Findings {
 		assert.Equal(t, codeAgentRights, f.Code, f.Text)
 		assert.Equal(t, 1, f.Count, "asked once for both nodes: %s", f.Text)
 		missing[f.Text] = f.Where[0]
@@ -61,7 +62,7 @@ func TestCheckRights(t *testing.T) {
 		"may not update leases.coordination.k8s.io mine" + ns + ": without it the taint's controller does not work":      "system:serviceaccount:meshcni-system:tainter",
 	}, missing)
 
-	grant(t, w, "plugin", "system:serviceaccount:meshcni-system:meshcni-plugin", map[string][]string{"pods": {"get"}})
+	w.Grant(t, "plugin", "system:serviceaccount:meshcni-system:meshcni-plugin", map[string][]string{"pods": {"get"}})
 	_, out, _ = w.run(t, "check")
 	assert.NotContains(t, out, "may not get pods:", "it has been granted")
 }

@@ -36,28 +36,33 @@ type cluster struct {
 	left error // names the pods that were made and could not be deleted
 }
 
-func newCluster(p Program, flags *pflag.FlagSet) *cluster {
-	c := &cluster{Program: p, kube: genericclioptions.NewConfigFlags(true)}
+// flags registers those of all commands.
+func (c *cluster) flags(flags *pflag.FlagSet) {
+	c.kube = genericclioptions.NewConfigFlags(true)
 	c.kube.AddFlags(flags)
 	flags.StringVar(&c.finder.Selector, "agent-selector", c.Identity.AgentSelector, "labels of the agents' pods, by which their DaemonSet is found")
 	flags.StringVar(&c.finder.Namespace, "agent-namespace", "", "the namespace of one installation (default: those of the ClusterRoleBindings "+c.Identity.PluginAccount+" and "+c.Identity.PluginAccount+"-…, or else "+c.Identity.Namespace+")")
 	flags.DurationVar(&c.agentTimeout, "agent-timeout", patience, "how long one agent may take for an answer")
-	return c
 }
 
-// run makes a command of a function, which gets a connection. A pod that is left behind makes it fail, whatever else it has to say.
+// run makes a command of a function, which gets a connection.
 func (c *cluster) run(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := c.open(); err != nil {
-			return err
-		}
-		err := do(cmd.Context(), args)
-		var exit cli.Exit
-		if c.left != nil && errors.As(err, &exit) {
-			err = nil // the program fails by what is left
-		}
-		return errors.Join(err, c.left)
+		return c.within(cmd.Context(), func(ctx context.Context) error { return do(ctx, args) })
 	}
+}
+
+// within connects, and calls do. A pod that is left behind makes it fail, whatever else it has to say.
+func (c *cluster) within(ctx context.Context, do func(context.Context) error) error {
+	if err := c.open(); err != nil {
+		return err
+	}
+	err := do(ctx)
+	var exit cli.Exit
+	if c.left != nil && errors.As(err, &exit) {
+		err = nil // the program fails by what is left
+	}
+	return errors.Join(err, c.left)
 }
 
 // query is [cluster.run] of a command with an answer: one that is interrupted has none.

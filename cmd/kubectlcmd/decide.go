@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/explain/live"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/visible"
@@ -258,7 +259,7 @@ func (e *explainer) troubled(ctx context.Context, pods []corev1.Pod) (worst *cor
 	case some == 1:
 		why = ", which has trouble"
 	case some > 1:
-		why = ", which has trouble; " + many(some-1, "other has", "others have") + " too: " + e.c.Identity.Kubectl + " explain --all-pods says how each is"
+		why = ", which has trouble; " + kubectl.Many(some-1, "other has", "others have") + " too: " + e.c.Identity.Kubectl + " explain --all-pods says how each is"
 	}
 	return worst, why
 }

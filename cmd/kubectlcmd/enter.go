@@ -2,7 +2,6 @@ package kubectlcmd
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,10 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // enterFlags say what to do where an agent cannot read the rules of pods.
@@ -25,9 +23,6 @@ type enterFlags struct {
 	enter bool
 	image string
 }
-
-// enterHint follows what is said of rules that could not be read.
-const enterHint = "--enter reads them, by a short-lived pod on the node"
 
 func (f *enterFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.enter, "enter", false, "where an agent cannot read the live rules, read them by a short-lived pod on the node, which is deleted again; it takes the right to make privileged pods")
@@ -79,7 +74,7 @@ func (c *cluster) lookOnce(ctx context.Context, node, what, image string, uids [
 	for _, uid := range uids {
 		args = append(args, "--uid="+uid)
 	}
-	out, err := c.runJob(ctx, nodeJob{
+	out, err := c.runJob(ctx, kubectl.Job{
 		Node: node, What: "to read the live rules of " + what, Args: args, RunDirAt: lookRunDir, Enters: true, Image: image, Timeout: jobTime + time.Duration(len(uids))*lookTime,
 	})
 	if err != nil {
@@ -103,13 +98,13 @@ func (c *cluster) lookOnce(ctx context.Context, node, what, image string, uids [
 // enter reads what is on the node of the pod by a pod there. What is found takes the place of what the agent has said; only the
 // state is the agent's.
 func (s *subject) enter(ctx context.Context, c *cluster, p *agentapi.Pod) error {
-	found, err := c.lookInto(ctx, s.pod.Spec.NodeName, "pod "+s.pod.Namespace+"/"+s.pod.Name, s.flags.image, []string{runtimeUID(s.pod)})
+	found, err := c.lookInto(ctx, s.pod.Spec.NodeName, "pod "+s.pod.Namespace+"/"+s.pod.Name, s.flags.image, []string{kubectl.RuntimeUID(s.pod)})
 	s.entered = true
-	is, ok := found[runtimeUID(s.pod)]
+	is, ok := found[kubectl.RuntimeUID(s.pod)]
 	if !ok {
 		return fmt.Errorf("--enter: %w", err)
 	}
-	if err := theirs(s.pod, is); err != nil {
+	if err := kubectl.Theirs(s.pod, is); err != nil {
 		return fmt.Errorf("--enter: %w", err)
 	}
 	is.State = p.State
@@ -139,32 +134,18 @@ func (s *subject) rules(ctx context.Context, c *cluster) (p agentapi.Pod, err er
 		err = nil // whoever has read them
 	}
 	if err != nil && !s.entered && s.enterable() {
-		err = fmt.Errorf("%w (%s)", err, enterHint)
+		err = fmt.Errorf("%w (%s)", err, kubectl.EnterHint)
 	}
 	return p, err
 }
 
-// runtimeUID is the UID by which the runtime knows a pod, if what the pod says of itself is true: see theirs.
-func runtimeUID(pod *corev1.Pod) string { return string(cmp.Or(podid.Mirrored(pod), pod.UID)) }
-
 // tells asks an agent for what is on its node of a pod.
 func (c *cluster) tells(ctx context.Context, a agents.Agent, pod *corev1.Pod) (p agentapi.Pod, err error) {
-	if err = c.get(ctx, a, agentapi.PodPath+runtimeUID(pod), &p); err == nil {
-		err = theirs(pod, p)
+	if err = c.get(ctx, a, agentapi.PodPath+kubectl.RuntimeUID(pod), &p); err == nil {
+		err = kubectl.Theirs(pod, p)
 	}
 	if err != nil {
 		return agentapi.Pod{}, err
 	}
 	return p, nil
-}
-
-// theirs returns an error if the agent tells of another pod: one that says that it mirrors a static pod need not.
-func theirs(pod *corev1.Pod, told agentapi.Pod) error {
-	is := func(namespace, name, uid string) bool { return podid.Is(pod, namespace, name, uid) }
-	other := told.State != nil && !is(told.State.Namespace, told.State.Name, told.State.UID) ||
-		slices.ContainsFunc(told.Records, func(r attachment.Record) bool { return !is(r.Pod.Namespace, r.Pod.Name, r.Pod.UID) })
-	if podid.Mirrored(pod) == "" || !other {
-		return nil
-	}
-	return fmt.Errorf("pod %s/%s says that it mirrors the static pod with UID %s, which is another pod on the node", pod.Namespace, pod.Name, runtimeUID(pod))
 }

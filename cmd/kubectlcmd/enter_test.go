@@ -1,57 +1,26 @@
 package kubectlcmd
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/apilist"
-	"github.com/meshcni/meshcni/internal/kubetest"
-	"github.com/meshcni/meshcni/internal/migration"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
-
-// uidsOf are the pods that a job is to look at.
-func uidsOf(pod *corev1.Pod) (uids []string) {
-	for _, arg := range pod.Spec.Containers[0].Args {
-		if uid, ok := strings.CutPrefix(arg, "--uid="); ok {
-			uids = append(uids, uid)
-		}
-	}
-	return uids
-}
-
-// looks makes the pods of jobs say what is known of pods; of others, that they do not run.
-func looks(t *testing.T, known map[string]agentapi.Pod) func(*corev1.Pod) (string, corev1.PodStatus) {
-	return func(pod *corev1.Pod) (string, corev1.PodStatus) {
-		var out bytes.Buffer
-		for _, uid := range uidsOf(pod) {
-			p, ok := known[uid]
-			if !ok {
-				p.LiveError = "no process of the pod runs"
-			}
-			assert.NoError(t, json.NewEncoder(&out).Encode(agentapi.Looked{UID: uid, Pod: p}))
-		}
-		return out.String(), corev1.PodStatus{Phase: corev1.PodSucceeded}
-	}
-}
 
 // refused is what the chart's default agent says: it may not enter pods.
 const refused = "enter: operation not permitted"
@@ -62,26 +31,26 @@ func TestEnter(t *testing.T) {
 	w := newWorld(t)
 	state := &status.Pod{ID: status.ID{Namespace: "shop", Name: "cart"}, State: status.StateCaptured, Reason: "recorded"}
 	answer := agentapi.Pod{State: state, LiveError: refused, Records: []attachment.Record{{Selected: true, By: "ADD"}}}
-	base := sound("a")
-	w.node(t, "a", func(path string) (any, error) {
+	base := kubectltest.Sound("a")
+	w.Node(t, "a", func(path string) (any, error) {
 		if path == agentapi.NodePath {
 			return base(path)
 		}
 		return answer, nil
 	})
-	w.node(t, "b", silent)
-	cart := w.meshPod(t, "shop", "cart", "a")
-	w.meshPod(t, "shop", "far", "b", func(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = staticUID })
-	w.meshPod(t, "shop", "done", "a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
-	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
-	k := newJobKubelet(t, w)
+	w.Node(t, "b", kubectltest.Silent)
+	cart := w.MeshPod(t, "shop", "cart", "a")
+	w.MeshPod(t, "shop", "far", "b", func(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = staticUID })
+	w.MeshPod(t, "shop", "done", "a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+	w.MeshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
+	k := kubectltest.NewKubelet(t, w.World)
 	rule := ruleset.LiveRule{Backend: ruleset.BackendIptablesNFT, Table: "nat", Chain: "OUTPUT", Position: 1, Text: "-j ISTIO_OUTPUT", Ours: true, Counters: &ruleset.Counters{Packets: 12, Bytes: 700}}
 	record := attachment.Record{Selected: true, By: "ADD", Reason: "selected", Dialect: "istio"}
 	static := record
 	static.Pod = status.ID{Namespace: "shop", Name: "far", UID: staticUID}
 	theirs := agentapi.Pod{Records: []attachment.Record{static}, Live: []ruleset.LiveRule{rule}}
 	full := agentapi.Pod{Records: []attachment.Record{record}, Live: []ruleset.LiveRule{rule}}
-	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): full, staticUID: theirs}))
+	k.Next(kubectltest.Looks(t, map[string]agentapi.Pod{string(cart.UID): full, staticUID: theirs}))
 
 	code, _, errs := w.run(t, "show", "-n", "shop", "cart")
 	assert.Equal(t, exitWrong, code)
@@ -89,29 +58,29 @@ func TestEnter(t *testing.T) {
 	code, out, _ := w.run(t, "explain", "-n", "shop", "cart")
 	assert.Equal(t, exitOK, code, "as its record has it")
 	assert.Contains(t, out, "live rules: not known: "+refused+"\n  (--enter reads them, by a short-lived pod on the node; ")
-	assert.Empty(t, k.made, "nobody has asked for a pod")
+	assert.Empty(t, k.Made, "nobody has asked for a pod")
 
 	code, out, errs = w.run(t, "show", "-n", "shop", "cart", "--enter")
 	assert.Equal(t, exitOK, code, errs)
 	assert.Regexp(t, `OUTPUT +1 +12 +700 +-j ISTIO_OUTPUT`, out)
-	pod := k.one(t)
+	pod := k.One(t)
 	assert.Equal(t, "making pod meshcni-system/"+pod.Name+" on node a to read the live rules of pod shop/cart\n", errs)
 	assert.Equal(t, []string{"look", "--host-root=/proc/1/root", "--run-dir=/host/run/agent", "--uid=" + string(cart.UID)}, pod.Spec.Containers[0].Args)
 	assert.True(t, pod.Spec.HostPID)
 	assert.Equal(t, "/var/run/meshcni", pod.Spec.Volumes[0].HostPath.Path)
 	assert.True(t, pod.Spec.Containers[0].VolumeMounts[0].ReadOnly)
 
-	k.next(k.runs)
+	k.Next(k.Runs)
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart", "--enter")
 	assert.Equal(t, exitOK, code)
 	assert.Contains(t, out, "  now: captured: recorded\n", "as the agent has it")
 	assert.Contains(t, out, "  live rules: 1 of the mesh, 0 others\n")
-	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: full.Records, Differences: gone, Lost: gone}, staticUID: theirs}))
+	k.Next(kubectltest.Looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: full.Records, Differences: gone, Lost: gone}, staticUID: theirs}))
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart", "--enter")
 	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, out, "  LOST since ADD: ipv4 nat/OUTPUT:1 missing: -j X\n")
 	past := dialect.Bypass{Code: dialect.BypassSandboxed, Interface: "eth0", HandedTo: "tap0, by tc"}
-	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: full.Records, Live: full.Live, Differences: gone, Bypasses: []dialect.Bypass{past}, BypassError: "too many"}, staticUID: theirs}))
+	k.Next(kubectltest.Looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: full.Records, Live: full.Live, Differences: gone, Bypasses: []dialect.Bypass{past}, BypassError: "too many"}, staticUID: theirs}))
 	for _, output := range []string{"text", "json"} {
 		code, out, _ = w.run(t, "show", "-n", "shop", "cart", "--enter", "-o", output)
 		assert.Equal(t, exitOK, code)
@@ -119,7 +88,7 @@ func TestEnter(t *testing.T) {
 			assert.Contains(t, out, finding, output)
 		}
 	}
-	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): full, staticUID: theirs}))
+	k.Next(kubectltest.Looks(t, map[string]agentapi.Pod{string(cart.UID): full, staticUID: theirs}))
 
 	t.Run("the agent does not answer", func(t *testing.T) {
 		code, out, errs := w.run(t, "explain", "-n", "shop", "far", "--config", "none", "--enter")
@@ -129,8 +98,8 @@ func TestEnter(t *testing.T) {
 		assert.NotContains(t, out, "  now: ")
 		code, out, errs = w.run(t, "show", "-n", "shop", "far", "--enter", "-o", "json")
 		assert.Equal(t, exitOK, code, errs)
-		assert.Len(t, decode[[]ruleset.LiveRule](t, out), 1)
-		k.next(func(*corev1.Pod) (string, corev1.PodStatus) {
+		assert.Len(t, kubectltest.Decode[[]ruleset.LiveRule](t, out), 1)
+		k.Next(func(*corev1.Pod) (string, corev1.PodStatus) {
 			return "", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfpods"}
 		})
 		code, out, _ = w.run(t, "explain", "-n", "shop", "far", "--config", "none", "--enter")
@@ -140,7 +109,7 @@ func TestEnter(t *testing.T) {
 	})
 	t.Run("failures", func(t *testing.T) {
 		for _, log := range []string{"", "{}\n", "no such command\n"} {
-			k.next(func(*corev1.Pod) (string, corev1.PodStatus) {
+			k.Next(func(*corev1.Pod) (string, corev1.PodStatus) {
 				return log, corev1.PodStatus{Phase: corev1.PodSucceeded}
 			})
 			code, out, errs := w.run(t, "show", "-n", "shop", "cart", "--enter")
@@ -149,36 +118,36 @@ func TestEnter(t *testing.T) {
 			assert.Contains(t, errs, refused+"; --enter: ", log)
 			assert.Contains(t, errs, "the pod on node a has written", log)
 		}
-		k.next(looks(t, nil))
+		k.Next(kubectltest.Looks(t, nil))
 		code, _, errs := w.run(t, "show", "-n", "shop", "cart", "--enter")
 		assert.Equal(t, exitWrong, code)
 		assert.Contains(t, errs, "are not known: no process of the pod runs\n")
-		k.next(nil)
+		k.Next(nil)
 		for _, name := range []string{"done", "hosts"} {
 			code, _, errs = w.run(t, "show", "-n", "shop", name, "--enter")
 			assert.Equal(t, exitWrong, code)
 			assert.NotContains(t, errs, "making pod", name)
 		}
-		for _, args := range [][]string{{"show", "cart", "--enter", "--watch"}, {"show", "cart", "--image", "i"}, {"explain", "cart", "--image", "i"}, {"explain", "-l", "app=cart", "--enter"}, {"migrate", "--image", "i"}} {
+		for _, args := range [][]string{{"show", "cart", "--enter", "--watch"}, {"show", "cart", "--image", "i"}, {"explain", "cart", "--image", "i"}, {"explain", "-l", "app=cart", "--enter"}} {
 			code, _, errs = w.run(t, args...)
 			assert.Equal(t, exitUsage, code, errs)
 		}
-		assert.Empty(t, k.made)
+		assert.Empty(t, k.Made)
 	})
 	t.Run("interrupted", func(t *testing.T) { enterInterrupted(t, k) })
 	t.Run("many pods", func(t *testing.T) { enterMany(t, k) })
 }
 
 // enterMany: what one pod has to write is bounded, and if it is too long all the same, two pods write it.
-func enterMany(t *testing.T, k *jobKubelet) {
+func enterMany(t *testing.T, k *kubectltest.Kubelet) {
 	var uids []string
 	for i := range looksAtOnce + 10 {
 		uids = append(uids, fmt.Sprintf("u%d", i))
 	}
 	var mu sync.Mutex
 	var counts []int
-	k.next(func(pod *corev1.Pod) (string, corev1.PodStatus) {
-		all := uidsOf(pod)
+	k.Next(func(pod *corev1.Pod) (string, corev1.PodStatus) {
+		all := kubectltest.UIDs(pod)
 		mu.Lock()
 		counts = append(counts, len(all))
 		mu.Unlock()
@@ -186,16 +155,16 @@ func enterMany(t *testing.T, k *jobKubelet) {
 		for _, uid := range all {
 			known[uid] = agentapi.Pod{LiveError: strings.Repeat("x", agentapi.MaxAnswer/40)}
 		}
-		return looks(t, known)(pod)
+		return kubectltest.Looks(t, known)(pod)
 	})
-	c := &cluster{Program: Program{Identity: own, Stderr: &output{}}, client: k.clientset(t), finder: agents.Finder{Client: k.clientset(t), Identity: own}}
+	c := &cluster{Program: Program{Identity: own, Stderr: &output{}}, client: k.Clientset(t), finder: agents.Finder{Client: k.Clientset(t), Identity: own}}
 	found, err := c.lookInto(t.Context(), "a", "60 pods", "", uids)
 	assert.NoError(t, errors.Join(err, c.left))
 	assert.Len(t, found, len(uids))
 	assert.Equal(t, []int{50, 25, 25, 10}, counts)
-	assert.Empty(t, k.left(t))
+	assert.Empty(t, k.Left(t))
 
-	k.next(func(pod *corev1.Pod) (string, corev1.PodStatus) {
+	k.Next(func(pod *corev1.Pod) (string, corev1.PodStatus) {
 		return strings.Repeat("x", agentapi.MaxAnswer+1), corev1.PodStatus{Phase: corev1.PodSucceeded}
 	})
 	_, err = c.lookInto(t.Context(), "a", "one pod", "", uids[:1])
@@ -203,19 +172,19 @@ func enterMany(t *testing.T, k *jobKubelet) {
 }
 
 // enterInterrupted: the pod is deleted; if the user does not wait for that, it is named.
-func enterInterrupted(t *testing.T, k *jobKubelet) {
+func enterInterrupted(t *testing.T, k *kubectltest.Kubelet) {
 	for _, name := range []string{"show", "explain"} {
 		ctx, interrupt := context.WithCancelCause(t.Context())
 		again, giveUp := context.WithCancelCause(t.Context())
 		ctx = cli.WithAgain(ctx, again)
 		run := func() (code int, errs string) {
 			var out, text output
-			p := Program{Stdout: &out, Stderr: &text, ask: func(*rest.Config) asker { return k.world }}
-			code = p.Main(ctx, []string{"--kubeconfig", k.kubeconfig, name, "-n", "shop", "cart", "--enter"})
+			p := Program{Stdout: &out, Stderr: &text, ask: func(*rest.Config) asker { return &world{World: k.World} }}
+			code = p.Main(ctx, []string{"--kubeconfig", k.Kubeconfig, name, "-n", "shop", "cart", "--enter"})
 			assert.Empty(t, out.String())
 			return code, text.String()
 		}
-		k.next(func(*corev1.Pod) (string, corev1.PodStatus) {
+		k.Next(func(*corev1.Pod) (string, corev1.PodStatus) {
 			interrupt(errors.New("interrupted"))
 			return "", corev1.PodStatus{Phase: corev1.PodRunning}
 		})
@@ -223,92 +192,20 @@ func enterInterrupted(t *testing.T, k *jobKubelet) {
 		assert.Equal(t, exitWrong, code, errs)
 		assert.Contains(t, errs, "kubectl-meshcni: interrupted\n")
 		assert.NotContains(t, errs, "left behind")
-		assert.Empty(t, k.left(t))
+		assert.Empty(t, k.Left(t))
 
 		ctx, interrupt = context.WithCancelCause(t.Context())
 		ctx = cli.WithAgain(ctx, again)
-		k.next(func(*corev1.Pod) (string, corev1.PodStatus) {
+		k.Next(func(*corev1.Pod) (string, corev1.PodStatus) {
 			giveUp(errors.New("interrupted again"))
 			interrupt(errors.New("interrupted"))
 			return "", corev1.PodStatus{Phase: corev1.PodRunning}
 		})
 		code, errs = run()
 		assert.Equal(t, exitWrong, code, errs)
-		pod := k.one(t)
+		pod := k.One(t)
 		assert.Equal(t, 1, strings.Count(errs, "kubectl-meshcni: left behind: pod meshcni-system/"+pod.Name+": interrupted again; "), errs)
 		assert.Contains(t, errs, ": kubectl delete pod --namespace meshcni-system "+pod.Name+"\n")
 		k.Remove(t, pod.Namespace, pod.Name)
 	}
-}
-
-// TestMigrateEnters: one pod a node reads the rules of all pods that the agent could not read, also where there is no agent of ours yet.
-func TestMigrateEnters(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.peer(t, "istio-cni")
-	base := sound("a")
-	readable := ""
-	w.node(t, "a", func(path string) (any, error) {
-		switch path {
-		case agentapi.NodePath:
-			return base(path)
-		case readable:
-			return agentapi.Pod{}, nil
-		}
-		return agentapi.Pod{LiveError: refused}, nil
-	})
-	w.node(t, "b", nil)
-	cart, old, bare := w.meshPod(t, "shop", "cart", "a"), w.meshPod(t, "shop", "old", "a"), w.meshPod(t, "shop", "bare", "a")
-	gone, far := w.meshPod(t, "shop", "gone", "a"), w.meshPod(t, "shop", "far", "b")
-	w.meshPod(t, "shop", "wrong", "a", func(p *corev1.Pod) { p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a" })
-	w.meshPod(t, "shop", "pending", "")
-	// More pods than a page has stand between this one and the others: still one pod a node is made.
-	first := w.meshPod(t, "a", "first", "a")
-	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "many"), nil)
-	kubetest.Parallel(apilist.PageSize, func(i int) {
-		assert.NoError(t, w.Try(http.MethodPost, "/api/v1/namespaces/many/pods", &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", i)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "i"}}},
-		}, nil))
-	})
-	readable = agentapi.PodPath + string(bare.UID)
-	k := newJobKubelet(t, w)
-	k.next(looks(t, map[string]agentapi.Pod{string(cart.UID): {Live: liveRules(t, cart)}, string(old.UID): {}, string(far.UID): {Live: liveRules(t, far)}, string(first.UID): {Live: liveRules(t, first)}}))
-	verdicts := func(out string) map[string]migration.Verdict {
-		all := map[string]migration.Verdict{}
-		for _, g := range decode[migration.Report](t, out).Groups {
-			for _, pod := range g.Pods {
-				all[strings.TrimPrefix(pod, "shop/")] = g.Verdict
-			}
-		}
-		return all
-	}
-
-	_, _, errs := w.run(t, "migrate", "-o", "json")
-	assert.Contains(t, errs, "the live rules of 6 pods are not known; --enter reads them, by a short-lived pod on the node\n")
-	assert.Empty(t, k.made)
-
-	code, out, errs := w.run(t, "migrate", "-o", "json", "--enter")
-	assert.Equal(t, exitWrong, code)
-	pod := k.one(t)
-	assert.ElementsMatch(t, []string{string(first.UID), string(cart.UID), string(old.UID), string(gone.UID)}, uidsOf(pod), "not what the agent has read, nor what is refused anyway")
-	assert.Contains(t, errs, " on node a to read the live rules of 4 pods\n")
-	assert.Empty(t, k.left(t))
-	is := verdicts(out)
-	assert.Equal(t, migration.Same, is["cart"])
-	assert.Equal(t, migration.Differs, is["old"], "it has no rules")
-	assert.Equal(t, migration.Differs, is["bare"])
-	assert.Len(t, is, 8)
-	assert.Contains(t, out, "--enter: no process of the pod runs")
-	assert.Contains(t, out, "--image names one")
-
-	k.next(k.runs)
-	_, out, errs = w.run(t, "migrate", "-o", "json", "--enter", "--image", "registry.example/node:1", "--agent-namespace", "meshcni-system")
-	assert.Contains(t, errs, " on node b to read the live rules of pod shop/far\n")
-	assert.Len(t, k.made, 2)
-	for _, pod := range k.made {
-		assert.Equal(t, "registry.example/node:1", pod.Spec.Containers[0].Image)
-		assert.Len(t, pod.Spec.Volumes, map[string]int{"a": 1, "b": 0}[pod.Spec.NodeName], "without an agent there are no records")
-	}
-	assert.Equal(t, migration.Same, verdicts(out)["far"])
-	assert.Empty(t, k.left(t))
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -44,8 +45,8 @@ func TestExplain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	answers := map[string]agentapi.Pod{}
-	base := sound("a")
-	w.node(t, "a", func(path string) (any, error) {
+	base := kubectltest.Sound("a")
+	w.Node(t, "a", func(path string) (any, error) {
 		if path == agentapi.NodePath {
 			return base(path)
 		}
@@ -55,14 +56,14 @@ func TestExplain(t *testing.T) {
 		}
 		return p, nil
 	})
-	w.node(t, "b", silent)
-	cart := w.meshPod(t, "shop", "cart-1", "a", func(p *corev1.Pod) {
+	w.Node(t, "b", kubectltest.Silent)
+	cart := w.MeshPod(t, "shop", "cart-1", "a", func(p *corev1.Pod) {
 		p.Labels = map[string]string{"app": "cart"}
 		p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "3306"
 	})
-	quiet := w.meshPod(t, "quiet", "cart", "a")
-	w.meshPod(t, "shop", "far", "b")
-	w.meshPod(t, "shop", "wrong", "a", func(p *corev1.Pod) {
+	quiet := w.MeshPod(t, "quiet", "cart", "a")
+	w.MeshPod(t, "shop", "far", "b")
+	w.MeshPod(t, "shop", "wrong", "a", func(p *corev1.Pod) {
 		p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "80a"
 	})
 	w.Do(t, http.MethodPost, "/apis/apps/v1/namespaces/shop/deployments", &appsv1.Deployment{
@@ -104,11 +105,11 @@ on node a
 	assert.NotContains(t, out, "on node")
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json", "--brief")
 	assert.Equal(t, exitOK, code)
-	assert.Equal(t, statuscode.Captured, decode[briefly](t, out).Now.Code)
-	assert.Equal(t, statuscode.Captured, decode[briefly](t, out).Verdict.Code)
+	assert.Equal(t, statuscode.Captured, kubectltest.Decode[briefly](t, out).Now.Code)
+	assert.Equal(t, statuscode.Captured, kubectltest.Decode[briefly](t, out).Verdict.Code)
 	code, out, _ = w.run(t, "explain", "-n", "shop", "cart-1", "-o", "json")
 	assert.Equal(t, exitOK, code)
-	x := decode[struct {
+	x := kubectltest.Decode[struct {
 		Decision struct{ Selected bool }
 		Verdict  explain.Verdict
 		Now      live.Now
@@ -129,7 +130,7 @@ What to do:
 	assert.Contains(t, out, "pod quiet/cart is not in the mesh (istio)\n  excluded-namespace: ", "as its node's agent has it")
 	assert.Contains(t, out, "live rules: not known: operation not permitted\n")
 
-	w.meshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
+	w.MeshPod(t, "shop", "hosts", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true })
 	code, out, _ = w.run(t, "explain", "-n", "shop", "hosts")
 	assert.Equal(t, exitOK, code)
 	assert.Contains(t, out, "host-network: ")
@@ -176,7 +177,7 @@ What to do:
 
 	code, out, errOut = w.run(t, "explain", "-n", "shop", "far")
 	assert.Equal(t, exitWrong, code)
-	assert.Equal(t, "The agent of node b does not answer, so it is not known how this pod is.", lines(out)[0])
+	assert.Equal(t, "The agent of node b does not answer, so it is not known how this pod is.", kubectltest.Lines(out)[0])
 	assert.NotContains(t, out, "is in the mesh", "what decides is not known")
 	assert.Contains(t, errOut, "connection refused\n")
 	assert.Contains(t, errOut, "--config FILE gives one")
@@ -215,16 +216,16 @@ What to do:
 	// Of several pods, one line each.
 	code, out, errOut = w.run(t, "explain", "-n", "shop", "-l", "app in (cart, wrong)")
 	assert.Equal(t, exitWrong, code, errOut)
-	require.Len(t, lines(out), 3, out)
-	assert.Equal(t, "cart-1: This pod has lost rules, or has others.", lines(out)[0])
-	assert.Equal(t, "wrong: This pod runs, and would not start again: its settings are refused now.", lines(out)[1])
-	assert.Equal(t, "next: kubectl meshcni explain -n shop cart-1 says what to do", lines(out)[2])
+	require.Len(t, kubectltest.Lines(out), 3, out)
+	assert.Equal(t, "cart-1: This pod has lost rules, or has others.", kubectltest.Lines(out)[0])
+	assert.Equal(t, "wrong: This pod runs, and would not start again: its settings are refused now.", kubectltest.Lines(out)[1])
+	assert.Equal(t, "next: kubectl meshcni explain -n shop cart-1 says what to do", kubectltest.Lines(out)[2])
 	code, out, _ = w.run(t, "explain", "-n", "shop", "-l", "app=far")
 	assert.Equal(t, exitUnknown, code)
 	assert.Contains(t, out, "far: The agent of node b does not answer")
 	code, out, _ = w.run(t, "explain", "-n", "shop", "deploy/cart", "--all-pods", "-o", "json")
 	assert.Equal(t, exitWrong, code)
-	assert.Equal(t, statuscode.RulesLost, decode[[]podLine](t, out)[0].Now.Code)
+	assert.Equal(t, statuscode.RulesLost, kubectltest.Decode[[]podLine](t, out)[0].Now.Code)
 	code, _, errOut = w.run(t, "explain", "-n", "shop", "-l", "app=nobody")
 	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "no pod in namespace shop has the labels app=nobody")
@@ -245,7 +246,7 @@ What to do:
 	assert.True(t, strings.HasPrefix(out, "The plugin captures this pod: "), out)
 	code, out, errOut = w.run(t, "explain", "-n", "quiet", "-o", "json", "-f", file)
 	assert.Equal(t, exitOK, code, errOut)
-	assert.Equal(t, status.Code("excluded-namespace"), decode[briefly](t, out).Verdict.Code)
+	assert.Equal(t, status.Code("excluded-namespace"), kubectltest.Decode[briefly](t, out).Verdict.Code)
 	code, out, errOut = w.run(t, "rules", "-n", "shop", "-f", file)
 	assert.Equal(t, exitOK, code, errOut)
 	assert.Contains(t, out, "-j ISTIO_OUTPUT")
@@ -272,7 +273,7 @@ What to do:
 	_, out, _ = w.run(t, "__complete", "explain", "-n", "")
 	assert.Contains(t, out, "shop\n")
 
-	w.meshPod(t, "shop", "cart-2", "a", func(p *corev1.Pod) {
+	w.MeshPod(t, "shop", "cart-2", "a", func(p *corev1.Pod) {
 		p.Labels, p.Status = map[string]string{"app": "cart"}, corev1.PodStatus{Phase: corev1.PodPending}
 	})
 	answers[agentapi.PodPath+string(cart.UID)] = captured
@@ -280,10 +281,10 @@ What to do:
 	assert.Equal(t, exitUnknown, code, "the one that does not run yet")
 	assert.Contains(t, errOut, "pod cart-2, one of 2 of deployment/cart, which has trouble\n")
 	assert.Contains(t, out, "This pod has no network yet")
-	late := w.meshPod(t, "shop", "cart-3", "a", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "cart"} })
+	late := w.MeshPod(t, "shop", "cart-3", "a", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "cart"} })
 	state := status.Pod{ID: status.ID{Namespace: "shop", Name: "cart-3", UID: string(late.UID)}, State: status.StateFailed, Reason: "not-called"}
 	answers[agentapi.PodPath+string(late.UID)] = agentapi.Pod{State: &state}
-	base = sound("a", func(n *agentapi.Node) { n.Pods = append(n.Pods, state) })
+	base = kubectltest.Sound("a", func(n *agentapi.Node) { n.Pods = append(n.Pods, state) })
 	code, out, errOut = w.run(t, "explain", "-n", "shop", "deploy/cart", "--brief")
 	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "pod cart-3, one of 3 of deployment/cart, which has trouble; 1 other has too: kubectl meshcni explain --all-pods says how each is\n")
@@ -296,16 +297,16 @@ What to do:
 func TestExplainUnreadableNamespace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.node(t, "a", func(path string) (any, error) {
+	w.Node(t, "a", func(path string) (any, error) {
 		if path == agentapi.NodePath {
-			return sound("a", func(n *agentapi.Node) {
-				n.Installed.Config = []byte(strings.Replace(entry, `"dialect":"istio"`, `"dialect":"ambient"`, 1))
+			return kubectltest.Sound("a", func(n *agentapi.Node) {
+				n.Installed.Config = []byte(strings.Replace(kubectltest.Entry, `"dialect":"istio"`, `"dialect":"ambient"`, 1))
 			})(path)
 		}
 		return agentapi.Pod{Records: []attachment.Record{}}, nil
 	})
-	w.meshPod(t, "shop", "cart", "a", func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] })
-	grant(t, w, "reader", "alice", map[string][]string{
+	w.MeshPod(t, "shop", "cart", "a", func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] })
+	w.Grant(t, "reader", "alice", map[string][]string{
 		"pods": {"get", "list"}, "events": {"list"}, "daemonsets.apps": {"list"}, "clusterrolebindings.rbac.authorization.k8s.io": {"get"},
 	})
 	file := filepath.Join(t.TempDir(), "pod.yaml")
@@ -324,19 +325,19 @@ func TestExplainUnreadableNamespace(t *testing.T) {
 func TestExplainSandbox(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.node(t, "a", func(path string) (any, error) {
+	w.Node(t, "a", func(path string) (any, error) {
 		if path == agentapi.NodePath {
-			return sound("a")(path)
+			return kubectltest.Sound("a")(path)
 		}
 		return agentapi.Pod{Records: []attachment.Record{}}, nil
 	})
-	pod := w.meshPod(t, "shop", "cart", "a", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} })
+	pod := w.MeshPod(t, "shop", "cart", "a", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} })
 	w.Do(t, http.MethodPost, "/api/v1/namespaces/shop/events", &corev1.Event{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}, ObjectMeta: metav1.ObjectMeta{Name: "cart.1", Namespace: "shop"},
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "cart", UID: pod.UID}, Type: "Warning", Reason: "FailedCreatePodSandBox",
 		Message: "Failed to create pod sandbox: no runtime for \"kata\" is configured\nThis pod is captured\x1b[2J" + strings.Repeat("x", 900), LastTimestamp: metav1.Unix(1e9, 0),
 	}, nil)
-	grant(t, w, "reader", "alice", map[string][]string{
+	w.Grant(t, "reader", "alice", map[string][]string{
 		"pods": {"get", "list"}, "pods/portforward": {"create"}, "namespaces": {"get"}, "daemonsets.apps": {"list"}, "clusterrolebindings.rbac.authorization.k8s.io": {"get"},
 	})
 	code, out, errs := w.run(t, "explain", "-n", "shop", "cart", "--brief")
@@ -358,13 +359,13 @@ func TestExplainWrongEntry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var installed agentapi.Installed
-	w.node(t, "a", func(path string) (any, error) {
+	w.Node(t, "a", func(path string) (any, error) {
 		if path == agentapi.NodePath {
-			return sound("a", func(n *agentapi.Node) { n.Installed = installed })(path)
+			return kubectltest.Sound("a", func(n *agentapi.Node) { n.Installed = installed })(path)
 		}
 		return agentapi.Pod{Records: []attachment.Record{}}, nil
 	})
-	w.meshPod(t, "shop", "cart", "a")
+	w.MeshPod(t, "shop", "cart", "a")
 	for says, is := range map[string]agentapi.Installed{
 		"the plugin's entry on node a is wrong: 10-x.conflist, with which no pod starts: dialect osm": {File: "10-x.conflist", Error: "10-x.conflist, with which no pod starts: dialect osm"},
 		"it is not known whether node a has a configuration of the plugin: permission denied":         {Unread: true, Error: "permission denied"},

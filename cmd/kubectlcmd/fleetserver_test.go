@@ -27,6 +27,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
 	"github.com/meshcni/meshcni/internal/rights"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
 )
@@ -99,9 +100,9 @@ func (f *fleet) render() {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("volume-", i), VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodConditionType(fmt.Sprint("Condition", i)), Status: corev1.ConditionTrue})
 	}
-	f.set = agentSet("meshcni-system", "meshcni-node")
+	f.set = kubectltest.AgentSet("meshcni-system", "meshcni-node")
 	f.set.UID = "meshcni-node"
-	owned := meta("meshcni-system", "meshcni-node-NODE", agentLabels)
+	owned := meta("meshcni-system", "meshcni-node-NODE", kubectltest.AgentLabels)
 	owned.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(f.set, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
 	agent := corev1.Pod{ObjectMeta: owned, Spec: corev1.PodSpec{
 		NodeName: "NODE", HostNetwork: true, ServiceAccountName: "meshcni-node", Containers: []corev1.Container{{
@@ -109,7 +110,7 @@ func (f *fleet) render() {
 			VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: "/var/run/meshcni"}},
 		}}, Volumes: []corev1.Volume{{Name: "run", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/var/run/meshcni"}}}},
 	}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
-	said, _ := sound("NODE")(agentapi.NodePath)
+	said, _ := kubectltest.Sound("NODE")(agentapi.NodePath)
 	answer := said.(agentapi.Node)
 	answer.Pods = nil
 	for p := range fleetPods {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/explain/live"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/internal/visible/visibletest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -47,10 +48,10 @@ func TestForgedLines(t *testing.T) {
 		n.Node, n.Installed, n.Dialects, n.Ready, n.Pods = was.Node, was.Installed, was.Dialects, false, n.Pods[:1]
 		n.Pods[0].State = status.StateDrifted
 	}
-	sane := sound("a")
-	base := sound("a", node)
+	sane := kubectltest.Sound("a")
+	base := kubectltest.Sound("a", node)
 	forging := true
-	w.node(t, "a", func(path string) (any, error) {
+	w.Node(t, "a", func(path string) (any, error) {
 		switch {
 		case path == agentapi.NodePath && forging:
 			return base(path)
@@ -59,7 +60,7 @@ func TestForgedLines(t *testing.T) {
 		}
 		return answer, nil
 	})
-	w.node(t, "b", func(string) (any, error) { return nil, &evilError{evil} })
+	w.Node(t, "b", func(string) (any, error) { return nil, &evilError{evil} })
 	change := func(p *corev1.Pod) {
 		p.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = evil
 		p.Annotations["traffic.sidecar.istio.io/includeOutboundIPRanges"] = evil
@@ -69,12 +70,12 @@ func TestForgedLines(t *testing.T) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: state, LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: evil, Message: evil}}}}
 	}
 	pods := []*corev1.Pod{
-		w.meshPod(t, "shop", "wrong", "a", change), w.meshPod(t, "shop", "far", "b", change),
-		w.meshPod(t, "shop", "pending", "a", change, func(p *corev1.Pod) {
+		w.MeshPod(t, "shop", "wrong", "a", change), w.MeshPod(t, "shop", "far", "b", change),
+		w.MeshPod(t, "shop", "pending", "a", change, func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"sidecar.istio.io/status": "{}", "x/" + "y": evil}
 			p.Status.Phase, p.Status.PodIP, p.Status.PodIPs = corev1.PodPending, "", nil
 		}),
-		w.meshPod(t, "shop", "waits", "a", change, func(p *corev1.Pod) {
+		w.MeshPod(t, "shop", "waits", "a", change, func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"sidecar.istio.io/status": "{}"}
 		}),
 	}
@@ -86,10 +87,9 @@ func TestForgedLines(t *testing.T) {
 			}, nil)
 		}
 	}
-	w.peer(t, "istio-cni")
 	for _, forging = range []bool{true, false} {
 		for _, args := range [][]string{
-			{"status"}, {"check"}, {"migrate"}, {"explain", "wrong"}, {"explain", "far"}, {"explain", "far", "--config", "none"}, {"explain", "pending"}, {"explain", "waits"}, {"explain", "waits", "--brief"},
+			{"status"}, {"check"}, {"explain", "wrong"}, {"explain", "far"}, {"explain", "far", "--config", "none"}, {"explain", "pending"}, {"explain", "waits"}, {"explain", "waits", "--brief"},
 			{"explain", "-l", "app"}, {"show", "waits"}, {"show", "far"}, {"rules", "wrong"}, {"trace", "waits"}, {"test", "--timeout", "1s"},
 		} {
 			_, out, errs := w.run(t, append([]string{"-n", "shop"}, args...)...)
@@ -104,11 +104,11 @@ func TestForgedLines(t *testing.T) {
 	var want string
 	require.NoError(t, json.Unmarshal(exact, &want))
 	_, out, _ := w.run(t, "-n", "shop", "show", "waits", "-o", "json")
-	rules := decode[[]ruleset.LiveRule](t, out)
+	rules := kubectltest.Decode[[]ruleset.LiveRule](t, out)
 	require.Greater(t, len(rules), 2, "and findings")
 	assert.Equal(t, want, rules[0].Chain)
 	_, out, _ = w.run(t, "-n", "shop", "explain", "waits", "-o", "json")
-	is := decode[struct{ OnNode live.OnNode }](t, out).OnNode
+	is := kubectltest.Decode[struct{ OnNode live.OnNode }](t, out).OnNode
 	require.Len(t, is.Events, 3)
 	assert.Equal(t, want, is.Events[0].Message)
 	assert.Equal(t, want, is.State.Detail)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -45,7 +46,7 @@ func (l *listener) runs(t *testing.T, args ...string) (code int, stdout, stderr 
 	l.mu.Unlock()
 	var out, errs output
 	p := Program{Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return l }}
-	code = p.Main(t.Context(), append([]string{"--kubeconfig", l.kubeconfig}, args...))
+	code = p.Main(t.Context(), append([]string{"--kubeconfig", l.Kubeconfig}, args...))
 	return code, out.String(), errs.String()
 }
 
@@ -56,17 +57,17 @@ const evil = "registry.example/evil:1"
 // a pod that says it is controlled by the real one.
 func (w *world) imitate(t *testing.T, namespace, node string, set *appsv1.DaemonSet) *appsv1.DaemonSet {
 	t.Helper()
-	_ = w.Try(http.MethodPost, "/api/v1/namespaces", object("Namespace", namespace), nil) // it may be there
-	theirs := agentSet(namespace, "meshcni-node")
+	_ = w.Try(http.MethodPost, "/api/v1/namespaces", kubectltest.Object("Namespace", namespace), nil) // it may be there
+	theirs := kubectltest.AgentSet(namespace, "meshcni-node")
 	c := &theirs.Spec.Template.Spec.Containers[0]
 	c.Image, c.Command = evil, []string{"/evil"}
 	c.SecurityContext = &corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Type: "spc_t"}}
 	theirs.Spec.Template.Spec.ServiceAccountName = "evil"
-	theirs = w.daemonSet(t, theirs)
-	w.Create(t, podOf(theirs, node))
+	theirs = w.DaemonSet(t, theirs)
+	w.Create(t, kubectltest.PodOf(theirs, node))
 	if set != nil {
-		pod := podOf(set, node)
-		pod.Namespace, pod.Spec = namespace, podOf(theirs, node).Spec
+		pod := kubectltest.PodOf(set, node)
+		pod.Namespace, pod.Spec = namespace, kubectltest.PodOf(theirs, node).Spec
 		pod.Name += "-owned"
 		w.Create(t, pod)
 	}
@@ -79,43 +80,43 @@ func TestWhoIsTheAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	l := &listener{world: w}
-	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "infra"), nil)
-	w.set = w.install(t, "infra")
+	w.Do(t, http.MethodPost, "/api/v1/namespaces", kubectltest.Object("Namespace", "infra"), nil)
+	w.Set = w.Install(t, "infra")
 	answer := agentapi.Pod{LiveError: refused, State: &status.Pod{State: status.StateCaptured, Reason: "recorded"}, Records: []attachment.Record{{Selected: true, By: "ADD"}}}
 	for _, name := range []string{"a", "b"} {
-		base := sound(name)
-		w.node(t, name, func(path string) (any, error) {
+		base := kubectltest.Sound(name)
+		w.Node(t, name, func(path string) (any, error) {
 			if path == agentapi.NodePath {
 				return base(path)
 			}
 			return answer, nil
 		})
 	}
-	w.node(t, "bare", nil)
+	w.Node(t, "bare", nil)
 	for _, node := range []string{"a", "bare"} {
-		w.imitate(t, "shop-"+node, node, w.set)
+		w.imitate(t, "shop-"+node, node, w.Set)
 	}
 	// Neither is a pod of the installation's namespace an agent that the DaemonSet does not control.
-	for i, owner := range []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: w.set.Name, UID: "another"}, {APIVersion: "apps/v1", Kind: "DaemonSet", Name: w.set.Name, UID: w.set.UID}} {
-		stray := podOf(w.set, "b")
+	for i, owner := range []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: w.Set.Name, UID: "another"}, {APIVersion: "apps/v1", Kind: "DaemonSet", Name: w.Set.Name, UID: w.Set.UID}} {
+		stray := kubectltest.PodOf(w.Set, "b")
 		stray.Name, stray.OwnerReferences = []string{"stray", "straying"}[i], []metav1.OwnerReference{owner}
 		stray.Spec.Containers[0].Image = evil
 		w.Create(t, stray)
 	}
 	// What the pod of an agent has become is no matter for the pod that an administrator makes.
 	w.Remove(t, "infra", "meshcni-node-a")
-	changed := podOf(w.set, "a")
+	changed := kubectltest.PodOf(w.Set, "a")
 	changed.Spec.Containers[0].Image, changed.Spec.Containers[0].Command = evil, []string{"/evil"}
 	w.Create(t, changed)
-	cart := w.meshPod(t, "shop", "cart", "a")
-	far := w.meshPod(t, "shop", "far", "bare")
-	k := newJobKubelet(t, w)
-	looked := looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: answer.Records}, string(far.UID): {Records: answer.Records}})
-	k.next(looked)
+	cart := w.MeshPod(t, "shop", "cart", "a")
+	far := w.MeshPod(t, "shop", "far", "bare")
+	k := kubectltest.NewKubelet(t, w.World)
+	looked := kubectltest.Looks(t, map[string]agentapi.Pod{string(cart.UID): {Records: answer.Records}, string(far.UID): {Records: answer.Records}})
+	k.Next(looked)
 
 	code, out, errs := l.runs(t, "status", "-o", "json")
 	assert.Equal(t, exitWrong, code, errs)
-	is := decode[clusterStatus](t, out)
+	is := kubectltest.Decode[clusterStatus](t, out)
 	states := map[string]string{}
 	for _, n := range is.Nodes {
 		states[n.Node] = n.State
@@ -124,25 +125,25 @@ func TestWhoIsTheAgent(t *testing.T) {
 	assert.ElementsMatch(t, []string{"infra/meshcni-node-a", "infra/meshcni-node-b"}, l.asked)
 
 	for _, args := range [][]string{
-		{"explain", "-n", "shop", "cart"}, {"explain", "-n", "shop", "far"}, {"show", "-n", "shop", "cart"}, {"check"}, {"migrate", "--from", "init-containers"}, {"rules", "-n", "shop", "cart"},
-		{"explain", "-n", "shop", "cart", "--enter"}, {"migrate", "--enter", "--from", "init-containers"}, {"show", "-n", "shop", "far", "--enter"},
+		{"explain", "-n", "shop", "cart"}, {"explain", "-n", "shop", "far"}, {"show", "-n", "shop", "cart"}, {"check"}, {"rules", "-n", "shop", "cart"},
+		{"explain", "-n", "shop", "cart", "--enter"}, {"show", "-n", "shop", "far", "--enter"},
 	} {
-		k.next(looked)
+		k.Next(looked)
 		_, out, errs := l.runs(t, args...)
 		for _, asked := range l.asked {
 			assert.Contains(t, []string{"infra/meshcni-node-a", "infra/meshcni-node-b"}, asked, args)
 		}
-		for _, pod := range k.made {
+		for _, pod := range k.Made {
 			assert.Equal(t, "infra", pod.Namespace, args)
 			assert.Equal(t, "i", pod.Spec.Containers[0].Image, args)
 			assert.Empty(t, pod.Spec.Containers[0].Command, args)
 			assert.Nil(t, pod.Spec.Containers[0].SecurityContext.SELinuxOptions, args)
 			assert.NotEqual(t, "evil", pod.Spec.ServiceAccountName, args)
 		}
-		assert.Equal(t, slices.Equal(args, []string{"explain", "-n", "shop", "cart", "--enter"}), len(k.made) == 1, "%v: %s%s", args, out, errs)
+		assert.Equal(t, slices.Equal(args, []string{"explain", "-n", "shop", "cart", "--enter"}), len(k.Made) == 1, "%v: %s%s", args, out, errs)
 	}
 	// What test runs is the template's, too.
-	c := &cluster{Program: Program{Identity: own}, finder: agents.Finder{Client: w.clientset(t), Identity: own}}
+	c := &cluster{Program: Program{Identity: own}, finder: agents.Finder{Client: w.Clientset(t), Identity: own}}
 	byNode, err := c.agentsByNode(t.Context(), "")
 	require.NoError(t, err)
 	assert.Len(t, byNode, 2)
@@ -156,17 +157,17 @@ func TestWhichInstallation(t *testing.T) {
 	start := func(t *testing.T, bound ...string) *world {
 		w := newWorld(t)
 		for _, name := range []string{"one", "two", "shop"} {
-			w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", name), nil)
+			w.Do(t, http.MethodPost, "/api/v1/namespaces", kubectltest.Object("Namespace", name), nil)
 		}
 		if len(bound) > 0 {
-			w.bind(t, bound...)
+			w.Bind(t, bound...)
 		}
 		return w
 	}
 	find := func(t *testing.T, w *world, c *cluster) (string, error) {
 		t.Helper()
 		if c.finder.Client == nil {
-			c.finder.Client = w.clientset(t)
+			c.finder.Client = w.Clientset(t)
 		}
 		if c.finder.Selector == "" {
 			c.finder.Selector = own.AgentSelector
@@ -199,7 +200,7 @@ func TestWhichInstallation(t *testing.T) {
 		require.NoError(t, err)
 		assert.Empty(t, name)
 
-		w.daemonSet(t, agentSet(own.Namespace, "mine"))
+		w.DaemonSet(t, kubectltest.AgentSet(own.Namespace, "mine"))
 		name, err = find(t, w, &cluster{Program: Program{Identity: own}})
 		require.NoError(t, err)
 		assert.Equal(t, "meshcni-system/mine", name, "where it is installed by default")
@@ -207,7 +208,7 @@ func TestWhichInstallation(t *testing.T) {
 	t.Run("it has none", func(t *testing.T) {
 		w := start(t, "one")
 		w.imitate(t, "shop", "a", nil)
-		w.daemonSet(t, agentSet(own.Namespace, "other")) // somebody's else, too
+		w.DaemonSet(t, kubectltest.AgentSet(own.Namespace, "other")) // somebody's else, too
 		name, err := find(t, w, &cluster{Program: Program{Identity: own}})
 		require.NoError(t, err)
 		assert.Empty(t, name)
@@ -215,7 +216,7 @@ func TestWhichInstallation(t *testing.T) {
 	t.Run("two installations", func(t *testing.T) {
 		w := start(t, "one", "two")
 		for _, namespace := range []string{"one", "two"} {
-			w.daemonSet(t, agentSet(namespace, "meshcni-node"))
+			w.DaemonSet(t, kubectltest.AgentSet(namespace, "meshcni-node"))
 		}
 		name, err := find(t, w, &cluster{Program: Program{Identity: own}})
 		require.NoError(t, err)
@@ -226,11 +227,11 @@ func TestWhichInstallation(t *testing.T) {
 	})
 	t.Run("two in a namespace", func(t *testing.T) {
 		w := start(t, "one")
-		w.daemonSet(t, agentSet("one", "meshcni-node"))
-		other := agentSet("one", "meshcni-test")
+		w.DaemonSet(t, kubectltest.AgentSet("one", "meshcni-node"))
+		other := kubectltest.AgentSet("one", "meshcni-test")
 		labels := map[string]string{"app.kubernetes.io/name": "meshcni", "app.kubernetes.io/component": "node", "ring": "test"}
 		other.Spec.Template.Labels, other.Spec.Selector.MatchLabels = labels, labels
-		w.daemonSet(t, other)
+		w.DaemonSet(t, other)
 		_, err := find(t, w, &cluster{Program: Program{Identity: own}})
 		require.ErrorAs(t, err, new(*agents.WhichError))
 		assert.ErrorContains(t, err, "--agent-selector chooses one")
@@ -242,14 +243,14 @@ func TestWhichInstallation(t *testing.T) {
 	})
 	t.Run("the caller's rights", func(t *testing.T) {
 		w := start(t, "one")
-		w.daemonSet(t, agentSet("one", "meshcni-node"))
+		w.DaemonSet(t, kubectltest.AgentSet("one", "meshcni-node"))
 		w.imitate(t, "shop", "a", nil)
-		config, err := w.server.Config(kubetest.AdminToken)
+		config, err := w.Server.Config(kubetest.AdminToken)
 		require.NoError(t, err)
 		config.Impersonate.UserName = "alice"
 		alice, err := kubernetes.NewForConfig(config)
 		require.NoError(t, err)
-		grant(t, w, "alice", "alice", map[string][]string{"daemonsets.apps": {"list"}})
+		w.Grant(t, "alice", "alice", map[string][]string{"daemonsets.apps": {"list"}})
 		_, err = find(t, w, &cluster{Program: Program{Identity: own}, finder: agents.Finder{Client: alice}})
 		require.ErrorAs(t, err, new(*agents.WhichError))
 		assert.ErrorContains(t, err, "you may not read the ClusterRoleBinding meshcni-plugin")
@@ -265,9 +266,9 @@ func TestACanaryHasItsNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, namespace := range []string{"canary", "shop"} {
-		w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", namespace), nil)
+		w.Do(t, http.MethodPost, "/api/v1/namespaces", kubectltest.Object("Namespace", namespace), nil)
 	}
-	w.set = w.install(t, "meshcni-system")
+	w.Set = w.Install(t, "meshcni-system")
 	for name, role := range map[string]string{"meshcni-plugin-canary": "meshcni-plugin-canary", "meshcni-plugin-shop": "view"} {
 		_, more, _ := strings.Cut(name, "meshcni-plugin-")
 		w.Do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &rbacv1.ClusterRoleBinding{
@@ -276,23 +277,23 @@ func TestACanaryHasItsNodes(t *testing.T) {
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: more, Name: name}},
 		}, nil)
 	}
-	canary := w.daemonSet(t, agentSet("canary", "meshcni-node-canary"))
-	w.daemonSet(t, agentSet("canary", "meshcni-node-other"))
+	canary := w.DaemonSet(t, kubectltest.AgentSet("canary", "meshcni-node-canary"))
+	w.DaemonSet(t, kubectltest.AgentSet("canary", "meshcni-node-other"))
 	w.imitate(t, "shop", "bare", nil)
 	for _, name := range []string{"a", "both"} {
-		w.node(t, name, sound(name))
+		w.Node(t, name, kubectltest.Sound(name))
 	}
-	first := w.set
-	w.set = canary
-	w.node(t, "c", sound("c"))
-	w.set = first
-	w.Create(t, podOf(canary, "both"))
-	w.node(t, "bare", nil)
+	first := w.Set
+	w.Set = canary
+	w.Node(t, "c", kubectltest.Sound("c"))
+	w.Set = first
+	w.Create(t, kubectltest.PodOf(canary, "both"))
+	w.Node(t, "bare", nil)
 
 	code, out, errs := w.run(t, "status", "-o", "json")
 	assert.Equal(t, exitWrong, code, errs)
 	got := map[string]string{}
-	for _, n := range decode[clusterStatus](t, out).Nodes {
+	for _, n := range kubectltest.Decode[clusterStatus](t, out).Nodes {
 		got[n.Node] = n.State + " " + n.Installation
 		if n.Node == "both" {
 			assert.Contains(t, n.Why[0], "two installations claim the node, by DaemonSet canary/meshcni-node-canary and DaemonSet meshcni-system/meshcni-node")

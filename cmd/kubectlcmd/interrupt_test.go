@@ -12,14 +12,15 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 )
 
 // TestInterrupted: who asks once and is interrupted has no answer, and scripts must not take that for a good one. A watch ends so.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.node(t, "a", sound("a"))
-	w.meshPod(t, "shop", "cart", "a")
+	w.Node(t, "a", kubectltest.Sound("a"))
+	w.MeshPod(t, "shop", "cart", "a")
 	for _, test := range []struct {
 		args []string
 		code int
@@ -33,10 +34,10 @@ func TestInterrupted(t *testing.T) {
 		{[]string{"check"}, exitWrong, "kubectl-meshcni: interrupted\n"},
 	} {
 		ctx, interrupt := context.WithCancelCause(t.Context())
-		w.gate = func() { interrupt(errors.New("interrupted")) }
+		w.Gate = func() { interrupt(errors.New("interrupted")) }
 		var out, errs bytes.Buffer
 		p := Program{Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return w }}
-		assert.Equal(t, test.code, p.Main(ctx, append([]string{"--kubeconfig", w.kubeconfig}, test.args...)), test.args)
+		assert.Equal(t, test.code, p.Main(ctx, append([]string{"--kubeconfig", w.Kubeconfig}, test.args...)), test.args)
 		if test.args[0] == "check" {
 			assert.Contains(t, errs.String(), test.errs, "after its progress")
 		} else {
@@ -52,12 +53,13 @@ func TestLeftBehind(t *testing.T) {
 	for said, code := range map[error]int{nil: exitWrong, cli.Exit(exitUnknown): exitWrong, errors.New("no configuration"): exitWrong} {
 		var errs bytes.Buffer
 		program := cli.Program{Name: "k", Stdout: &bytes.Buffer{}, Stderr: &errs, Root: &cobra.Command{}}
-		c := newCluster(Program{connect: connect, ask: func(*rest.Config) asker { return w }}, program.Root.PersistentFlags())
+		c := &cluster{Program: Program{connect: connect, ask: func(*rest.Config) asker { return w }}}
+		c.flags(program.Root.PersistentFlags())
 		program.Root.RunE = c.run(func(context.Context, []string) error {
 			c.leave(errors.New("left behind: pod p"))
 			return said
 		})
-		assert.Equal(t, code, program.Run(t.Context(), []string{"--kubeconfig", w.kubeconfig}))
+		assert.Equal(t, code, program.Run(t.Context(), []string{"--kubeconfig", w.Kubeconfig}))
 		assert.Contains(t, errs.String(), "k: left behind: pod p\n")
 		assert.Equal(t, said != nil && code == exitWrong && !errors.As(said, new(cli.Exit)), strings.Contains(errs.String(), "no configuration"))
 	}

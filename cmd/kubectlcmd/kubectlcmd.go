@@ -1,7 +1,6 @@
 // Package kubectlcmd implements the command line of kubectl-meshcni, which kubectl runs as "kubectl meshcni". It asks the API
 // server, with the rights of whoever runs it, and through it the agents of the nodes. It changes nothing, except that "test"
-// and the flag --enter make pods and delete them, and that "migrate switch" and "back" move nodes when the operator says so. A
-// [Program] with other dialects is the plugin of your own mesh.
+// and the flag --enter make pods and delete them. A [Program] with other dialects is the plugin of your own mesh.
 package kubectlcmd
 
 import (
@@ -23,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/apianswer"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/mesh"
 	facts "github.com/meshcni/meshcni/mesh/builtin"
 )
@@ -54,11 +54,14 @@ type Program struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 
+	// Migrate makes the command of kubectl-meshcni-migrate, in place of this package's; see that module. Nil: this package's.
+	Migrate func(*kubectl.Cluster) *cobra.Command
+
 	connect func(*genericclioptions.ConfigFlags) (*rest.Config, kubernetes.Interface, error)
 	ask     func(*rest.Config) asker
-	// For tests, which have no kubelet: nil are the real ones.
-	onJob   func(context.Context, *cluster, nodeJob) ([]byte, error)
-	onTrial func(ctx context.Context, node string) (trialReport, error)
+	// besides finds another program, and become runs it.
+	besides func(name string) (path string, err error)
+	become  func(path string, args []string) error
 }
 
 // Exec runs the program with the arguments, environment and streams of this process, until SIGINT or SIGTERM, and then exits. It
@@ -72,23 +75,31 @@ func (p Program) Exec() {
 func (p Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
 	name := p.Identity.KubectlProgram()
+	if p.Migrate != nil {
+		name += "-migrate"
+	}
 	if cli.Invalid(p.Stderr, name, p.Identity.Validate(), dialect.Validate(p.Dialects)) {
 		return exitWrong
 	}
 	return cli.Program{Name: name, Version: p.Identity.Version, Stdout: p.Stdout, Stderr: p.Stderr}.RunClean(ctx, args, p.command)
 }
 
+// exitCodes is a part of every help.
+const exitCodes = `Exit codes: 0; 1 something needs attention, or failed; 2 usage; 3 nothing is
+known to be wrong, but something could not be found out.`
+
 // command is the program's command, which writes to the streams.
 func (p Program) command(stdout, stderr io.Writer) *cobra.Command {
 	p.Stdout, p.Stderr = stdout, stderr
-	root := &cobra.Command{
-		Short: "say how " + p.Identity.Name + " does in a cluster, and what becomes of a pod's traffic",
-		Long: `Exit codes: 0; 1 something needs attention, or failed; 2 usage; 3 nothing is
-known to be wrong, but something could not be found out.`,
+	root := &cobra.Command{Short: "say how " + p.Identity.Name + " does in a cluster, and what becomes of a pod's traffic", Long: exitCodes}
+	c := &cluster{Program: p}
+	if p.Migrate != nil {
+		root = p.Migrate(c.lend())
+	} else {
+		root.AddCommand(c.statusCommand(), c.explainCommand(), c.rulesCommand(), c.traceCommand(), c.showCommand(), c.checkCommand(), c.testCommand(),
+			p.migrateCommand())
 	}
-	c := newCluster(p, root.PersistentFlags())
-	root.AddCommand(c.statusCommand(), c.explainCommand(), c.rulesCommand(), c.traceCommand(), c.showCommand(), c.checkCommand(), c.testCommand(),
-		c.migrateCommand())
+	c.flags(root.PersistentFlags())
 	if err := root.RegisterFlagCompletionFunc("namespace", c.completeNamespaces); err != nil {
 		panic(err) // there is such a flag
 	}
@@ -111,6 +122,9 @@ func (p *Program) setDefaults() {
 	}
 	if p.connect == nil {
 		p.connect = connect
+	}
+	if p.besides == nil {
+		p.besides, p.become = besides, become
 	}
 	if p.ask == nil {
 		p.ask = func(config *rest.Config) asker { return forwarder{config} }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
@@ -28,10 +29,10 @@ func TestMirrorOfAnothersPod(t *testing.T) {
 	recorded := agentapi.Pod{Records: []attachment.Record{{Pod: named}}}
 	known := agentapi.Pod{State: &status.Pod{ID: named}}
 	for _, told := range []agentapi.Pod{recorded, known} {
-		require.NoError(t, theirs(pod("far", staticUID), told))
-		require.ErrorContains(t, theirs(pod("evil", staticUID), told), "another pod")
+		require.NoError(t, kubectl.Theirs(pod("far", staticUID), told))
+		require.ErrorContains(t, kubectl.Theirs(pod("evil", staticUID), told), "another pod")
 	}
-	require.NoError(t, theirs(pod("evil", staticUID), agentapi.Pod{}), "the agent knows nothing")
-	assert.Equal(t, staticUID, runtimeUID(pod("far", staticUID)))
-	assert.Equal(t, "0d5e7b1c-aaaa-4bbb-8ccc-000000000001", runtimeUID(pod("evil", "1d5e7b1c-aaaa-4bbb-8ccc-000000000002")), "that is a pod of the API server")
+	require.NoError(t, kubectl.Theirs(pod("evil", staticUID), agentapi.Pod{}), "the agent knows nothing")
+	assert.Equal(t, staticUID, kubectl.RuntimeUID(pod("far", staticUID)))
+	assert.Equal(t, "0d5e7b1c-aaaa-4bbb-8ccc-000000000001", kubectl.RuntimeUID(pod("evil", "1d5e7b1c-aaaa-4bbb-8ccc-000000000002")), "that is a pod of the API server")
 }

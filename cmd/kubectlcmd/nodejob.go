@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -16,43 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
-// nodeJob is a command of the agent's image that a short-lived pod runs on one node.
-type nodeJob struct {
-	Node string
-	// What is said to the user of the pod's purpose, such as "to read the live rules of pod shop/cart".
-	What string
-	// Args are the command and its flags. What the command writes to standard output is the answer. It writes to standard error
-	// only if it fails, because a pod's log does not tell them apart. Nothing of Args is secret: whoever may read pods sees it.
-	Args []string
-	// Mounts are the host's directories that it needs. RunDirAt is where it has the agent's run directory too, to read; on a node
-	// without an agent there is none. Empty: it needs none.
-	Mounts   []hostDir
-	RunDirAt string
-	// Enters: it enters other pods' network namespaces. Then the pod sees the host's processes, and has the capabilities of an
-	// agent that verifies rules.
-	Enters bool
-	// Image is another image with the same entry point. Empty: that of the agent's pod on the node.
-	Image string
-	// Timeout bounds all but the deletion. Zero is two minutes.
-	Timeout time.Duration
-}
-
-// hostDir is a directory of the host, which is there.
-type hostDir struct {
-	Path string
-	// At is its path in the pod. Empty: at Path.
-	At string
-	// Writable: the pod may write to it.
-	Writable bool
-}
-
 const (
-	// jobLabel, after the product's prefix, is on every pod of a job.
-	jobLabel = "node-job"
 	// jobTime bounds a job whose image may have to be pulled first.
 	jobTime = 2 * time.Minute
 	// jobGrace bounds the time that a command has to end when its pod is deleted.
@@ -64,7 +34,7 @@ var entering = []corev1.Capability{"NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_CHR
 
 // runJob runs j and returns what it has printed. Its pod is made with the caller's rights, and deleted whatever happens, also after an
 // interrupt; only a second one ends the deletion. A pod that stays is no error here: the program's end reports it.
-func (c *cluster) runJob(ctx context.Context, j nodeJob) (out []byte, err error) {
+func (c *cluster) runJob(ctx context.Context, j kubectl.Job) (out []byte, err error) {
 	j.Timeout = cmp.Or(j.Timeout, jobTime)
 	ctx, end := context.WithTimeoutCause(ctx, j.Timeout, fmt.Errorf("not within %s", j.Timeout))
 	defer end()
@@ -133,7 +103,7 @@ func (c *cluster) deletePod(ctx context.Context, pod *corev1.Pod) {
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // a conflict: it is another pod by now
 			return
 		}
-		if apierrors.IsForbidden(err) || wait(ctx, askEvery) != nil {
+		if apierrors.IsForbidden(err) || kubectl.Wait(ctx, askEvery) != nil {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}
@@ -146,7 +116,7 @@ func (c *cluster) deletePod(ctx context.Context, pod *corev1.Pod) {
 
 // jobPod is the pod of a job: as the agents' where the node decides whether a pod may run, with less where the pod's rights
 // are concerned. What it has of them is of their DaemonSet's template.
-func (c *cluster) jobPod(ctx context.Context, j nodeJob) (*corev1.Pod, error) {
+func (c *cluster) jobPod(ctx context.Context, j kubectl.Job) (*corev1.Pod, error) {
 	agent, err := c.agentOn(ctx, j.Node)
 	if err != nil && !errors.Is(err, agentapi.ErrNoAgent) {
 		return nil, err
@@ -157,7 +127,7 @@ func (c *cluster) jobPod(ctx context.Context, j nodeJob) (*corev1.Pod, error) {
 	}
 	pod := shortLivedPod(c.finder.Namespace, c.Identity.Program("job-")+rand.String(8), j.Node, j.Timeout+time.Minute, jobGrace)
 	// No mesh takes the pod: each goes by one of these.
-	pod.Labels = map[string]string{c.Identity.Key(jobLabel): "true", "sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none", "kuma.io/sidecar-injection": "disabled"}
+	pod.Labels = map[string]string{c.Identity.Key(kubectl.JobLabel): "true", "sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none", "kuma.io/sidecar-injection": "disabled"}
 	pod.Annotations = map[string]string{"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled", "kuma.io/sidecar-injection": "disabled", "consul.hashicorp.com/connect-inject": "false"}
 	pod.Spec.HostNetwork, pod.Spec.HostPID = true, j.Enters // so it starts also where others do not
 	switch {
@@ -166,7 +136,7 @@ func (c *cluster) jobPod(ctx context.Context, j nodeJob) (*corev1.Pod, error) {
 		pod.Namespace, pod.Spec.ServiceAccountName, pod.Spec.ImagePullSecrets = agent.Namespace, t.ServiceAccountName, t.ImagePullSecrets
 		asAgent(&run, agentContainer(t))
 		if j.RunDirAt != "" {
-			j.Mounts = append(slices.Clone(j.Mounts), hostDir{Path: onHost(t, runDir(c.Identity, agentContainer(t))), At: j.RunDirAt})
+			j.Mounts = append(slices.Clone(j.Mounts), kubectl.HostDir{Path: onHost(t, runDir(c.Identity, agentContainer(t))), At: j.RunDirAt})
 		}
 	case j.Image == "":
 		return nil, fmt.Errorf("%w whose image could be used: --image names one", agentapi.ErrNoAgent)
@@ -232,3 +202,17 @@ func (c *cluster) unconfined(pod *corev1.Pod, run *corev1.Container) error {
 	run.SecurityContext.AppArmorProfile = &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
 	return nil
 }
+
+// onHost is the host's path of a directory of an agent. Of one that is not the host's it is a guess, by its name.
+func onHost(agent *corev1.PodSpec, dir string) string {
+	if host, _ := behind(mountsOf(agent, agentContainer(agent)), path.Clean(dir)); host != "" {
+		return host
+	}
+	if rest, ok := strings.CutPrefix(dir, hostPrefix+"/"); ok {
+		return "/" + rest
+	}
+	return dir
+}
+
+// hostPrefix is the place of the host's directories in our pods.
+const hostPrefix = "/host"

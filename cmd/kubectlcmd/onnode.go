@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/explain/live"
+	"github.com/meshcni/meshcni/internal/kubectl"
 )
 
 // maxEvents bounds the newest events of the pod that are shown.
@@ -18,7 +19,7 @@ func (c *cluster) live(ctx context.Context, s *subject) live.Pod {
 	is := live.OnNode{Node: s.pod.Spec.NodeName, Events: []live.Event{}}
 	p, err := s.look(ctx, c)
 	if s.enterable() && !s.entered {
-		is.Hint = enterHint
+		is.Hint = kubectl.EnterHint
 	}
 	if is.Pod = p; err != nil {
 		is.Unknown = err.Error()

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/redirect"
@@ -33,35 +34,31 @@ func fabric() (dialect.Dialect, mesh.Facts) {
 				Namespace: []mesh.Wish{mesh.Label("fabric.example/mesh", []string{"on"}, nil)}, Webhook: "injector.fabric.example", Unasked: mesh.Yes,
 			},
 			TestPod: mesh.TestPod{Annotations: map[string]string{"fabric.example/skip": "28001"}},
-			Plugin: &mesh.Plugin{
-				Type: "fabric-cni", DaemonSet: []mesh.Mark{{Labels: map[string]string{"app": "fabric-cni"}}},
-				Settings: map[string]mesh.Translate{"LEVEL": mesh.Keep("logLevel", mesh.Level)}, Remove: []string{"Remove fabric-cni."},
-			},
 		}
 }
 
-// TestOwnMesh: a mesh of a program's own is checked, tried and moved from by its facts.
+// TestOwnMesh: a mesh of a program's own is checked and tried by its facts.
 func TestOwnMesh(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	d, facts := fabric()
 	w.dialects, w.facts = []dialect.Dialect{d}, mesh.List{facts}
 	y := newTrialFixture(t, w)
-	w.node(t, "a", sound("a", func(n *agentapi.Node) {
+	w.Node(t, "a", kubectltest.Sound("a", func(n *agentapi.Node) {
 		n.Dialects, n.Pods = []string{"fabric"}, nil
 		n.Installed.Config = json.RawMessage(`{"type":"meshcni","dialect":"fabric","kubernetes":{"exclude_namespaces":["quiet"]}}`)
 	}))
-	grant(t, w, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}})
-	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "quiet"), nil)
+	w.Grant(t, "agent", "system:serviceaccount:meshcni-system:default", map[string][]string{"pods": {"list", "watch"}})
+	w.Do(t, http.MethodPost, "/api/v1/namespaces", kubectltest.Object("Namespace", "quiet"), nil)
 	w.Do(t, http.MethodPost, webhooksPath, webhook("fabric", "injector.fabric.example", func(w *admissionv1.MutatingWebhook) {
 		w.ClientConfig.Service = nil
 		url := "https://x"
 		w.ClientConfig.URL = &url
 	}), nil)
-	w.meshPod(t, "shop", "bare", "a", func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] })
+	w.MeshPod(t, "shop", "bare", "a", func(p *corev1.Pod) { p.Annotations, p.Spec.Containers = nil, p.Spec.Containers[:1] })
 	_, out, errs := w.run(t, "check", "-o", "json")
 	found := map[status.Code][]string{}
-	for _, f := range decode[report](t, out).Findings {
+	for _, f := range kubectltest.Decode[report](t, out).Findings {
 		found[f.Code] = append(found[f.Code], f.Where...)
 	}
 	assert.Contains(t, found[codeInjectorExcluded], "namespace/quiet", out+errs)
@@ -70,14 +67,4 @@ func TestOwnMesh(t *testing.T) {
 	code, out, errs := y.test(t.Context())
 	require.Equal(t, exitOK, code, out+errs)
 	assert.Contains(t, out, "1 of 1 nodes were tried: 8 ok, 0 failed, 0 unknown", "in both families, with the one exclusion that the mesh has")
-
-	ds := agentSet("fabric", "other")
-	ds.Labels = map[string]string{"app": "fabric-cni"}
-	ds.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LEVEL", Value: "warning"}}
-	w.Do(t, http.MethodPost, "/api/v1/namespaces", object("Namespace", "fabric"), nil)
-	w.daemonSet(t, ds)
-	_, out, errs = w.run(t, "migrate")
-	for _, want := range []string{"from fabric-cni: DaemonSet fabric/other", `logLevel: "warn"`, "Remove fabric-cni."} {
-		assert.Contains(t, out, want, errs)
-	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/apilist"
+	"github.com/meshcni/meshcni/internal/kubectl"
 )
 
 const (
@@ -100,7 +101,7 @@ func (c *cluster) await(ctx context.Context, pod *corev1.Pod, missing string, do
 			}
 			pod = now
 		}
-		switch ended := wait(ctx, askEvery); {
+		switch ended := kubectl.Wait(ctx, askEvery); {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
 			return nil, c.why(ctx, pod, errors.Join(fmt.Errorf("%s: %w", missing, ended), err))
 		case ended != nil:
@@ -153,16 +154,6 @@ func when(e *corev1.Event) time.Time {
 		return at
 	}
 	return e.EventTime.Time
-}
-
-// wait waits. If ctx ends first, it returns the cause.
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // uninterrupted makes a context for a request that the first interrupt does not end. The second one does.

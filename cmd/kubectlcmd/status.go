@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/internal/daemonset"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/internal/readytaint"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -160,7 +160,7 @@ func (c *cluster) statusCommand() *cobra.Command {
 				case err != nil:
 					visible.To(c.Stderr).Printf("%s: %v\n", c.Identity.KubectlProgram(), err)
 				}
-				if wait(ctx, interval) != nil {
+				if kubectl.Wait(ctx, interval) != nil {
 					return nil
 				}
 			}
@@ -315,7 +315,7 @@ func (s *clusterStatus) next() (all []string) {
 		return []string{"no node has an agent: install the chart as README.md says. If it is installed, see why its DaemonSet has no pods (" + daemonSets(s.selector) + "), or name its pods' labels by --agent-selector"}
 	}
 	if n := states[stateNoAgent]; n > 0 {
-		all = append(all, many(n, "node has", "nodes have")+" no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector ("+daemonSets(s.selector)+")")
+		all = append(all, kubectl.Many(n, "node has", "nodes have")+" no agent, and new pods of the mesh there bypass it: look at the DaemonSet's tolerations and nodeSelector ("+daemonSets(s.selector)+")")
 	}
 	if states[stateNotReady] > 0 {
 		all = append(all, s.product.Text("a node is not ready: kubectl meshcni check says more, and docs/troubleshooting.md#the-node-is-not-ready has the code before the reason"))
@@ -328,7 +328,7 @@ func (s *clusterStatus) next() (all []string) {
 		all = append(all, fmt.Sprintf(s.product.Text("kubectl meshcni explain -n %s %s says what is wrong with that pod, and what to do"), p.Namespace, p.Name))
 	}
 	if n := s.Total[starting]; n > 0 {
-		all = append(all, many(n, "pod has", "pods have")+s.product.Text(" no network yet: if that is still so in a minute, kubectl get pods --all-namespaces --field-selector status.phase=Pending names those that do not start, and kubectl meshcni explain says why"))
+		all = append(all, kubectl.Many(n, "pod has", "pods have")+s.product.Text(" no network yet: if that is still so in a minute, kubectl get pods --all-namespaces --field-selector status.phase=Pending names those that do not start, and kubectl meshcni explain says why"))
 	}
 	return all
 }
@@ -361,7 +361,7 @@ func (s clusterStatus) table(w *visible.Printer) error {
 		end(n.Installation)
 	}
 	if len(s.Nodes) != 1 {
-		table.Printf("%s\t%d ready\t\t\t", many(len(s.Nodes), "node", "nodes"), s.Ready)
+		table.Printf("%s\t%d ready\t\t\t", kubectl.Many(len(s.Nodes), "node", "nodes"), s.Ready)
 		s.Total.columns(table)
 		end("")
 	}
@@ -382,29 +382,12 @@ func (s clusterStatus) table(w *visible.Printer) error {
 		w.Printf("pod %s/%s is %s: %s: %s\n", p.Namespace, p.Name, p.State, p.Reason, cmp.Or(p.Detail, "no detail"))
 	}
 	if n := s.WrongPods - len(s.Wrong); n > 0 {
-		w.Printf("and %s\n", many(n, "more pod", "more pods"))
+		w.Printf("and %s\n", kubectl.Many(n, "more pod", "more pods"))
 	}
 	for _, text := range s.Next {
 		w.Printf("next: %s\n", text)
 	}
 	return w.Err()
-}
-
-// many is a number with the words for one or for several.
-func many(n int, one, several string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.Itoa(n) + " " + several
-}
-
-// andMore lists names, and says how many more there are of count.
-func andMore(names []string, count int) string {
-	text := strings.Join(names, ", ")
-	if n := count - len(names); n > 0 {
-		text += " and " + strconv.Itoa(n) + " more"
-	}
-	return text
 }
 
 func (n counts) columns(table *visible.Table) {

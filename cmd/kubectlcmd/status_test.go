@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
@@ -33,25 +34,25 @@ func TestStatus(t *testing.T) {
 	code, _, _ = w.run(t, "status")
 	assert.Equal(t, exitUnknown, code, "none that could have an agent")
 
-	w.node(t, "a", sound("a"))
+	w.Node(t, "a", kubectltest.Sound("a"))
 	code, out, errOut := w.run(t, "status")
 	assert.Equal(t, exitOK, code, errOut)
 	assert.Equal(t, `NODE  STATE  VERSION  DIALECTS  BACKEND   CAPTURED  OUTSIDE  WAITING  DRIFTED  FAILED  UNKNOWN
 a     ready  v1.2.3   istio     nftables  1         2        0        0        0       0
 `, out)
 
-	w.node(t, "b", silent)
+	w.Node(t, "b", kubectltest.Silent)
 	code, out, _ = w.run(t, "status")
 	assert.Equal(t, exitUnknown, code)
 	assert.Contains(t, out, "b        unknown  -        -         -         -         -        -        -        -       -\n")
 	assert.Contains(t, out, "b is unknown: ask agent meshcni-system/meshcni-node-b: connection refused\n")
 
-	w.node(t, "c", nil)
+	w.Node(t, "c", nil)
 	code, out, _ = w.run(t, "status")
 	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, out, "c        no-agent  ")
 
-	w.node(t, "d", sound("d", func(n *agentapi.Node) {
+	w.Node(t, "d", kubectltest.Sound("d", func(n *agentapi.Node) {
 		n.Ready, n.NotReady, n.Warnings = false, []string{"no-network: no file"}, []string{"other-mesh: linkerd-cni"}
 		n.Pods = []status.Pod{
 			{ID: status.ID{Namespace: "shop", Name: "late"}, State: "failed", Reason: "not-called", Detail: "its network was set up without the plugin"},
@@ -79,10 +80,10 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 		"next: an agent does not answer: look at its pod (kubectl get pods --all-namespaces --output wide --selector app.kubernetes.io/name=meshcni,app.kubernetes.io/component=node); asking it takes the right to create pods/portforward in its namespace",
 		"next: kubectl meshcni explain -n shop late says what is wrong with that pod, and what to do",
 		"next: 1 pod has no network yet: if that is still so in a minute, kubectl get pods --all-namespaces --field-selector status.phase=Pending names those that do not start, and kubectl meshcni explain says why",
-	}, lines(out))
+	}, kubectltest.Lines(out))
 	code, text, _ := w.run(t, "status", "-o", "json")
 	assert.Equal(t, exitWrong, code)
-	s := decode[clusterStatus](t, text)
+	s := kubectltest.Decode[clusterStatus](t, text)
 	assert.Equal(t, 2, s.WrongPods)
 	assert.Equal(t, counts{"captured": 1, "outside": 3, "waiting": 1, "starting": 1, "drifted": 1, "failed": 1, "unknown": 1}, s.Total)
 	code, text, _ = w.run(t, "status", "-o", "yaml")
@@ -91,10 +92,9 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 	require.NoError(t, yaml.Unmarshal([]byte(text), &same))
 	assert.Equal(t, s, same)
 
-	answers := w.agents["a"]
-	w.agents["a"] = func(string) (any, error) { return nil, nil } // it hangs
+	answers := w.Answer("a", func(string) (any, error) { return nil, nil }) // it hangs
 	_, out, _ = w.run(t, "status", "--agent-timeout", "1ns")
-	w.agents["a"] = answers
+	w.Answer("a", answers)
 	assert.Contains(t, out, "a is unknown: ask agent meshcni-system/meshcni-node-a: no answer within 1ns\n")
 	code, _, errOut = w.run(t, "status", "extra")
 	assert.Equal(t, exitUsage, code, errOut)
@@ -125,18 +125,18 @@ func fiveHundred(t *testing.T, w *world) {
 	const nodes = 500
 	kubetest.Parallel(nodes, func(i int) {
 		name := fmt.Sprintf("n%03d", i)
-		w.node(t, name, sound(name, func(n *agentapi.Node) {
+		w.Node(t, name, kubectltest.Sound(name, func(n *agentapi.Node) {
 			for p := range 100 {
 				n.Pods = append(n.Pods, status.Pod{ID: status.ID{Namespace: "shop", Name: fmt.Sprintf("p%d-%d", i, p)}, State: "failed", Reason: "not-called"})
 			}
 		}))
 	})
-	w.agents["n250"] = silent
+	w.Answer("n250", kubectltest.Silent)
 	var full sync.WaitGroup // the first ones answer once as many as may be are asked
 	full.Add(askAtOnce)
 	var first sync.Mutex
 	asked := 0
-	w.gate = func() {
+	w.Gate = func() {
 		first.Lock()
 		asked++
 		mine := asked
@@ -148,14 +148,14 @@ func fiveHundred(t *testing.T, w *world) {
 	}
 	code, out, errOut := w.run(t, "status", "-o", "json")
 	require.Equal(t, exitWrong, code, errOut)
-	s := decode[clusterStatus](t, out)
+	s := kubectltest.Decode[clusterStatus](t, out)
 	assert.Len(t, s.Nodes, 4+nodes, "beside those that were there")
 	assert.Equal(t, 1+nodes-1, s.Ready)
 	assert.Equal(t, 2+(nodes-1)*100, s.WrongPods)
 	assert.Len(t, s.Wrong, maxWrong, "what is kept does not grow")
 	assert.Equal(t, stateUnknown, s.Nodes[4+250].State)
 	assert.Equal(t, []string{"ask agent meshcni-system/meshcni-node-n250: connection refused"}, s.Nodes[4+250].Why)
-	assert.Equal(t, askAtOnce, w.most)
+	assert.Equal(t, askAtOnce, w.Most)
 }
 
 // TestStatusOfARefusedPod: a pod that ADD refuses is named with the reason, and is not well.

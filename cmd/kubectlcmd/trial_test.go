@@ -23,7 +23,9 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/netprobe"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/status"
@@ -47,7 +49,7 @@ type trialFixture struct {
 func newTrialFixture(t *testing.T, w *world) *trialFixture {
 	t.Helper()
 	y := &trialFixture{world: w, pods: map[string]corev1.Pod{}, past: map[string]bool{}, cut: map[string]bool{}}
-	w.watchPods(t, own.Key(trialLabel), func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
+	w.WatchPods(t, own.Key(kubectl.TestLabel), func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
 		if e.Type == watch.Added {
 			y.admit(t, ctx, client, pod)
 		}
@@ -143,7 +145,7 @@ func (y *trialFixture) connect(from corev1.Pod, container corev1.Container, to n
 func (y *trialFixture) test(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	p := Program{Dialects: y.dialects, Facts: y.facts, Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return y }}
-	code = p.Main(ctx, append([]string{"--kubeconfig", y.kubeconfig, "test"}, args...))
+	code = p.Main(ctx, append([]string{"--kubeconfig", y.Kubeconfig, "test"}, args...))
 	return code, out.String(), errs.String()
 }
 
@@ -151,7 +153,7 @@ func (y *trialFixture) test(ctx context.Context, args ...string) (code int, stdo
 func (y *trialFixture) left(t *testing.T) (left, all []string) {
 	t.Helper()
 	var list corev1.NamespaceList
-	y.Do(t, http.MethodGet, "/api/v1/namespaces?labelSelector="+own.Key(trialLabel), nil, &list)
+	y.Do(t, http.MethodGet, "/api/v1/namespaces?labelSelector="+own.Key(kubectl.TestLabel), nil, &list)
 	for i := range list.Items {
 		all = append(all, list.Items[i].Name)
 		if list.Items[i].DeletionTimestamp == nil {
@@ -172,12 +174,12 @@ func (y *trialFixture) set(change func()) {
 func TestTrial(t *testing.T) {
 	t.Parallel()
 	y := newTrialFixture(t, newWorld(t))
-	y.node(t, "a", sound("a", func(n *agentapi.Node) {
+	y.Node(t, "a", kubectltest.Sound("a", func(n *agentapi.Node) {
 		n.Dialects = []string{"istio", "linkerd", "kuma", "consul"}
 	}))
 	code, out, errs := y.test(t.Context())
 	require.Equal(t, exitOK, code, out+errs)
-	rows := lines(out)
+	rows := kubectltest.Lines(out)
 	assert.Equal(t, "NODE  MESH     FAMILY  CONNECTION               RESULT", rows[0])
 	assert.Equal(t, "a     istio    IPv4    outbound                 ok", rows[1])
 	assert.Equal(t, "a     consul   IPv6    inbound, excluded port   ok", rows[40])
@@ -193,7 +195,7 @@ func TestTrial(t *testing.T) {
 		defer y.set(func() { clear(y.past) })
 		code, out, _ := y.test(t.Context(), "-o", "json", "--image", "registry.example/other:1")
 		assert.Equal(t, exitWrong, code)
-		r := decode[trialReport](t, out)
+		r := kubectltest.Decode[trialReport](t, out)
 		for _, row := range r.Rows {
 			assert.Equal(t, row.What == "inbound", row.Result == resultFailed, row)
 			assert.Equal(t, row.Result == resultFailed, strings.HasPrefix(row.Detail, "not captured: it went to "), row)
@@ -239,8 +241,8 @@ func TestTrial(t *testing.T) {
 		y.Do(t, http.MethodDelete, "/api/v1/namespaces/"+left[0], nil, nil)
 	})
 	t.Run("others' namespaces", func(t *testing.T) {
-		assert.NoError(t, y.Try(http.MethodPost, "/api/v1/namespaces", object("Namespace", "theirs"), nil))
-		theirs := y.meshPod(t, "theirs", "cart", "a")
+		assert.NoError(t, y.Try(http.MethodPost, "/api/v1/namespaces", kubectltest.Object("Namespace", "theirs"), nil))
+		theirs := y.MeshPod(t, "theirs", "cart", "a")
 		code, out, errs := y.test(t.Context(), "-n", "theirs")
 		assert.Equal(t, exitOK, code, out+errs)
 		var list corev1.PodList
@@ -252,7 +254,7 @@ func TestTrial(t *testing.T) {
 		assert.Contains(t, errs, `namespaces "missing" not found`)
 	})
 	t.Run("no right to delete", func(t *testing.T) {
-		grant(t, y.world, "tester", "alice", map[string][]string{"nodes": {"list"}, "pods": {"list", "get", "create"}, "namespaces": {"create"}, "events": {"list"}, "daemonsets.apps": {"list"}})
+		y.Grant(t, "tester", "alice", map[string][]string{"nodes": {"list"}, "pods": {"list", "get", "create"}, "namespaces": {"create"}, "events": {"list"}, "daemonsets.apps": {"list"}})
 		code, _, errs := y.test(t.Context(), "--as", "alice")
 		assert.Equal(t, exitWrong, code)
 		left, _ := y.left(t)
@@ -316,7 +318,7 @@ func noStart(t *testing.T, y *trialFixture) {
 		}
 	})
 	c := &cluster{Program: Program{Identity: own}, client: nil, agents: y}
-	config, err := y.server.Config(kubetest.AdminToken)
+	config, err := y.Server.Config(kubetest.AdminToken)
 	require.NoError(t, err)
 	c.client, err = kubernetes.NewForConfig(config)
 	require.NoError(t, err)
@@ -328,9 +330,9 @@ func noStart(t *testing.T, y *trialFixture) {
 
 // otherNodes: what cannot be tried is said.
 func otherNodes(t *testing.T, y *trialFixture) {
-	y.node(t, "b", silent)
-	y.node(t, "c", nil)
-	y.node(t, "d", sound("d", func(n *agentapi.Node) {
+	y.Node(t, "b", kubectltest.Silent)
+	y.Node(t, "c", nil)
+	y.Node(t, "d", kubectltest.Sound("d", func(n *agentapi.Node) {
 		n.Dialects, n.Warnings = []string{"ambient", "acme"}, []string{"no-proxy: new pods of the mesh do not start: none is connected"}
 	}))
 	code, out, errs := y.test(t.Context(), "--node", "b,d", "--node", "b")
@@ -348,24 +350,24 @@ func otherNodes(t *testing.T, y *trialFixture) {
 	assert.Contains(t, errs, "--node x: there is no such node\n")
 
 	uid := ""
-	y.agents["d"] = func(path string) (any, error) {
+	y.Answer("d", func(path string) (any, error) {
 		if path == agentapi.NodePath {
 			return agentapi.Node{Node: "d", Ready: true, About: agentapi.About{Dialects: []string{"ambient"}}}, nil
 		}
 		uid = strings.TrimPrefix(path, agentapi.PodPath)
 		return agentapi.Pod{State: &status.Pod{State: "captured", ID: status.ID{UID: uid}}}, nil
-	}
+	})
 	code, out, errs = y.test(t.Context(), "--node", "d")
 	assert.Equal(t, exitOK, code, out+errs)
 	assert.Regexp(t, `d +ambient +- +captured +ok\n`, out)
 	assert.Contains(t, out, ": 5 ok, 0 failed, 0 unknown\n")
 	assert.Equal(t, string(y.pods["ambient-0"].UID), uid)
-	y.agents["d"] = func(path string) (any, error) {
+	y.Answer("d", func(path string) (any, error) {
 		if path == agentapi.NodePath {
 			return agentapi.Node{Node: "d", Ready: true, About: agentapi.About{Dialects: []string{"ambient"}}}, nil
 		}
 		return agentapi.Pod{State: &status.Pod{State: "failed", Reason: "enter"}}, nil
-	}
+	})
 	code, out, _ = y.test(t.Context(), "--node", "d")
 	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, out, "d ambient captured: failed: failed: enter: no detail\n")

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
 )
@@ -17,8 +18,8 @@ import (
 // there, is told with both nodes.
 func betweenNodes(t *testing.T, y *trialFixture) {
 	for name, dialects := range map[string][]string{"e": {"istio", "ambient"}, "f": {"istio"}, "g": {"linkerd", "ambient"}, "h": {}} {
-		about := sound(name, func(n *agentapi.Node) { n.Dialects = dialects })
-		y.node(t, name, func(path string) (any, error) {
+		about := kubectltest.Sound(name, func(n *agentapi.Node) { n.Dialects = dialects })
+		y.Node(t, name, func(path string) (any, error) {
 			if path == agentapi.NodePath {
 				return about(path)
 			}
@@ -31,7 +32,7 @@ func betweenNodes(t *testing.T, y *trialFixture) {
 		require.Equal(t, want, code, out+errs)
 		code, text, errs = y.test(t.Context(), "--node", nodes)
 		require.Equal(t, want, code, text+errs)
-		return decode[trialReport](t, out), text
+		return kubectltest.Decode[trialReport](t, out), text
 	}
 	// ways are the rows between nodes, without the family: each is there in both.
 	ways := func(t *testing.T, r trialReport) (ways []string) {

@@ -79,9 +79,6 @@ func (c *cluster) fakeSidecar(name string) (s fakeSidecar, err error) {
 	return s, nil
 }
 
-// trialLabel, after the product's prefix, is on everything that the test makes, with the run's name.
-const trialLabel = "test"
-
 // trialRun holds the names and labels that the pods of a run share.
 type trialRun struct {
 	label     string // on everything that the test makes, with the run's name

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/meshcni/meshcni/cmd/internal/netprobe"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
@@ -43,7 +44,7 @@ type trial struct {
 
 func newTrial(c *cluster, o trialOptions) *trial {
 	name := c.Identity.Program("test-") + rand.String(8)
-	t := &trial{cluster: c, o: o, run: trialRun{label: c.Identity.Key(trialLabel), name: name, namespace: cmp.Or(o.namespace, name), lifetime: max(o.timeout+time.Minute, time.Minute)}}
+	t := &trial{cluster: c, o: o, run: trialRun{label: c.Identity.Key(kubectl.TestLabel), name: name, namespace: cmp.Or(o.namespace, name), lifetime: max(o.timeout+time.Minute, time.Minute)}}
 	if o.keep {
 		t.run.lifetime = keptFor
 	}
@@ -309,7 +310,7 @@ func (t *trial) make(ctx context.Context, want *corev1.Pod) (*corev1.Pod, error)
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "serviceaccount") || t.o.namespace != "" {
 			return pod, err
 		}
-		if waited := wait(ctx, askEvery); waited != nil {
+		if waited := kubectl.Wait(ctx, askEvery); waited != nil {
 			return nil, errors.Join(waited, err)
 		}
 	}

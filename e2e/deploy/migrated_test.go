@@ -14,7 +14,7 @@ import (
 // TestMigratedValues: the chart takes the values that "kubectl meshcni migrate" makes of other plugins' settings.
 func TestMigratedValues(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../internal/migration/testdata/*.values.yaml")
+	files, err := filepath.Glob("../migrate/internal/migration/testdata/*.values.yaml")
 	require.NoError(t, err)
 	require.Len(t, files, 5)
 	all := make([]values, len(files))

@@ -44,7 +44,7 @@ var (
 )
 
 // modules are the published ones' directories.
-var modules = []string{".", "cmd"}
+var modules = []string{".", "cmd", "migrate"}
 
 func TestMain(m *testing.M) {
 	o := onenode.Machine(onenode.Containerd)
@@ -376,7 +376,8 @@ func (r *release) modules(t *testing.T) {
 		}
 		bin := t.TempDir()
 		with.env = append(with.env, "GOBIN="+bin)
-		with.do(t, "go", "install", path+"/meshcni@"+version())
-		assert.Contains(t, with.do(t, filepath.Join(bin, "meshcni"), "--version"), "meshcni "+version()+" ")
+		program := map[string]string{"cmd": "meshcni", "migrate": "kubectl-meshcni-migrate"}[module]
+		with.do(t, "go", "install", path+"/"+program+"@"+version())
+		assert.Contains(t, with.do(t, filepath.Join(bin, program), "--version"), program+" "+version()+" ")
 	}
 }

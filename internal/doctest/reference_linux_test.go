@@ -190,11 +190,12 @@ func TestFlagsExist(t *testing.T) {
 		all = append(all, flagsIn(t, help(t, "meshcni-node", command))...)
 	}
 	all = append(all, flagsIn(t, help(t, "kubectl-meshcni"))...)
-	for _, command := range []string{"status", "explain", "rules", "trace", "show", "check", "test", "migrate"} {
+	for _, command := range []string{"status", "explain", "rules", "trace", "show", "check", "test"} {
 		all = append(all, flagsIn(t, help(t, "kubectl-meshcni", command))...)
 	}
+	all = append(all, flagsIn(t, help(t, "kubectl-meshcni-migrate"))...)
 	for _, command := range []string{"switch", "back"} {
-		all = append(all, flagsIn(t, help(t, "kubectl-meshcni", "migrate", command))...)
+		all = append(all, flagsIn(t, help(t, "kubectl-meshcni-migrate", command))...)
 	}
 	for _, f := range all {
 		known["--"+f.name] = true

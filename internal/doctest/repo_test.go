@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 func programs(t *testing.T) string {
 	t.Helper()
 	buildOnce.Do(func() {
-		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "./cmd/...")
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "./cmd/...", "./migrate/...")
 		build.Dir, build.Env = root(t), append(os.Environ(), "CGO_ENABLED=0")
 		out, err := build.CombinedOutput()
 		require.NoError(t, err, "%s", out)

@@ -134,7 +134,7 @@ type listed struct {
 }
 
 // modules are those that get a version, and what each is for.
-var modules = [][2]string{{".", "all libraries"}, {"cmd", "the programs and their command lines"}}
+var modules = [][2]string{{".", "all libraries"}, {"cmd", "the programs and their command lines"}, {"migrate", "kubectl meshcni migrate"}}
 
 // TestTables: docs/embedding.md says what versions each module needs, and how many modules of others each public package brings along.
 func TestTables(t *testing.T) {

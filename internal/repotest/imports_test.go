@@ -23,7 +23,7 @@ type rule struct {
 // values are the packages of values: what they know is in their arguments.
 var values = []string{
 	"selection", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare", "dialect", "dialect/istio", "dialect/ambient",
-	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "internal/nodecontrol/machine", "internal/migration",
+	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "internal/nodecontrol/machine", "migrate/internal/migration",
 	"mesh", "mesh/builtin", "dialect/istio/istiofacts", "dialect/ambient/ambientfacts", "dialect/linkerd/linkerdfacts", "dialect/kuma/kumafacts",
 	"dialect/consul/consulfacts", "warning", "internal/node/judge",
 }
@@ -156,7 +156,7 @@ func TestImportsOfOthers(t *testing.T) {
 // left of the root, and the programs. Who embeds one part must not bring along what only another needs.
 var mayImport = map[string][]string{
 	".": nil, "installer": {"."}, "repair": {"."}, "nodeproxy": {"."}, "nodeagent": {".", "installer", "repair", "nodeproxy"},
-	"cmd": {".", "installer", "repair", "nodeproxy", "nodeagent"},
+	"cmd": {".", "installer", "repair", "nodeproxy", "nodeagent"}, "migrate": {".", "cmd", "nodeagent"},
 }
 
 // part is the module that a package is in, or in the root's its tree if mayImport names that.
@@ -166,6 +166,8 @@ func (p pkg) part() string {
 		return "."
 	case "internal/conntables", "internal/nodecontrol", "internal/nodepods", "internal/nodeproxytest", "internal/probes": // what only an agent has
 		return "nodeproxy"
+	case "internal/kubectl", "internal/testing/kubectltest": // what asks agents
+		return "nodeagent"
 	}
 	if tree, _, _ := strings.Cut(p.path(), "/"); p.module() == "." && mayImport[tree] != nil {
 		return tree

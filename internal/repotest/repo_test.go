@@ -144,6 +144,6 @@ func within(path string, trees ...string) bool {
 // private reports whether a package is not for others to import: what only tests the tree, or serves its maintenance. Of
 // cmd the command lines are public, such as cmd/nodecmd.
 func private(path string) bool {
-	return within(path, "internal", "cmd", "examples", "deploy", "e2e", "release", "playground", "repair/integration") && !strings.HasSuffix(path, "cmd") ||
+	return within(path, "internal", "cmd", "examples", "deploy", "e2e", "release", "playground", "migrate", "repair/integration") && !strings.HasSuffix(path, "cmd") ||
 		strings.Contains(path, "/internal/")
 }

@@ -11,14 +11,14 @@ import (
 // printing are the packages that print texts of clusters, pods and kernels for people.
 var printing = []string{
 	"explain", "explain/live", "redirect/trace", "redirect/ruleset", "cmd/kubectlcmd", "cmd/redirectcmd", "cmd/nodecmd", "nodeagent", "cmd/taintcmd", "cmd/repaircmd",
-	"cmd/internal/cli", "internal/migration", "internal/serve",
+	"cmd/internal/cli", "migrate", "migrate/internal/migration", "internal/serve",
 }
 
 // notPrinted are files that write otherwise, and what it is.
 var notPrinted = map[string]string{
 	"cmd/internal/cli/cli.go":   "the program's own version",
 	"cmd/internal/cli/flags.go": "help, which is a constant but for the environment of whoever asks",
-	"cmd/kubectlcmd/migrate.go": "a file of YAML",
+	"migrate/migrate.go":        "a file of YAML",
 	"cmd/nodecmd/bundle.go":     "a file of a bundle: the settings, each through its scrubber",
 	"cmd/redirectcmd/rules.go":  "a chart, which trace has made",
 }

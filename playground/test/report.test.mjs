@@ -6,7 +6,7 @@ import { after, before, test } from "node:test";
 import { pathToFileURL } from "node:url";
 import { audit, axe, start } from "./harness.mjs";
 
-const report = pathToFileURL(path.join(import.meta.dirname, "../../cmd/kubectlcmd/testdata/migrate.html")).href;
+const report = pathToFileURL(path.join(import.meta.dirname, "../../migrate/testdata/migrate.html")).href;
 let server;
 before(async () => (server = await start()));
 after(() => server.stop());

@@ -50,7 +50,7 @@ type Program struct {
 	Name, Version string
 	// Stdout and Stderr are required.
 	Stdout, Stderr io.Writer
-	// Root is the program's command. Run sets its Use. If it has subcommands, its own RunE is ignored.
+	// Root is the program's command. Run sets its Use. With subcommands it needs no RunE of its own.
 	Root *cobra.Command
 }
 
@@ -107,7 +107,7 @@ func (p Program) prepare() {
 	}
 	run := root.RunE
 	root.Args = noArgs
-	if len(names) > 0 {
+	if len(names) > 0 && run == nil {
 		run = func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return Usagef("unknown command %q: not one of %s", args[0], strings.Join(names, ", "))
@@ -115,6 +115,8 @@ func (p Program) prepare() {
 			return Usagef("name a command: %s", strings.Join(names, ", "))
 		}
 		root.Args = cobra.ArbitraryArgs
+	}
+	if len(names) > 0 {
 		root.AddCommand(&cobra.Command{Use: "version", Short: "print the version", Args: noArgs, RunE: show})
 	}
 	// Cobra's own version flag has a template, which links text/template; with

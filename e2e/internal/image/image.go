@@ -44,7 +44,7 @@ func ToolArchive() string { return proctest.Cache("e2e", "podtool.tar") }
 // OursArchive is the archive of [Ours] that [Build] makes.
 func OursArchive() string { return proctest.Cache("e2e", "meshcni.tar") }
 
-// KubectlPlugin is the checkout's kubectl-meshcni, as [Build] makes it.
+// KubectlPlugin is the checkout's kubectl-meshcni, as [Build] makes it; kubectl-meshcni-migrate is beside it.
 func KubectlPlugin() string { return proctest.Cache("e2e", "kubectl-meshcni") }
 
 // Acme is the image of examples/mesh, and AcmeArchive its archive that [Build] makes.
@@ -90,7 +90,7 @@ func buildRest(dir string, progress func(what string)) error {
 		return fmt.Errorf("build the image: %w", err)
 	}
 	progress("kubectl meshcni")
-	if err := run("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", KubectlPlugin(), "./cmd/kubectl-meshcni"); err != nil {
+	if err := run("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Dir(KubectlPlugin()), "./cmd/kubectl-meshcni", "./migrate/kubectl-meshcni-migrate"); err != nil {
 		return fmt.Errorf("build the kubectl plugin: %w", err)
 	}
 	if err := buildAcme(dir); err != nil {

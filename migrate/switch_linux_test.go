@@ -1,4 +1,4 @@
-package kubectlcmd
+package migrate
 
 import (
 	"context"
@@ -19,7 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/migration"
+	"github.com/meshcni/meshcni/internal/kubectl"
+	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
@@ -27,7 +28,7 @@ import (
 // report is what migrate says.
 func (y *switchNodeFixture) report(t *testing.T) (code int, stdout, stderr string) {
 	t.Helper()
-	return y.world.run(t, "migrate")
+	return y.world.run(t)
 }
 
 // TestSwitchAndBack: a node goes over with the entry taken out, again without effect, and back to what it was, byte for byte and
@@ -40,12 +41,12 @@ func TestSwitchAndBack(t *testing.T) {
 			y := newSwitchNode(t, tidy)
 			before := y.theirSet(t)
 			for _, name := range []string{"both-1", "theirs-1"} {
-				y.meshPod(t, "shop", name, "a", func(p *corev1.Pod) {
+				y.MeshPod(t, "shop", name, "a", func(p *corev1.Pod) {
 					began := metav1.NewTime(time.Now().Add(-time.Hour))
 					p.Status.StartTime = &began
 				})
 			}
-			y.meshPod(t, "shop", "new-1", "a", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} }) // no kubelet has seen it
+			y.MeshPod(t, "shop", "new-1", "a", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} }) // no kubelet has seen it
 
 			code, out, errs := y.report(t)
 			assert.Contains(t, out, "\n1 nodes with both plugins: a\n", "exit code %d: %s", code, errs)
@@ -117,7 +118,7 @@ func TestSwitchRefuses(t *testing.T) {
 	t.Parallel()
 	y := newSwitchNode(t, false)
 	before := y.theirSet(t)
-	y.node(t, "b", nil)
+	y.Node(t, "b", nil)
 	for name, tc := range map[string]struct {
 		args    []string
 		prepare func(t *testing.T)
@@ -276,16 +277,16 @@ func TestSwitchLeavesPods(t *testing.T) {
 		}
 		return nil
 	}
-	y.remains = func(c *cluster) {
+	y.remains = func(c *kubectl.Cluster) {
 		if takes == 2 { // the first is the dry run
-			c.leave(errors.New("left behind: pod meshcni-system/meshcni-job-x: forbidden"))
+			c.Leave(errors.New("left behind: pod meshcni-system/meshcni-job-x: forbidden"))
 		}
 	}
 	code, out, errs := y.run(t, "switch", "a", "--yes")
 	assert.Equal(t, 1, code, out+errs)
 	assert.Contains(t, out, "a: switched: new pods are captured by our plugin alone\n")
 	assert.Equal(t, withOurs, y.text(t))
-	assert.Contains(t, errs, "kubectl-meshcni: left behind: pod meshcni-system/meshcni-job-x: forbidden\n")
+	assert.Contains(t, errs, "kubectl-meshcni-migrate: left behind: pod meshcni-system/meshcni-job-x: forbidden\n")
 }
 
 // TestSwitchInterrupted: at each step an interrupt leaves a node that the same command carries over, and that back gives back.
@@ -387,7 +388,7 @@ func TestBackWithoutDaemonSet(t *testing.T) {
 func TestSwitchRights(t *testing.T) {
 	t.Parallel()
 	y := newSwitchNode(t, false)
-	grant(t, y.world, "reader", "reader", map[string][]string{"nodes": {"list", "get"}, "pods": {"list"}})
+	y.Grant(t, "reader", "reader", map[string][]string{"nodes": {"list", "get"}, "pods": {"list"}})
 	code, _, errs := y.run(t, "switch", "a", "--yes", "--from", "kuma-cni", "--as", "reader")
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errs, "daemonsets.apps is forbidden")

@@ -1,4 +1,4 @@
-package kubectlcmd
+package migrate
 
 import (
 	"cmp"
@@ -16,10 +16,10 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/cmd/internal/peerentry"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/apilist"
-	"github.com/meshcni/meshcni/internal/migration"
+	"github.com/meshcni/meshcni/internal/kubectl"
+	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -30,7 +30,7 @@ const switchedAt = "switched-at"
 
 // changeDaemonSet changes the other's DaemonSet as it is now.
 func (x *switcher) changeDaemonSet(ctx context.Context, change func(meshcni.Identity, *appsv1.DaemonSet, string) error) error {
-	sets := x.client.AppsV1().DaemonSets(x.ds.Namespace)
+	sets := x.Client.AppsV1().DaemonSets(x.ds.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		now, err := sets.Get(ctx, x.ds.Name, metav1.GetOptions{})
 		if err != nil {
@@ -55,7 +55,7 @@ func (x *switcher) theirs(ctx context.Context, node string) (pods []corev1.Pod, 
 	if x.ds == nil {
 		return nil, nil
 	}
-	pods, err = x.finder.Pods(ctx, x.ds, node)
+	pods, err = x.Pods(ctx, x.ds, node)
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of %s: %w", x.from, err)
 	}
@@ -70,9 +70,9 @@ func (x *switcher) mark(ctx context.Context, node string, label, annotation any)
 	if err != nil {
 		return err
 	}
-	ctx, stop := uninterrupted(ctx)
+	ctx, stop := x.Uninterrupted(ctx)
 	defer stop()
-	if _, err := x.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := x.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("label node %s: %w", node, err)
 	}
 	return nil
@@ -80,7 +80,7 @@ func (x *switcher) mark(ctx context.Context, node string, label, annotation any)
 
 // switchedNodes are those whose operator has given the word to leave a plugin.
 func (c *cluster) switchedNodes(ctx context.Context, plugin string) (names []string, err error) {
-	err = apilist.Each(ctx, c.client.CoreV1().Nodes().List, metav1.ListOptions{LabelSelector: c.Identity.Key(migration.SwitchedFrom) + "=" + plugin}, func(n *corev1.Node) { names = append(names, n.Name) })
+	err = apilist.Each(ctx, c.Client.CoreV1().Nodes().List, metav1.ListOptions{LabelSelector: c.Identity.Key(migration.SwitchedFrom) + "=" + plugin}, func(n *corev1.Node) { names = append(names, n.Name) })
 	if err != nil {
 		return nil, fmt.Errorf("list the switched nodes: %w", err)
 	}
@@ -104,7 +104,7 @@ func (x *switcher) cniDirsOf(said *agentapi.Node, agent *corev1.PodSpec) cniDirs
 			p.bin = []string{c.Kubernetes.CNIBinDir}
 		}
 		if dir := path.Dir(said.Installed.File); agent != nil && path.IsAbs(dir) {
-			p.conf = onHost(agent, dir)
+			p.conf = x.HostDir(agent, dir)
 		}
 	}
 	if x.o.confDir != "" {
@@ -116,27 +116,29 @@ func (x *switcher) cniDirsOf(said *agentapi.Node, agent *corev1.PodSpec) cniDirs
 	return p
 }
 
-// onHost is the host's path of a directory of an agent. Of one that is not the host's it is a guess, by its name.
-func onHost(agent *corev1.PodSpec, dir string) string {
-	if host, _ := behind(mountsOf(agent, agentContainer(agent)), path.Clean(dir)); host != "" {
-		return host
-	}
-	if rest, ok := strings.CutPrefix(dir, hostPrefix+"/"); ok {
-		return "/" + rest
-	}
-	return dir
-}
-
 // hostPrefix is the place of the host's directories in our pods: programs know by it that links lead elsewhere there.
 const hostPrefix = "/host"
 
+// peerEntry is what the agent's program says of the other's entry on a node.
+type peerEntry struct {
+	// File is the name of the list that the runtime loads. Chained: the other's entry is in it.
+	File    string `json:"file"`
+	Chained bool   `json:"chained"`
+	// Kept was taken out and not put back; nil: nothing was. KeptError is the reason that it cannot be read.
+	Kept      *struct{} `json:"kept"`
+	KeptError string    `json:"kept_error"`
+	// Changed: the command has changed the list, or would. Diff is the change.
+	Changed bool   `json:"changed"`
+	Diff    string `json:"diff"`
+}
+
 // entry runs a command on the other's entry on a node: show, take or restore.
-func (x *switcher) entry(ctx context.Context, node string, p cniDirs, dry bool, do string) (s peerentry.State, err error) {
+func (x *switcher) entry(ctx context.Context, node string, p cniDirs, dry bool, do string) (s peerEntry, err error) {
 	conf := hostPrefix + p.conf
-	j := nodeJob{
+	j := kubectl.Job{
 		Node: node, Image: x.o.image, What: map[string]string{"show": "to look at its network configuration", "take": "to take " + x.from + "'s entry out", "restore": "to put " + x.from + "'s entry back"}[do],
 		Args:   []string{"peer-entry", do, "--type=" + x.from, "--cni-conf-dir=" + conf},
-		Mounts: []hostDir{{Path: p.conf, At: conf, Writable: do != "show" && !dry}},
+		Mounts: []kubectl.HostDir{{Path: p.conf, At: conf, Writable: do != "show" && !dry}},
 	}
 	if dry {
 		j.What = "to see what would change"
@@ -144,13 +146,9 @@ func (x *switcher) entry(ctx context.Context, node string, p cniDirs, dry bool, 
 	}
 	for _, dir := range p.bin {
 		j.Args = append(j.Args, "--cni-bin-dir="+hostPrefix+dir)
-		j.Mounts = append(j.Mounts, hostDir{Path: dir, At: hostPrefix + dir})
+		j.Mounts = append(j.Mounts, kubectl.HostDir{Path: dir, At: hostPrefix + dir})
 	}
-	run := x.runJob
-	if x.onJob != nil {
-		run = func(ctx context.Context, j nodeJob) ([]byte, error) { return x.onJob(ctx, x.cluster, j) }
-	}
-	out, err := run(ctx, j)
+	out, err := x.Job(ctx, j)
 	if err != nil {
 		return s, err
 	}
@@ -162,15 +160,15 @@ func (x *switcher) entry(ctx context.Context, node string, p cniDirs, dry bool, 
 
 // writers are the node's pods that may write its network configuration, ours apart.
 func (x *switcher) writers(ctx context.Context, node string, p cniDirs) (names []string, err error) {
-	sets, err := x.daemonSets(ctx)
+	sets, err := x.DaemonSets(ctx)
 	if err != nil {
 		return nil, err
 	}
 	o := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
-	err = apilist.Each(ctx, x.client.CoreV1().Pods("").List, o, func(pod *corev1.Pod) {
+	err = apilist.Each(ctx, x.Client.CoreV1().Pods("").List, o, func(pod *corev1.Pod) {
 		// A pod of another namespace may have any labels.
 		ours := slices.ContainsFunc(sets, func(set *appsv1.DaemonSet) bool {
-			return pod.Namespace == set.Namespace && (metav1.IsControlledBy(pod, set) || pod.Labels[x.Identity.Key(jobLabel)] != "")
+			return pod.Namespace == set.Namespace && (metav1.IsControlledBy(pod, set) || pod.Labels[x.Identity.Key(kubectl.JobLabel)] != "")
 		})
 		writes := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 			return v.HostPath != nil && (p.conf == path.Clean(v.HostPath.Path) || strings.HasPrefix(p.conf, strings.TrimSuffix(path.Clean(v.HostPath.Path), "/")+"/"))
@@ -192,7 +190,7 @@ func (x *switcher) toRestart(ctx context.Context, s phase) {
 	names := map[string][]string{}
 	for _, pod := range pods {
 		text := theirs
-		switch is, err := x.tells(ctx, s.agent, pod); {
+		switch is, err := x.Pod(ctx, s.agent, pod); {
 		case err != nil || is.RecordsError != "" && len(is.Records) == 0:
 			text = unknown
 		case slices.ContainsFunc(is.Records, func(r attachment.Record) bool { return r.Selected }):
@@ -207,27 +205,27 @@ func (x *switcher) toRestart(ctx context.Context, s phase) {
 	for _, text := range []string{both, theirs, unknown} {
 		if all := names[text]; len(all) > 0 {
 			slices.Sort(all)
-			x.say(s.name, "%s %s: %s", many(len(all), "pod", "pods"), text, andMore(all[:min(len(all), maxWhere)], len(all)))
+			x.say(s.name, "%s %s: %s", kubectl.Many(len(all), "pod", "pods"), text, kubectl.AndMore(all[:min(len(all), maxWhere)], len(all)))
 		}
 	}
 }
 
 // older are the pods of the mesh, by the configuration of our plugin, that started before only that was left.
 func (x *switcher) older(ctx context.Context, s phase) (pods []*corev1.Pod, err error) {
-	d := deciding{text: s.config, node: s.name}
-	if err := d.parse(x.Identity, x.Dialects); err != nil {
+	meshes, err := x.Configured(s.config, s.name)
+	if err != nil {
 		return nil, fmt.Errorf("read the plugin's entry: %w", err)
 	}
-	namespaces, err := x.namespaces(ctx)
+	namespaces, err := x.Namespaces(ctx)
 	if err != nil {
 		return nil, err
 	}
-	err = apilist.Each(ctx, x.client.CoreV1().Pods("").List, metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.name}, func(pod *corev1.Pod) {
+	err = apilist.Each(ctx, x.Client.CoreV1().Pods("").List, metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.name}, func(pod *corev1.Pod) {
 		started := pod.Status.StartTime // nil: the kubelet has not begun with it, so it gets ours alone
-		if pod.Spec.NodeName != s.name || !hasNetwork(pod) || pod.Labels[x.Identity.Key(trialLabel)] != "" || started == nil || started.After(s.since) {
+		if pod.Spec.NodeName != s.name || !kubectl.HasNetwork(pod) || pod.Labels[x.Identity.Key(kubectl.TestLabel)] != "" || started == nil || started.After(s.since) {
 			return
 		}
-		if plan, err := d.meshes.Plan(dialect.Subject{Pod: pod, Namespace: namespaces[pod.Namespace]}); err != nil || plan.Decision.Selected {
+		if plan, err := meshes.Plan(dialect.Subject{Pod: pod, Namespace: namespaces[pod.Namespace]}); err != nil || plan.Decision.Selected {
 			pods = append(pods, pod.DeepCopy())
 		}
 	})
@@ -235,9 +233,4 @@ func (x *switcher) older(ctx context.Context, s phase) (pods []*corev1.Pod, err 
 		return nil, fmt.Errorf("list the node's pods: %w", err)
 	}
 	return pods, nil
-}
-
-// hasNetwork reports whether a pod has, or is to have, a network of its own, and is not about to end.
-func hasNetwork(pod *corev1.Pod) bool {
-	return !pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }

@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/migrate/internal/migration"
 )
 
 func ExampleMake() {

@@ -18,9 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/migrate/internal/migration"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -81,7 +81,7 @@ func one(yes bool) int {
 
 // TestPlans: what each peer's objects become.
 func TestPlans(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/helm/meshcni/values.yaml")
+	text, err := os.ReadFile("../../../deploy/helm/meshcni/values.yaml")
 	require.NoError(t, err)
 	var chart map[string]any
 	require.NoError(t, yaml.Unmarshal(text, &chart))
@@ -193,7 +193,7 @@ func TestRecognise(t *testing.T) {
 
 // TestEntry: pods are judged by the chart's own defaults of what no other plugin has.
 func TestEntry(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/helm/meshcni/values.yaml")
+	text, err := os.ReadFile("../../../deploy/helm/meshcni/values.yaml")
 	require.NoError(t, err)
 	var chart struct {
 		UncapturedFamily             redirect.UncapturedFamily

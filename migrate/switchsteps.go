@@ -1,4 +1,4 @@
-package kubectlcmd
+package migrate
 
 import (
 	"context"
@@ -11,13 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/migration"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
-	"github.com/meshcni/meshcni/status"
 )
 
 // phase is a node's progress through the migration.
@@ -178,7 +176,7 @@ func (x *switcher) confirm(ctx context.Context, s *phase) error {
 
 // offerBack offers to go back after a step has failed.
 func (x *switcher) offerBack(ctx context.Context, name string, failed error) error {
-	visible.To(x.Stderr).Printf("%s: %v\n", x.Identity.KubectlProgram(), failed)
+	visible.To(x.Stderr).Printf("%s: %v\n", x.Identity.KubectlProgram()+"-migrate", failed)
 	if err := x.asks(ctx, fmt.Sprintf("node %s: go back to %s?", name, x.from)); err != nil {
 		x.say(name, "it stays as it is: the same command tries again, and %s migrate back %s goes back", x.Identity.Kubectl, name)
 		return failed
@@ -205,16 +203,16 @@ func (x *switcher) backNode(ctx context.Context, name string) error {
 }
 
 func (x *switcher) back(ctx context.Context, name string) error {
-	node, err := x.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	node, err := x.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	switched := node.Labels[x.Identity.Key(migration.SwitchedFrom)] == x.from
 	s := phase{name: name, cniDirs: x.cniDirsOf(nil, nil)}
-	s.agent, err = x.agentOn(ctx, name)
+	s.agent, err = x.AgentOn(ctx, name)
 	switch {
 	case err == nil: // without an agent of ours, or one that answers, it goes as well
-		if n, err := x.node(ctx, s.agent); err == nil {
+		if n, err := x.Node(ctx, s.agent); err == nil {
 			s.cniDirs = x.cniDirsOf(&n, s.agent.Template())
 		} else {
 			x.say(name, "warning: our agent does not answer: %v", err)
@@ -255,29 +253,9 @@ func (x *switcher) back(ctx context.Context, name string) error {
 	return nil
 }
 
-// soundness returns the faults of a node, pods apart, for which the operator is not to be asked.
-func soundness(product meshcni.Identity, name string, n agentapi.Node) (errs []error, warnings []string) {
-	f := &findings{product: product, known: map[[2]string]*finding{}}
-	f.node("node/"+name, n)
-	if n.Installed.Loaded != "" {
-		errs = append(errs, fmt.Errorf("%s: the runtime loads %s, and our entry is in %s", codeNotLoaded, n.Installed.Loaded, n.Installed.File))
-	}
-	for _, found := range f.all {
-		text := string(found.Code) + ": " + found.Text
-		switch {
-		case slices.Contains([]status.Code{codePodBypasses, codePodDrifted, codePodWaiting, codeOtherMesh, codeNotLast, codeNotLoaded}, found.Code):
-		case found.Level == levelWarning:
-			warnings = append(warnings, text)
-		default:
-			errs = append(errs, errors.New(text))
-		}
-	}
-	return errs, warnings
-}
-
 // at finds out how far a node is. Only an agent that is ready and whose entry is in the list that the runtime loads will do.
 func (x *switcher) at(ctx context.Context, name string) (s phase, warnings []string, err error) {
-	node, err := x.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	node, err := x.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return s, nil, err
 	}
@@ -287,18 +265,18 @@ func (x *switcher) at(ctx context.Context, name string) (s phase, warnings []str
 	if label != "" && !s.switched {
 		return s, nil, fmt.Errorf("it is switched from %s: %s migrate back %s comes first", label, x.Identity.Kubectl, name)
 	}
-	s.agent, err = x.agentOn(ctx, name)
+	s.agent, err = x.AgentOn(ctx, name)
 	switch {
 	case errors.Is(err, agentapi.ErrNoAgent):
 		return s, nil, fmt.Errorf("%w: install the chart first", agentapi.ErrNoAgent)
 	case err != nil:
 		return s, nil, err
 	}
-	n, err := x.node(ctx, s.agent)
+	n, err := x.Node(ctx, s.agent)
 	if err != nil {
 		return s, nil, err
 	}
-	errs, warnings := soundness(x.Identity, name, n)
+	errs, warnings := x.Faults(name, n)
 	s.theirs = slices.Contains(n.Installed.Plugins, x.from)
 	s.cniDirs, s.config, s.list = x.cniDirsOf(&n, s.agent.Template()), n.Installed.Config, n.Installed.File[strings.LastIndex(n.Installed.File, "/")+1:]
 	if own := n.Installed.Type(); s.list == "00-"+own+".conflist" {
@@ -320,7 +298,7 @@ func (x *switcher) until(ctx context.Context, not string, try func(context.Conte
 		if last == nil || ctx.Err() == nil { // that the time is up says nothing
 			last = err
 		}
-		if ended := wait(ctx, askEvery); ended != nil {
+		if ended := kubectl.Wait(ctx, askEvery); ended != nil {
 			return fmt.Errorf("%s: %w: %w", not, ended, last)
 		}
 	}
@@ -378,10 +356,10 @@ func (x *switcher) agentReturns(ctx context.Context, s *phase) error {
 	}
 	x.say(s.name, "the agent of %s is back", x.from)
 	for deadline := time.Now().Add(x.o.watch); time.Now().Before(deadline) && s.agent.Name != ""; {
-		if n, err := x.node(ctx, s.agent); err == nil && slices.Contains(n.Installed.Plugins, x.from) {
+		if n, err := x.Node(ctx, s.agent); err == nil && slices.Contains(n.Installed.Plugins, x.from) {
 			return nil
 		}
-		if err := wait(ctx, askEvery); err != nil {
+		if err := kubectl.Wait(ctx, askEvery); err != nil {
 			return err
 		}
 	}
@@ -424,7 +402,7 @@ func (x *switcher) stays(ctx context.Context, s *phase) error {
 	for until := time.Now().Add(x.o.watch); back == nil && time.Now().Before(until); {
 		if err := look(ctx); errors.Is(err, errCameBack) {
 			back = err
-		} else if err := wait(ctx, min(time.Second, time.Until(until))); err != nil {
+		} else if err := kubectl.Wait(ctx, min(time.Second, time.Until(until))); err != nil {
 			return err
 		}
 	}
@@ -449,26 +427,20 @@ func (x *switcher) tryPods(ctx context.Context, s *phase) error {
 	if x.o.noTest {
 		return nil
 	}
-	try := x.onTrial
-	if try == nil {
-		try = func(ctx context.Context, node string) (trialReport, error) {
-			return x.trial(ctx, trialOptions{image: x.o.image, timeout: x.o.timeout, names: []string{node}})
-		}
-	}
-	r, err := try(ctx, s.name)
+	r, err := x.Test(ctx, s.name, x.o.image, x.o.timeout)
 	for _, left := range r.Left {
-		x.leave(errors.New("left behind: " + left))
+		x.Leave(errors.New("left behind: " + left))
 	}
 	if err != nil {
 		return fmt.Errorf("try connections: %w", err)
 	}
-	if err := r.print(visible.To(x.Stdout)); err != nil {
+	if err := r.Print(visible.To(x.Stdout)); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(r.Rows, func(row trialRow) bool { return row.Result == resultFailed }) {
+	if r.Failed {
 		return errors.New("throw-away pods of the node are not captured as they should be, see above")
 	}
-	if errors.Is(r.exit(), cli.Exit(exitUnknown)) {
+	if r.Unsure {
 		x.say(s.name, "warning: not every connection could be tried, see above")
 	}
 	return nil

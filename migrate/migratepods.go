@@ -1,4 +1,4 @@
-package kubectlcmd
+package migrate
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,7 +16,8 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/apilist"
-	"github.com/meshcni/meshcni/internal/migration"
+	"github.com/meshcni/meshcni/internal/kubectl"
+	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -58,28 +60,30 @@ type candidate struct {
 
 // pods judges all. It keeps those of some nodes at a time.
 func (m *move) pods(ctx context.Context) error {
-	m.progress("the pods")
-	namespaces, err := m.namespaces(ctx)
+	m.Progress("the pods")
+	namespaces, err := m.Namespaces(ctx)
 	if err != nil {
 		return err
 	}
 	nodes := []string{""} // of the pods that have none yet
-	if err := apilist.Each(ctx, m.client.CoreV1().Nodes().List, metav1.ListOptions{}, func(n *corev1.Node) { nodes = append(nodes, n.Name) }); err != nil {
+	if err := apilist.Each(ctx, m.Client.CoreV1().Nodes().List, metav1.ListOptions{}, func(n *corev1.Node) { nodes = append(nodes, n.Name) }); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
 	seen := 0
 	for some := range slices.Chunk(nodes, nodesAtOnce) {
 		errs := make([]error, len(some))
-		byNode := each(nodesAtOnce, some, func(i int, node string) (all []*candidate) {
-			all, errs[i] = m.onNode(ctx, node, namespaces)
-			return all
-		})
+		byNode := make([][]*candidate, len(some))
+		var looking sync.WaitGroup
+		for i, node := range some {
+			looking.Go(func() { byNode[i], errs[i] = m.onNode(ctx, node, namespaces) })
+		}
+		looking.Wait()
 		if err := cmp.Or(errors.Join(errs...), ctx.Err()); err != nil {
 			return err
 		}
 		for _, c := range slices.Concat(byNode...) {
 			if seen++; seen%1000 == 0 {
-				m.progress("the pods: %d have been looked at", seen)
+				m.Progress("the pods: %d have been looked at", seen)
 			}
 			if c.explained.Decision.Selected {
 				m.judge.Add(ctx, c.explained, c.is)
@@ -93,8 +97,8 @@ func (m *move) pods(ctx context.Context) error {
 
 // onNode returns the pods of a node, with the rules of those of the mesh.
 func (m *move) onNode(ctx context.Context, node string, namespaces map[string]*corev1.Namespace) (all []*candidate, err error) {
-	failed := apilist.Each(ctx, m.client.CoreV1().Pods("").List, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}, func(pod *corev1.Pod) {
-		if !hasNetwork(pod) || err != nil {
+	failed := apilist.Each(ctx, m.Client.CoreV1().Pods("").List, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}, func(pod *corev1.Pod) {
+		if !kubectl.HasNetwork(pod) || err != nil {
 			return
 		}
 		c := &candidate{pod: pod}
@@ -148,7 +152,7 @@ func (m *move) live(ctx context.Context, l *ruleSource, c *candidate, entered *a
 		o.LiveError = "the agent of the node does not tell: " + l.trouble
 		return o
 	default:
-		p, err = m.tells(ctx, l.agent, c.pod)
+		p, err = m.Pod(ctx, l.agent, c.pod)
 	}
 	o.Double, o.DoubleRule = m.double(p)
 	switch {
@@ -194,28 +198,28 @@ func (m *move) enterAll(ctx context.Context, node string, all []*candidate) {
 	err := m.refused
 	m.mu.Unlock()
 	var found map[string]agentapi.Pod
-	if m.enter.enter && node != "" && err == nil {
+	if m.enter && node != "" && err == nil {
 		var uids []string
 		for _, c := range those {
-			uids = append(uids, runtimeUID(c.pod))
+			uids = append(uids, kubectl.RuntimeUID(c.pod))
 		}
 		what := "pod " + those[0].pod.Namespace + "/" + those[0].pod.Name
 		if len(those) > 1 {
 			what = fmt.Sprintf("%d pods", len(those))
 		}
-		found, err = m.lookInto(ctx, node, what, m.enter.image, uids)
+		found, err = m.Look(ctx, node, what, m.image, uids)
 	}
 	unread := 0
 	for _, c := range those {
-		is, ok := found[runtimeUID(c.pod)]
-		failed := cmp.Or(theirs(c.pod, is), err)
+		is, ok := found[kubectl.RuntimeUID(c.pod)]
+		failed := cmp.Or(kubectl.Theirs(c.pod, is), err)
 		switch {
-		case ok && theirs(c.pod, is) == nil:
+		case ok && kubectl.Theirs(c.pod, is) == nil:
 			c.is = m.observe(ctx, nil, c, &is)
 			if is.LiveError != "" && c.unread() {
 				c.is.LiveError = "--enter: " + is.LiveError
 			}
-		case failed != nil && m.enter.enter && node != "":
+		case failed != nil && m.enter && node != "":
 			c.is.LiveError += "; --enter: " + failed.Error()
 		}
 		if c.unread() {

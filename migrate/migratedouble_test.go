@@ -1,4 +1,4 @@
-package kubectlcmd
+package migrate
 
 import (
 	"testing"
@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -19,7 +20,7 @@ func TestDouble(t *testing.T) {
 		return read(t, "table "+table+" {\nchain c {\n"+rule+"\n}\n}\n", ruleset.BackendNftables, mine)[0]
 	}
 	iptables := readChain(t, "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001", ruleset.BackendIptablesNFT, true)[0]
-	m := move{cluster: &cluster{Program: Program{Identity: own}}}
+	m := move{cluster: &cluster{&kubectl.Cluster{Identity: own}}}
 	m.Dialects = builtin.All()
 	for name, tc := range map[string]struct {
 		pod         agentapi.Pod

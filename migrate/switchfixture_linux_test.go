@@ -1,4 +1,4 @@
-package kubectlcmd
+package migrate
 
 import (
 	"bytes"
@@ -20,13 +20,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/meshcni/meshcni/cmd/kubectlcmd"
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/migration"
+	"github.com/meshcni/meshcni/internal/kubectl"
+	"github.com/meshcni/meshcni/internal/testing/kubectltest"
+	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -63,7 +66,7 @@ type switchNodeFixture struct {
 	mu       sync.Mutex
 	change   func(*agentapi.Node)
 	job      func(words string) error // before one, by its words
-	remains  func(*cluster)           // after one, for what is left of it
+	remains  func(*kubectl.Cluster)   // after one, for what is left of it
 	heard    func(string)             // of each piece of output
 	silent   atomic.Bool              // the agent does not answer
 	takes    atomic.Int32
@@ -80,12 +83,12 @@ func newSwitchNode(t *testing.T, tidy bool) *switchNodeFixture {
 	y := &switchNodeFixture{world: newWorld(t), conf: t.TempDir(), bin: t.TempDir(), tidy: tidy, woken: make(chan struct{}, 1), finished: make(chan struct{})}
 	require.NoError(t, os.WriteFile(filepath.Join(y.bin, "istio-cni"), nil, 0o755))
 	y.write(t, withBoth)
-	config, err := clientcmd.BuildConfigFromFlags("", y.kubeconfig)
+	config, err := clientcmd.BuildConfigFromFlags("", y.Kubeconfig)
 	require.NoError(t, err)
 	y.client, err = kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	y.peer(t, "istio-cni")
-	y.node(t, "a", y.say)
+	y.Node(t, "a", y.say)
 	ctx, stop := context.WithCancel(context.Background())
 	go y.control(ctx, t)
 	t.Cleanup(func() { stop(); <-y.finished })
@@ -111,7 +114,7 @@ func (y *switchNodeFixture) text(t *testing.T) string {
 // say is what the node's agent says.
 func (y *switchNodeFixture) say(path string) (any, error) {
 	if y.silent.Load() {
-		return silent(path)
+		return kubectltest.Silent(path)
 	}
 	if uid, ok := strings.CutPrefix(path, agentapi.PodPath); ok {
 		pods, err := y.client.CoreV1().Pods("shop").List(context.Background(), metav1.ListOptions{})
@@ -135,7 +138,7 @@ func (y *switchNodeFixture) say(path string) (any, error) {
 	}
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	return sound("a", func(n *agentapi.Node) {
+	return kubectltest.Sound("a", func(n *agentapi.Node) {
 		n.Installed.Plugins = nil
 		for _, p := range f.Plugins() {
 			n.Installed.Plugins = append(n.Installed.Plugins, p.Type)
@@ -252,7 +255,7 @@ func (y *switchNodeFixture) reconcile(ctx context.Context, t *testing.T) {
 }
 
 // onNode runs a job by the agent's program.
-func (y *switchNodeFixture) onNode(ctx context.Context, c *cluster, e nodeJob) ([]byte, error) {
+func (y *switchNodeFixture) onNode(ctx context.Context, c *kubectl.Cluster, e kubectl.Job) ([]byte, error) {
 	y.mu.Lock()
 	before := y.job
 	y.mu.Unlock()
@@ -284,24 +287,20 @@ func (y *switchNodeFixture) onNode(ctx context.Context, c *cluster, e nodeJob) (
 	return out.Bytes(), nil
 }
 
-func (y *switchNodeFixture) trial(context.Context, string) (trialReport, error) {
+func (y *switchNodeFixture) trial(context.Context, string, string, time.Duration) (kubectl.Test, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.tried++
-	row := trialRow{Node: "a", Dialect: "istio", Family: "IPv4", What: "outbound", Result: resultOK}
-	if y.failing {
-		row.Result, row.Detail = resultFailed, "not captured"
-	}
-	return trialReport{Rows: []trialRow{row}, Nodes: 1, Of: 1}, nil
+	return kubectl.Test{Print: func(*visible.Printer) error { return nil }, Failed: y.failing}, nil
 }
 
 func (y *switchNodeFixture) runIn(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	out, errs := ear{heard: y.heard}, bytes.Buffer{}
-	p := Program{
-		Stdin: strings.NewReader(y.answer), Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return y.world },
-		onJob: y.onNode, onTrial: y.trial,
-	}
-	code = p.Main(ctx, slices.Concat([]string{"--kubeconfig", y.kubeconfig, "migrate", args[0], "--watch=50ms", "--timeout=30s"}, args[1:]))
+	p := y.program(kubectlcmd.Program{Stdin: strings.NewReader(y.answer), Stdout: &out, Stderr: &errs}, func(c *kubectl.Cluster) {
+		c.Job = func(ctx context.Context, e kubectl.Job) ([]byte, error) { return y.onNode(ctx, c, e) }
+		c.Test = y.trial
+	})
+	code = p.Main(ctx, slices.Concat([]string{"--kubeconfig", y.Kubeconfig, args[0], "--watch=50ms", "--timeout=30s"}, args[1:]))
 	return code, out.String(), errs.String()
 }
 

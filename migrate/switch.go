@@ -1,4 +1,4 @@
-package kubectlcmd
+package migrate
 
 import (
 	"bufio"
@@ -15,9 +15,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/migration"
+	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/migrate/internal/migration"
 )
 
 // switchOptions are the flags of switch and back.
@@ -29,14 +29,14 @@ type switchOptions struct {
 	timeout, watch           time.Duration
 }
 
-func (o *switchOptions) check(args []string) error {
+func (o *switchOptions) check(c *cluster, args []string) error {
 	switch {
 	case o.all == (len(args) > 0):
-		return cli.Usagef("name nodes, or give --all")
+		return c.usagef("name nodes, or give --all")
 	case o.timeout <= 0:
-		return cli.Usagef("--timeout %s: not above 0", o.timeout)
+		return c.usagef("--timeout %s: not above 0", o.timeout)
 	case o.watch < 0:
-		return cli.Usagef("--watch %s: below 0", o.watch)
+		return c.usagef("--watch %s: below 0", o.watch)
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (c *cluster) switchCommands() []*cobra.Command {
 		o := switchOptions{timeout: 2 * time.Minute, watch: 10 * time.Second}
 		cmd := &cobra.Command{
 			Use: use, Short: short, Long: long, Args: cobra.ArbitraryArgs, ValidArgsFunction: cobra.NoFileCompletions,
-			PreRunE: func(_ *cobra.Command, nodes []string) error { return o.check(nodes) },
+			PreRunE: func(_ *cobra.Command, nodes []string) error { return o.check(c, nodes) },
 			RunE: c.run(func(ctx context.Context, nodes []string) error {
 				x := &switcher{cluster: c, o: o, answer: bufio.NewReader(c.Stdin)}
 				return x.nodes(ctx, nodes, forward)
@@ -92,7 +92,7 @@ does not, the entry goes back to where it was, byte for byte.`, false),
 
 // nodes takes the nodes forward or back, one after the other.
 func (x *switcher) nodes(ctx context.Context, nodes []string, forward bool) error {
-	all, err := x.listNodes(ctx)
+	all, err := x.Nodes(ctx)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (x *switcher) nodes(ctx context.Context, nodes []string, forward bool) erro
 	for i, node := range nodes {
 		err := each(ctx, node)
 		if n := len(nodes) - i - 1; err != nil && n > 0 {
-			err = errors.Join(err, fmt.Errorf("%s not begun with", many(n, "more node was", "more nodes were")))
+			err = errors.Join(err, fmt.Errorf("%s not begun with", kubectl.Many(n, "more node was", "more nodes were")))
 		}
 		if err != nil {
 			return err
@@ -133,13 +133,13 @@ func (x *switcher) nodes(ctx context.Context, nodes []string, forward bool) erro
 func (x *switcher) findOther(ctx context.Context, nodes []string) error {
 	plugins := migration.Plugins(x.Facts)
 	if x.from = x.o.from; x.from != "" && !slices.Contains(plugins, x.from) {
-		return cli.Usagef("--from %q: none of %s", x.from, strings.Join(plugins, ", "))
+		return x.usagef("--from %q: none of %s", x.from, strings.Join(plugins, ", "))
 	}
 	for _, name := range nodes {
 		if x.from != "" || x.o.daemonSet != "" {
 			break
 		}
-		node, err := x.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		node, err := x.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsForbidden(err) {
 			return err
 		}
@@ -185,7 +185,7 @@ func (x *switcher) may(ctx context.Context) error {
 		needs = append(needs, authorizationv1.ResourceAttributes{Verb: "update", Group: "apps", Resource: "daemonsets", Namespace: x.ds.Namespace})
 	}
 	for _, r := range needs {
-		review, err := x.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		review, err := x.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &r},
 		}, metav1.CreateOptions{})
 		switch {

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/internal/visible/visibletest"
+	"github.com/meshcni/meshcni/migrate/internal/migration"
 )
 
 // TestForgedLines: no text of a cluster makes a line of the report.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
-	"github.com/meshcni/meshcni/internal/migration"
 	"github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
 )
