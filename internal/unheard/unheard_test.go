@@ -3,6 +3,7 @@ package unheard_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,14 +25,20 @@ import (
 func TestAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var watches unheard.Watches
-		var away error
+		var server atomic.Pointer[error] // why it is away
+		away := func() error {
+			if why := server.Load(); why != nil {
+				return *why
+			}
+			return nil
+		}
 		lw := unheard.ListWatch(&cache.ListWatch{
 			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-				return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, away
+				return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, away()
 			},
 			WatchFuncWithContext: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
-				if away != nil {
-					return nil, away
+				if err := away(); err != nil {
+					return nil, err
 				}
 				w := watch.NewFake()
 				time.AfterFunc(time.Second, w.Stop)
@@ -44,7 +51,7 @@ func TestAMinute(t *testing.T) {
 		require.NoError(t, informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})) // the default's clock is no test's
 		go informer.RunWithContext(ctx)
 		notice := unheard.Notice{Code: "pods-outdated", Why: func() error { return watches.Err(unheard.For, "the node's pods", "nobody knows") }}
-		registry, told := prometheus.NewPedanticRegistry(), 0
+		registry, told := prometheus.NewPedanticRegistry(), atomic.Int32{}
 		require.NoError(t, registry.Register(notice.Metric(meshcni.Identity{})))
 		metric := func() float64 {
 			all, err := registry.Gather()
@@ -52,14 +59,15 @@ func TestAMinute(t *testing.T) {
 			return all[0].GetMetric()[0].GetGauge().GetValue()
 		}
 		go notice.Tell(ctx, func(says string) {
-			told++
+			told.Add(1)
 			assert.Contains(t, says, "the API server has told nothing of the node's pods since ")
 		})
 		time.Sleep(time.Minute)
 		assert.Empty(t, notice.Warnings())
 		for range 2 {
 			var since time.Time
-			away = errors.New("connection\nrefused")
+			refused := errors.New("connection\nrefused")
+			server.Store(&refused)
 			for since.IsZero() {
 				time.Sleep(time.Millisecond)
 				if watches.Err(0, "", "") != nil {
@@ -74,12 +82,12 @@ func TestAMinute(t *testing.T) {
 			assert.Regexp(t, "^pods-outdated: .* nobody knows: watch pods: connection; refused$", notice.Warnings()[0])
 			assert.EqualValues(t, 1, metric())
 			time.Sleep(time.Hour)
-			away = nil
+			server.Store(nil)
 			time.Sleep(time.Minute)
 			assert.Empty(t, notice.Warnings())
 			assert.Zero(t, metric())
 		}
-		assert.Equal(t, 2, told)
+		assert.EqualValues(t, 2, told.Load())
 	})
 }
 
