@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/nodecontrol/listeners"
 	"github.com/meshcni/meshcni/internal/nodeproxytest"
@@ -145,36 +147,43 @@ func (p pool) exchange(to string) error {
 }
 
 // TestSlowControlPlane: peers that send by a connection which they keep, seldom or often, each time for a moment, are served until a slow
-// control plane has told them. A look would see none of what they send. A connection on which nothing is sent does not keep the proxy.
+// control plane has told them. A look would see none of what they send. A connection on which nothing is sent does not keep the proxy. The
+// long test makes 2,000 connections at each pace.
 func TestSlowControlPlane(t *testing.T) {
 	t.Parallel()
-	for _, pause := range []time.Duration{5 * time.Millisecond, 400 * time.Millisecond, 1300 * time.Millisecond} {
-		t.Run(pause.String(), func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t, newNode(t, ruleset.BackendNftables), 100*limit)
-			peers := s.controlPlane(5 * time.Second)
-			echo(t, s.world.Pod, application)
-			s.join()
-			s.until("peers use the tunnel", peers.tunnel.Load)
-			idle, used := s.pool(), s.pool()
-			require.NoError(t, idle.exchange(application))
-			told := s.dels(func() { assert.False(t, peers.tunnel.Load(), "peers still use the tunnel") })
-			s.leave()
-			made, ticks := 0, time.NewTicker(pause)
-			defer ticks.Stop()
-			for ; ; <-ticks.C {
-				if !peers.tunnel.Load() {
-					break
-				}
-				assert.NoError(t, used.exchange(application))
-				made++
-			}
-			t.Log(made, "connections by the tunnel after the annotation was gone")
-			require.NoError(t, exchange(s.world.Out, application), "straight")
-			wait(t, told, "nothing is carried")
-			s.clean()
-		})
+	for pause, leaves := range map[time.Duration]int{5 * time.Millisecond: 3, 400 * time.Millisecond: 165, 1300 * time.Millisecond: 510} {
+		for range longtest.Rounds(1, leaves) {
+			t.Run(pause.String(), func(t *testing.T) {
+				t.Parallel()
+				slowControlPlane(t, pause)
+			})
+		}
 	}
+}
+
+func slowControlPlane(t *testing.T, pause time.Duration) {
+	s := newShop(t, newNode(t, ruleset.BackendNftables), 100*limit)
+	peers := s.controlPlane(5 * time.Second)
+	echo(t, s.world.Pod, application)
+	s.join()
+	s.until("peers use the tunnel", peers.tunnel.Load)
+	idle, used := s.pool(), s.pool()
+	require.NoError(t, idle.exchange(application))
+	told := s.dels(func() { assert.False(t, peers.tunnel.Load(), "peers still use the tunnel") })
+	s.leave()
+	made, ticks := 0, time.NewTicker(pause)
+	defer ticks.Stop()
+	for ; ; <-ticks.C {
+		if !peers.tunnel.Load() {
+			break
+		}
+		assert.NoError(t, used.exchange(application))
+		made++
+	}
+	t.Log(made, "connections by the tunnel after the annotation was gone")
+	require.NoError(t, exchange(s.world.Out, application), "straight")
+	wait(t, told, "nothing is carried")
+	s.clean()
 }
 
 // idle is a peer's connection to the tunnel that nothing uses, as those are which a proxy keeps for later.
@@ -401,14 +410,15 @@ func TestHeldBack(t *testing.T) {
 	})
 }
 
-// TestManyLeave: a pod that leaves, with a connection that the proxy does not accept, keeps no worker from those that have yet to leave.
+// TestManyLeave: a pod that leaves, with a connection that the proxy does not accept, keeps no worker from those that have yet to leave:
+// many do on a machine that is busy, with a single worker.
 func TestManyLeave(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, ruleset.BackendNftables)
 	n.options = func(o *nodecontrol.Options) { o.Workers, o.DrainTimeout, o.VerifyInterval = 1, 100*limit, -1 }
 	n.made = func(c *nodecontrol.Controller) { c.SettleFor(100 * limit) }
 	n.pods.label("shop", "ambient")
-	uids := make([]types.UID, 10)
+	uids := make([]types.UID, 42)
 	for i := range uids {
 		uids[i] = n.pod(i)
 	}
@@ -416,6 +426,15 @@ func TestManyLeave(t *testing.T) {
 	for _, uid := range uids {
 		n.captured(uid)
 		unaccepted(t, n.netns[uid], "127.0.0.1:15006")
+	}
+	busy, over := context.WithCancel(t.Context())
+	var loops sync.WaitGroup
+	defer func() { over(); loops.Wait() }()
+	for range 2 * runtime.GOMAXPROCS(0) {
+		loops.Go(func() {
+			for busy.Err() == nil {
+			}
+		})
 	}
 	n.pods.label("shop", "")
 	for _, uid := range uids {
