@@ -90,7 +90,7 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 	}
 	held := false
 	told := c.tracks.get(pod.UID).bypasses
-	plan, _ := c.plan(ctx, pod) // with an error, what is known of it
+	plan, _ := c.plan(ctx, pod, anyFamily) // with an error, what is known of it
 	for _, code := range r.Codes {
 		if slices.Contains(told, code) {
 			continue

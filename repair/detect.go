@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
@@ -100,14 +101,15 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) 
 	}
 }
 
-// extent has the part that the pod's own rules leave out: all connections, or those of a direction. The zero value is neither, or not known.
+// extent has the part that the pod's own rules leave out, all connections, or those of a direction, else no state; and the ways past the
+// mesh that it surely has.
 func (c *Controller) extent(ctx context.Context, pod *corev1.Pod) (s status.Pod) {
-	plan, err := c.plan(ctx, pod)
+	plan, err := c.plan(ctx, pod, redirect.Kernel{})
 	if err != nil {
 		return s
 	}
 	if s = podrules.Extent(plan); s.Reason != status.CodeNothingCaptured && s.Reason != status.CodePartly {
-		return status.Pod{}
+		return status.Pod{Bypasses: s.Bypasses}
 	}
 	return s
 }
@@ -148,7 +150,7 @@ func (c *Controller) remedy(ctx context.Context, pod *corev1.Pod) string {
 	if c.opts.Installed != nil && c.opts.Installed() != nil {
 		cure = "once the node's agent is ready again, " + cure
 	}
-	if _, err := c.plan(ctx, pod); err != nil {
+	if _, err := c.plan(ctx, pod, anyFamily); err != nil {
 		cure = fmt.Sprintf("its settings would be refused (%s): correct these, then %s", truncate.Error(err, maxNote/2), cure)
 	}
 	return cure
@@ -156,7 +158,7 @@ func (c *Controller) remedy(ctx context.Context, pod *corev1.Pod) string {
 
 // plan returns what the mesh means for a cached pod. It is empty while the namespace is needed and not known, and of a pod of the
 // node's proxy, whose namespace is not repair's to read.
-func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, error) {
+func (c *Controller) plan(ctx context.Context, pod *corev1.Pod, kernel redirect.Kernel) (dialect.Plan, error) {
 	var addrs []netip.Addr
 	for _, ip := range pod.Status.PodIPs {
 		if a, err := netip.ParseAddr(ip.IP); err == nil {
@@ -166,7 +168,7 @@ func (c *Controller) plan(ctx context.Context, pod *corev1.Pod) (dialect.Plan, e
 	if !c.ours(pod) {
 		return dialect.Plan{}, nil
 	}
-	subject := dialect.Subject{Pod: pod, Addrs: addrs, Kernel: anyFamily}
+	subject := dialect.Subject{Pod: pod, Addrs: addrs, Kernel: kernel}
 	var err error
 	if subject.Namespace, err = c.namespace(ctx, pod); err != nil {
 		return dialect.Plan{}, nil //nolint:nilerr // mine reports it; it says nothing about the pod's settings
@@ -379,8 +381,11 @@ func (c *Controller) Pods() (all []status.Pod) {
 		case t.verified == statuscode.CannotTell:
 			s.State, s.Reason, s.Detail = status.StateUnknown, statuscode.CannotTell, "verification names the rule, in the log"
 		}
+		if s.State == status.StateCaptured {
+			s.Bypasses = extent.Bypasses
+		}
 		if s.State == status.StateCaptured && extent.State != "" {
-			s.State, s.Reason, s.Detail, s.Bypasses = extent.State, extent.Reason, extent.Detail, extent.Bypasses
+			s.State, s.Reason, s.Detail = extent.State, extent.Reason, extent.Detail
 		}
 		all = append(all, s)
 	}

@@ -419,6 +419,36 @@ func TestNothingCaptured(t *testing.T) {
 	})
 }
 
+// TestBypassesLast: the ways past the mesh that captured pods have are in their state and a gauge as long as they are, and a family counts
+// where the pod has an address of it.
+func TestBypassesLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTraces(t)
+		shared, both := bare(t, "shared"), bare(t, "both")
+		root := int64(1337)
+		shared.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &root}
+		both.Status.PodIPs = append(both.Status.PodIPs, corev1.PodIP{IP: "10.0.0.9"}, corev1.PodIP{IP: "fd00::9"})
+		b := start(t, func(b *bench, o *repair.Options) {
+			n.detecting(repair.ActionNone)(b, o)
+			for i, name := range []string{"shared", "both"} {
+				n.attach(b.pod(name), fmt.Sprint("c", i), "ptp", "meshcni")
+				n.record(b.pod(name), fmt.Sprint("c", i), true)
+			}
+		}, shared, both)
+		got := map[string][]string{}
+		for _, p := range b.ctl.Pods() {
+			got[p.Name] = p.Bypasses
+		}
+		assert.Equal(t, map[string][]string{"shared": {"proxy-id"}, "both": {"ipv6"}}, got)
+		counted := b.counter("meshcni_pod_bypasses")
+		assert.Equal(t, []int{1, 1}, []int{counted["proxy-id"], counted["ipv6"]})
+		require.NoError(t, b.cluster.Delete(t.Context(), b.pod("shared")))
+		b.settle()
+		counted = b.counter("meshcni_pod_bypasses")
+		assert.Equal(t, []int{0, 1}, []int{counted["proxy-id"], counted["ipv6"]})
+	})
+}
+
 // TestBypassesAreEvents: the plugin's reports become events of pods that the API server has, once for each pod and bypass, also
 // when the report comes first.
 func TestBypassesAreEvents(t *testing.T) {

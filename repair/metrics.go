@@ -3,6 +3,7 @@ package repair
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
@@ -115,25 +116,38 @@ func oneIf(b bool) float64 {
 
 // podCounts counts the node's pods at each scrape.
 type podCounts struct {
-	c           *Controller
-	pods, known *prometheus.Desc
+	c                     *Controller
+	pods, known, bypasses *prometheus.Desc
 }
 
 func newPodCounts(c *Controller) podCounts {
 	name := c.opts.Identity.Metric
 	return podCounts{c, prometheus.NewDesc(name("pods"),
 		"Pods of this node that have not ended, by state: captured, uncaptured, cannot-tell, drifted (other rules), broken (by its check), nothing-captured (by its settings, or past its rules), other-dialect, outside.", []string{"state"}, nil),
-		prometheus.NewDesc(name("pods_known"), "Pods of this node that have not ended, in any state.", nil, nil)}
+		prometheus.NewDesc(name("pods_known"), "Pods of this node that have not ended, in any state.", nil, nil),
+		prometheus.NewDesc(name("pod_bypasses"), "Captured pods with a proxy of their own that leave a way past the mesh open, by its kind.", []string{"bypass"}, nil)}
 }
 
 // Describe implements [prometheus.Collector].
-func (p podCounts) Describe(ch chan<- *prometheus.Desc) { ch <- p.pods; ch <- p.known }
+func (p podCounts) Describe(ch chan<- *prometheus.Desc) {
+	ch <- p.pods
+	ch <- p.known
+	ch <- p.bypasses
+}
 
 // Collect implements [prometheus.Collector].
 func (p podCounts) Collect(ch chan<- prometheus.Metric) {
-	pods, n := p.c.pods(), map[string]int{}
+	pods, n, ways := p.c.pods(), map[string]int{}, map[string]int{}
 	for _, pod := range pods {
 		n[p.c.stateOf(pod)]++
+	}
+	for _, pod := range p.c.Pods() {
+		for _, code := range pod.Bypasses {
+			ways[code]++
+		}
+	}
+	for _, code := range dialect.BypassCodes {
+		ch <- prometheus.MustNewConstMetric(p.bypasses, prometheus.GaugeValue, float64(ways[string(code)]), string(code))
 	}
 	for _, state := range podStates {
 		ch <- prometheus.MustNewConstMetric(p.pods, prometheus.GaugeValue, float64(n[state]), state)

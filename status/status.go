@@ -44,8 +44,7 @@ type Pod struct {
 	Since time.Time `json:"since,omitzero"`
 	// Backend, a name of package apply, applied the rules; empty: not known, or none.
 	Backend string `json:"backend,omitempty"`
-	// Bypasses are the ways past the mesh that the pod leaves open, the codes of package dialect. Empty: none is known. Of
-	// a pod whose proxy is not on the node they are reported if it is not captured whole.
+	// Bypasses are the ways past the mesh that the pod leaves open, the codes of package dialect. Empty: none is known.
 	Bypasses []string `json:"bypasses,omitempty"`
 	// ExchangeResets gives the reason that connections which the proxy has yet to accept are reset at an exchange of proxies, such
 	// as that the kernel has no sysctl net.ipv4.tcp_migrate_req. Empty: they move to that one, or the pod is not captured.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
@@ -50,6 +51,12 @@ var values = map[string][]string{
 	"state": func() (all []string) {
 		for _, s := range status.States() {
 			all = append(all, string(s))
+		}
+		return all
+	}(),
+	"bypass": func() (all []string) {
+		for _, code := range dialect.BypassCodes {
+			all = append(all, string(code))
 		}
 		return all
 	}(),
