@@ -16,6 +16,29 @@ import (
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 )
 
+// TestNoMadeUpConfDir: a directory of the configuration that is no platform's is made by nobody, so a misspelt one is not left behind.
+func TestNoMadeUpConfDir(t *testing.T) {
+	t.Parallel()
+	volume := func(v values, set string) (path string, kind corev1.HostPathType) {
+		for _, volume := range one[appsv1.DaemonSet](t, mustRender(t, v), "DaemonSet", set).Spec.Template.Spec.Volumes {
+			if volume.Name == "cni-conf" {
+				return volume.HostPath.Path, *volume.HostPath.Type
+			}
+		}
+		return "", ""
+	}
+	for _, known := range []values{{}, {"profile": "k3s"}, {"cni": values{"confDir": "/etc/cni/net.d"}}} {
+		_, kind := volume(known, "meshcni-node")
+		assert.Equal(t, corev1.HostPathDirectoryOrCreate, kind, "%v: it may come with the network", known)
+	}
+	own := values{"profile": "k3s", "cni": values{"confDir": "/etc/cni/nett.d"}}
+	path, kind := volume(own, "meshcni-node")
+	assert.Equal(t, "/etc/cni/nett.d", path)
+	assert.Equal(t, corev1.HostPathDirectory, kind)
+	path, _ = volume(own, "meshcni-uninstall")
+	assert.Equal(t, "/etc/cni", path)
+}
+
 // TestUninstallOfEveryNode: what cleans the nodes works on the directories and with the template that the agent installs with,
 // has no token and no right that the agent lacks, and goes to every Linux node; what waits for it runs as nobody, may see no more
 // than it has to, and does not go to a node that is down. All of it is there for the removal only.

@@ -9,7 +9,9 @@ nothing. Each template begins with it; only the first of a release does the work
 {{- $profile := $.Files.Get (printf "profiles/%s.yaml" .) | fromYaml -}}
 {{- include "meshcni.overlay" (dict "onto" $values "from" $profile) -}}
 {{- end -}}
+{{- $known := $values.cni.confDir -}}
 {{- include "meshcni.overlay" (dict "onto" $values "from" .Values) -}}
+{{- $_ := set .Values "_ownConfDir" (ne $values.cni.confDir $known) -}}
 {{- range $key, $value := $values -}}
 {{- $_ := set $.Values $key $value -}}
 {{- end -}}

@@ -72,3 +72,9 @@ affinity:
 tolerations:
   {{- toYaml $tolerations | nindent 2 }}
 {{- end -}}
+
+{{/* The directory that an uninstall mounts: the configuration's, or what that is in if it is none of a platform's, since a misspelt one must
+not be made. */}}
+{{- define "meshcni.uninstallConfDir" -}}
+{{- ternary (dir .Values.cni.confDir) .Values.cni.confDir .Values._ownConfDir -}}
+{{- end -}}
