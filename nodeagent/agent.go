@@ -125,6 +125,7 @@ type Agent struct {
 	left    *leftover // nil: no pods are left of an agent with Config.Ambient
 	full    tables
 	kernel  *features
+	cilium  *cilium
 	install *installer.Agent // nil with Config.InstalledElsewhere
 	metrics *prometheus.Registry
 	serving serve.Options
@@ -171,7 +172,11 @@ func New(o Options) (*Agent, error) {
 		a.repairs.putBack = func() time.Time { return a.install.State().PutBack }
 		a.repairs.since = func() time.Time { return a.install.State().FirstInstalled }
 	}
-	a.metrics.MustRegister(a.repairs, a.full, a.sock, a.kernel)
+	a.cilium = o.newCilium(func() []string {
+		n := a.api()
+		return n.installed(n.settings()).Plugins
+	})
+	a.metrics.MustRegister(a.repairs, a.full, a.sock, a.kernel, a.cilium)
 	if a.held != nil {
 		a.metrics.MustRegister(a.held)
 	}
@@ -277,6 +282,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.listening.Store(listening)
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return a.tell(ctx) })
+	both.Go(func() error { return a.turn.first(ctx, a.cilium.run) })
 	both.Go(func() error { return a.turn.first(ctx, a.repairs.run) })
 	// What the agent needs to release its pods, when it leaves for good or the next one has none, goes on until it has ended.
 	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
@@ -419,7 +425,7 @@ const tellEvery = time.Second
 func (a *Agent) tell(ctx context.Context) error {
 	for told := map[string]bool{}; ; {
 		now := map[string]bool{}
-		for _, text := range slices.Concat(a.listening.Load().unheard(), a.sock.outdated()) {
+		for _, text := range slices.Concat(a.listening.Load().unheard(), a.sock.outdated(), a.cilium.warnings()) {
 			code, says, _ := strings.Cut(text, ": ")
 			if now[code] = true; !told[code] {
 				a.log.Warn(says, "code", code)
@@ -487,7 +493,7 @@ func (a *Agent) wrong() error {
 
 // warnings returns what needs somebody's attention.
 func (a *Agent) warnings() []string {
-	texts := slices.Concat(a.repairs.warnings(), a.held.warnings(), a.full.warnings(), a.left.warnings(), a.listening.Load().unheard(), a.sock.outdated())
+	texts := slices.Concat(a.repairs.warnings(), a.held.warnings(), a.full.warnings(), a.left.warnings(), a.listening.Load().unheard(), a.sock.outdated(), a.cilium.warnings())
 	if why := a.whyRefused(); why != "" {
 		texts = append(texts, noticeConfigRefused+": the changed configuration is refused, and the one before it is in force: "+strings.ReplaceAll(why, "\n", "; "))
 	}

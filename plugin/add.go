@@ -126,6 +126,11 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 		return done, failure
 	}
 
+	if seen.beside.IsValid() && slices.Contains(plan.Captured, ruleset.IPv4) {
+		done.warnings = append(done.warnings, warning.New(warningBeside, "", "the pod's addresses are IPv6 alone, and its network gives it %s beside them, by which IPv4 connections are "+
+			"captured too: a proxy that listens on IPv6 alone, as Istio's does then, refuses them; leave them out, in Istio by the annotation "+
+			"traffic.sidecar.istio.io/excludeOutboundIPRanges with 0.0.0.0/0, or let the proxy listen on IPv4", seen.beside))
+	}
 	ready := r.prepare()
 	done.result, err = seen.backend.Apply(ctx, plan.Ruleset)
 	ready()
@@ -194,6 +199,8 @@ type found struct {
 	backend Backend
 	kernel  redirect.Kernel
 	addrs   []netip.Addr
+	// beside is an IPv4 address that the network gives a pod of IPv6 alone without naming it, as on EKS; invalid: there is none.
+	beside netip.Addr
 }
 
 // look runs in a goroutine of its own, so it returns a panic as a *netnsexec.PanicError.
@@ -215,6 +222,9 @@ func (r *run) look(ctx context.Context, ns NetNS, t target) (f found, err error)
 	}
 	if r.prev != nil && len(r.prev.addrs) > 0 {
 		f.addrs = r.prev.addrs
+		if k, ok := ns.(kernelNetNS); ok && !slices.ContainsFunc(f.addrs, netip.Addr.Is4) {
+			f.beside = k.linkLocalIPv4()
+		}
 		return f, nil
 	}
 	if f.addrs, err = ns.Addrs(r.attachment.IfName); err != nil {

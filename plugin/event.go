@@ -41,6 +41,8 @@ const (
 	warningBypass warning.Code = "bypass"
 	// warningUnusable: the namespace does not accept an address or a route now; see [apply.Unusable].
 	warningUnusable warning.Code = "unusable"
+	// warningBeside: a pod of IPv6 alone has an IPv4 address that no plugin named, and its proxy may not listen there.
+	warningBeside warning.Code = "ipv4-beside"
 	// warningNotWritten: the record or the status annotation of a pod that is captured could not be written.
 	warningNotWritten warning.Code = "not-written"
 	// warningDiffers: CHECK found a difference that leaves redirection in force.
@@ -123,7 +125,7 @@ func (c captured) event() Event {
 	}
 	e.Warnings = append(e.Warnings, c.warnings...)
 	for _, w := range e.Warnings {
-		if w.Code == warning.FamilyAbsent {
+		if w.Code == warning.FamilyAbsent || w.Code == warningBeside { // every pod of such a cluster has it
 			e.idle++
 		}
 	}

@@ -4,6 +4,7 @@ package plugin_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -121,6 +122,33 @@ func TestUncapturedFamilyIsDropped(t *testing.T) {
 				assert.Equal(t, fate, got[p.String()], p)
 			}
 		})
+	}
+}
+
+// TestIPv4BesideIPv6: on EKS with IPv6 alone a pod has an IPv4 address that no plugin names. Its connections are captured, and the record says
+// that the proxy may refuse them.
+func TestIPv4BesideIPv6(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "nftables")
+	for _, beside := range []bool{true, false} {
+		w := netnstest.NewWorld(t, netnstest.Options{})
+		a := n.attach(caseOf(t, "fam-v4-default"), w.Pod)
+		config := a.Config.(object)
+		a.Config = set(config, "prevResult", set(config["prevResult"].(object), "ips", []object{{"address": "fd00:10:244::5/64", "interface": 1}}))
+		if beside {
+			require.NoError(t, w.Pod.Do(func() error {
+				link, err := netlink.LinkByName("eth0")
+				if err != nil {
+					return err
+				}
+				return netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(169, 254, 172, 9).To4(), Mask: net.CIDRMask(22, 32)}})
+			}))
+		}
+		d := decision(t, a.Run(t, "ADD"))
+		assert.Equal(t, []any{"ipv4", "ipv6"}, d["families"])
+		assert.Equal(t, "INFO", d["level"], "every pod of such a cluster has it")
+		said := fmt.Sprint(d["warnings"])
+		assert.Equal(t, beside, strings.Contains(said, "gives it 169.254.172.9 beside them") && strings.Contains(said, "excludeOutboundIPRanges"), said)
 	}
 }
 

@@ -44,6 +44,20 @@ func (k kernelNetNS) Bypasses(addrs []netip.Addr) ([]dialect.Bypass, error) {
 	return bypass.Live(k.NetNS, addrs)
 }
 
+// linkLocalIPv4 returns an IPv4 address of the namespace that is good on its node alone; invalid: there is none, or it cannot be told.
+func (k kernelNetNS) linkLocalIPv4() (found netip.Addr) {
+	_ = k.Do(func() error {
+		all, err := net.InterfaceAddrs()
+		for _, a := range all {
+			if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().Is4() && prefix.Addr().IsLinkLocalUnicast() {
+				found = prefix.Addr()
+			}
+		}
+		return err
+	})
+	return found
+}
+
 // Addrs implements NetNS.
 func (k kernelNetNS) Addrs(ifName string) ([]netip.Addr, error) {
 	var addrs []netip.Addr

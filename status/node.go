@@ -71,6 +71,8 @@ func nodeTable() []Row {
 			"See whether it can be reached, and what it says in the agent's log"),
 		notice("nodes-outdated", "the API server has told the taint's controller nothing of nodes or agents for more than a minute; taints may stay as they are",
 			"See whether it can be reached, and what it says in the controller's log"),
+		notice("cilium-socket-lb", "the loaded list is Cilium's, which may replace a Service's address before a pod's rules see the connection, or remove our entry",
+			"Set socketLB.hostNamespaceOnly=true and cni.exclusive=false in Cilium's values; give the agent get on that ConfigMap, and it sees for itself"),
 		notice("ambient-pods-held", "without --ambient, pods are still in the care of the node's proxy",
 			"Switch ambient mode on again, or run meshcni-node release"),
 

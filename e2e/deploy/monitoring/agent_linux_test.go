@@ -95,6 +95,7 @@ func exported(t *testing.T) map[string]metric {
 	// Of the agent's socket and its backends, which nothing exports but a running agent; TestScrape sees it.
 	found["meshcni_agent_requests_total"] = metric{`Requests on the agent's socket, by request (pod, attach, detach, pods, release, ready) and outcome (ok, unknown and more). Request "none" was not read.`, []string{"request", "outcome"}}
 	found["meshcni_backend_usable"] = metric{"1: the backend has written pods' rules in an empty network namespace of this host; 0: it has refused them. One that cannot be tried is missing.", []string{"backend"}}
+	found["meshcni_cilium_socket_lb"] = metric{"1: the loaded list is Cilium's, and it is not seen that Cilium leaves pods' connections to Services to their rules; else 0.", nil}
 	return found
 }
 

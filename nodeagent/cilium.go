@@ -1,0 +1,152 @@
+//go:build linux
+
+package nodeagent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	// ciliumType is the type of Cilium's plugin, and ciliumConfig where its ConfigMap is by default.
+	ciliumType   = "cilium-cni"
+	ciliumConfig = "/api/v1/namespaces/kube-system/configmaps/cilium-config"
+	// ciliumLook is the interval of looks at the list that is loaded, and ciliumAsk that of questions for the ConfigMap.
+	ciliumLook, ciliumAsk = 10 * time.Second, 10 * time.Minute
+	// maxConfigMap bounds what is read of it, in bytes. Kubernetes keeps no larger one.
+	maxConfigMap = 2 << 20
+)
+
+// cilium warns of a Cilium that may replace a Service's address by a pod's before any rule sees the connection: it does so within connect,
+// unless it leaves that to the node's own namespace.
+type cilium struct {
+	plugins func() []string // of the list that is loaded
+	api     func() (*rest.Config, error)
+	gauge   *prometheus.Desc
+
+	mu    sync.Mutex
+	asked time.Time
+	text  string // empty: there is no such Cilium, or it is seen to be set up well
+}
+
+func (o Options) newCilium(plugins func() []string) *cilium {
+	return &cilium{plugins: plugins, api: func() (*rest.Config, error) { return o.api(o.Config) }, gauge: prometheus.NewDesc(o.Config.Identity.Metric("cilium_socket_lb"),
+		"1: the loaded list is Cilium's, and it is not seen that Cilium leaves pods' connections to Services to their rules; else 0.", nil, nil)}
+}
+
+// run looks again and again until the context ends.
+func (c *cilium) run(ctx context.Context) error {
+	for {
+		c.look(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(ciliumLook):
+		}
+	}
+}
+
+func (c *cilium) look(ctx context.Context) {
+	there := slices.Contains(c.plugins(), ciliumType)
+	c.mu.Lock()
+	ask := there && (c.asked.IsZero() || time.Since(c.asked) >= ciliumAsk)
+	if !there {
+		c.asked, c.text = time.Time{}, ""
+	}
+	c.mu.Unlock()
+	if !ask {
+		return
+	}
+	text := c.judge(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked, c.text = time.Now(), text
+}
+
+// judge returns what is wrong with Cilium's settings, or what to look at where they cannot be read.
+func (c *cilium) judge(ctx context.Context) string {
+	const does = "it replaces a Service's address within connect, and the mesh's proxy sees a pod's"
+	settings, err := c.settings(ctx)
+	if err != nil {
+		return fmt.Sprintf("the loaded list is Cilium's. If Cilium replaces kube-proxy, it needs socketLB.hostNamespaceOnly=true: else %s. Its settings cannot be read (%v): "+
+			"see that ConfigMap cilium-config has bpf-lb-sock-hostns-only true, and cni-exclusive false", does, err)
+	}
+	var wrong []string
+	on := func(key string, values ...string) bool {
+		return slices.Contains(values, strings.ToLower(settings[key]))
+	}
+	if (on("kube-proxy-replacement", "true", "strict") || on("bpf-lb-sock", "true") || on("enable-host-reachable-services", "true")) && !on("bpf-lb-sock-hostns-only", "true") {
+		wrong = append(wrong, "Cilium replaces kube-proxy without socketLB.hostNamespaceOnly=true (bpf-lb-sock-hostns-only): "+does)
+	}
+	if on("cni-exclusive", "true") {
+		wrong = append(wrong, "Cilium wants the directory of networks for itself: set cni.exclusive=false, or it removes our entry")
+	}
+	return strings.Join(wrong, "; ")
+}
+
+// settings reads Cilium's ConfigMap, for which the agent has no right unless somebody gives it.
+func (c *cilium) settings(ctx context.Context) (map[string]string, error) {
+	config, err := c.api()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+	defer cancel()
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath(ciliumConfig).String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, errors.New("no answer of the API server")
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the API server says %s", resp.Status)
+	}
+	var m struct{ Data map[string]string }
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxConfigMap)).Decode(&m); err != nil {
+		return nil, errors.New("the API server's answer is no ConfigMap")
+	}
+	return m.Data, nil
+}
+
+// warnings returns the warning, if there is one.
+func (c *cilium) warnings() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.text == "" {
+		return nil
+	}
+	return []string{noticeCilium + ": " + c.text}
+}
+
+// Describe implements [prometheus.Collector].
+func (c *cilium) Describe(ch chan<- *prometheus.Desc) { ch <- c.gauge }
+
+// Collect implements [prometheus.Collector].
+func (c *cilium) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(c.gauge, prometheus.GaugeValue, float64(len(c.warnings())))
+}
