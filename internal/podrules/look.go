@@ -49,11 +49,7 @@ func Look(ctx context.Context, record attachment.Record, want podnetns.Wanted, h
 	o := apply.Options{Root: hostRoot}
 	wanted := record.InForce()
 	l.Rules, err = apply.Live(ctx, ns, o, append(owners, wanted)...)
-	i := slices.IndexFunc(l.Rules, func(r ruleset.LiveRule) bool { return r.Unread && r.Backend != ruleset.BackendNftables })
-	switch {
-	case i >= 0: // to compare them would cost what was not read
-		err = errors.Join(err, fmt.Errorf("the rules of %s are not compared: %s", l.Rules[i].Backend, l.Rules[i].Foreign))
-	case record.Selected:
+	if record.Selected {
 		var checkErr error
 		l.Differences, checkErr = differences(ctx, ns, record, wanted, o)
 		err = errors.Join(err, checkErr)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,7 +90,7 @@ func TestLiveOfACrowdOfIptables(t *testing.T) {
 	for _, variant := range []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy} {
 		t.Run(string(variant), func(t *testing.T) {
 			t.Parallel()
-			netnstest.Require(t, netnstest.Root, netnstest.Binary(string(variant)))
+			netnstest.Require(t, netnstest.Root, netnstest.Binary(string(variant)), netnstest.Binary("nft"))
 			ns := netnstest.New(t)
 			rs := redirect.Default().MustRuleset()
 			_, err := choose(t, ns, variant).Apply(t.Context(), rs)
@@ -132,8 +133,51 @@ func TestLiveOfACrowdOfIptables(t *testing.T) {
 			assert.Zero(t, ours+others)
 			assert.NotZero(t, unread)
 			assert.LessOrEqual(t, unread, 100)
+
+			// Nor is one for a comparison, also by a backend that has its own rules elsewhere.
+			ran := &counted{Runner: ns.Sandbox()}
+			b, err := apply.Choose(t.Context(), ns, apply.Options{Backend: variant, Runner: ran})
+			require.NoError(t, err)
+			diffs, err := b.Check(t.Context(), rs)
+			require.NoError(t, err)
+			require.Len(t, diffs, 1)
+			assert.Empty(t, ruleset.Certain(diffs))
+			assert.Contains(t, diffs[0].String(), "cannot tell: others have more than 1000")
+			native, err := apply.Choose(t.Context(), ns, apply.Options{Backend: ruleset.BackendNftables, Runner: ran})
+			require.NoError(t, err)
+			_, err = native.Check(t.Context(), rs)
+			require.NoError(t, err)
+			assert.NotContains(t, ran.list(), "/iptables-", "IPv6 has no others")
+			if variant == ruleset.BackendIptablesNFT { // the kernel counts them by chains
+				chain := rs.Owner().Prefix + "OUTPUT"
+				require.NoError(t, ns.Run(exec.Command("nft", "flush chain ip nat "+chain)))
+				diffs, err = b.Check(t.Context(), rs)
+				require.NoError(t, err)
+				assert.Len(t, ruleset.Certain(diffs), len(rs.IPv4.Chain(ruleset.NAT, chain).Rules))
+			}
 		})
 	}
+}
+
+// counted runs programs and remembers them.
+type counted struct {
+	apply.Runner
+
+	mu  sync.Mutex
+	ran string
+}
+
+func (c *counted) Run(cmd *exec.Cmd) error {
+	c.mu.Lock()
+	c.ran += cmd.Path + " "
+	c.mu.Unlock()
+	return c.Runner.Run(cmd)
+}
+
+func (c *counted) list() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ran
 }
 
 // BenchmarkLiveCrowd is a look into a pod that has made 49,000 rules.

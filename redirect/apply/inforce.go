@@ -187,6 +187,11 @@ func (n native) inForce(ctx context.Context, rs ruleset.Ruleset) (found []rulese
 			}
 		}
 	}
+	for _, c := range changes {
+		if long, err := s.count(ctx, c); long || err != nil {
+			return c.diffs, err
+		}
+	}
 	if err := each(changes, func(c *change) error { return s.read(ctx, c) }); err != nil {
 		return nil, err
 	}

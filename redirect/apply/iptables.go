@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
@@ -246,10 +247,15 @@ func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (found 
 // differences reads what is live and compares, all changes at once.
 func (s *session) differences(ctx context.Context, changes []*change) ([]ruleset.Difference, error) {
 	err := each(changes, func(c *change) error {
-		if err := s.read(ctx, c); err != nil {
+		long, err := s.count(ctx, c)
+		if err == nil && !long {
+			if err = s.read(ctx, c); err == nil {
+				c.diffs = c.want.Diff(c.live)
+			}
+		}
+		if err != nil {
 			return &familyError{family: c.family, op: "check", err: err}
 		}
-		c.diffs = c.want.Diff(c.live)
 		return nil
 	})
 	var found []ruleset.Difference
@@ -257,6 +263,34 @@ func (s *session) differences(ctx context.Context, changes []*change) ([]ruleset
 		found = append(found, c.diffs...)
 	}
 	return found, err
+}
+
+// count reports whether others have more rules than are worth to be read, since a pod may have any number. Then what the kernel counts of the
+// owner's chains is all that is compared, and it cannot be told whether the rules are those that are wanted.
+func (s *session) count(ctx context.Context, c *change) (long bool, err error) {
+	if !s.host.uses(c.tools.variant, c.family) {
+		return false, nil
+	}
+	var rs ruleset.Ruleset
+	rs.Set(c.want)
+	all, uses, err := tooMany(ctx, s.ns, s.host, c.tools.variant, c.family, []ruleset.Ruleset{rs})
+	if err != nil || len(all) == 0 {
+		return false, err
+	}
+	c.diffs = []ruleset.Difference{{
+		Kind: ruleset.KindUnknown, Family: c.family, Chain: "rules of " + string(c.tools.variant), Position: 1, Rule: fmt.Sprintf("others have more than %d, so none is read", maxOthers),
+	}}
+	for _, w := range c.want.Chains {
+		if n := uses[chainName{nfProto(c.family), w.Table, w.Name}]; uses == nil || chains.IsBuiltin(w.Name) || n >= len(w.Rules) {
+			continue
+		}
+		for i := range w.Rules {
+			c.diffs = append(c.diffs, ruleset.Difference{
+				Kind: ruleset.KindMissing, Family: c.family, Table: w.Table.String(), Chain: w.Name, Position: i + 1, Rule: w.Rules[i].Text(c.family),
+			})
+		}
+	}
+	return true, nil
 }
 
 // Remove takes out all rules and routing of the owner; see [Backend].

@@ -34,7 +34,7 @@ func Live(ctx context.Context, ns Namespace, o Options, wanted ...ruleset.Rulese
 	for _, variant := range []ruleset.Backend{ruleset.BackendIptablesNFT, ruleset.BackendIptablesLegacy} {
 		for _, f := range ruleset.Families {
 			if h.uses(variant, f) {
-				rules, err := tooMany(ctx, ns, h, variant, f, wanted)
+				rules, _, err := tooMany(ctx, ns, h, variant, f, wanted)
 				if len(rules) > 0 || err != nil {
 					all, errs = append(all, rules...), append(errs, err)
 					continue
@@ -54,12 +54,13 @@ func Live(ctx context.Context, ns Namespace, o Options, wanted ...ruleset.Rulese
 	return all, nil
 }
 
-// maxOthers bounds the rules of others in iptables' tables of a family that a look has a program print: each costs some 20 to 80 µs of a
+// maxOthers bounds the rules of others in iptables' tables of a family that a look or a check has a program print: each costs some 20 to 80 µs of a
 // processor. maxStandIns bounds what stands for more.
 const maxOthers, maxStandIns = 1000, 100
 
-// tooMany returns what stands for the rules of a variant and family in which others have more than a look reads; nothing, if they have not.
-func tooMany(ctx context.Context, ns Namespace, h host, variant ruleset.Backend, f ruleset.Family, wanted []ruleset.Ruleset) (all ruleset.Live, err error) {
+// tooMany returns what stands for the rules of a variant and family in which others have more than are read; nothing, if they have not. Uses
+// are of the nft variant: for each chain its rules, and the jumps to it.
+func tooMany(ctx context.Context, ns Namespace, h host, variant ruleset.Backend, f ruleset.Family, wanted []ruleset.Ruleset) (all ruleset.Live, uses chainRules, err error) {
 	others := 0
 	add := func(table, chain string) {
 		if _, err := ruleset.ParseTable(table); err == nil && len(all) < maxStandIns {
@@ -70,7 +71,7 @@ func tooMany(ctx context.Context, ns Namespace, h host, variant ruleset.Backend,
 	}
 	if variant == ruleset.BackendIptablesNFT {
 		err = newNFTables(ns).session(ctx, func(s *nftSession) error {
-			all, others = nil, 0
+			all, others, uses = nil, 0, chainRules{}
 			return s.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, nfProto(f), nil, func(m nfnetlink.Message) {
 				ch := parseChain(m)
 				rules := int(m.Attr(unix.NFTA_CHAIN_USE).U32()) // and jumps to it
@@ -81,6 +82,9 @@ func tooMany(ctx context.Context, ns Namespace, h host, variant ruleset.Backend,
 					others += rules
 				}
 				add(ch.table, ch.name)
+				if t, err := ruleset.ParseTable(ch.table); err == nil {
+					uses[chainName{ch.family, t, ch.name}] = rules
+				}
 			})
 		})
 	} else {
@@ -105,9 +109,9 @@ func tooMany(ctx context.Context, ns Namespace, h host, variant ruleset.Backend,
 		}
 	}
 	if err != nil || others <= maxOthers {
-		return nil, err
+		return nil, nil, err
 	}
-	return all, nil
+	return all, uses, nil
 }
 
 // liveIPTables lists the rules of one variant and family, but for table "security", of which no mesh has anything. Like every text
