@@ -3,14 +3,13 @@
 package installer
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/cnicache"
+	"github.com/meshcni/meshcni/internal/node/inventory/cnicache"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -25,7 +24,7 @@ type ours struct {
 	agentNamespace, agentPrefix string   // of the agent's own pods
 }
 
-// readCache reads libcni's cache from "results" in fsys, or from "cache/results" with cri-dockerd. A missing cache is empty.
+// readCache reads libcni's cache. A missing cache is empty.
 // It names attachments network/container/interface.
 //
 // made are the attachments whose conflist has a plugin of one of the types: the runtime may call its DEL with that conflist,
@@ -35,25 +34,18 @@ type ours struct {
 // binary for ever. containerd calls their DEL with the conflist of the configuration directory, from which the plugin is gone;
 // CRI-O uses the cached one. If the runtime is uncertain, they count.
 func readCache(fsys fs.FS, ours ours) (made, naming []string, err error) {
-	for _, dir := range cnicache.Dirs {
-		entries, err := fs.ReadDir(fsys, dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for cached, err := range cnicache.All(fsys) {
+		if err != nil {
 			return nil, nil, fmt.Errorf("reading the runtime's cache of attachments: %w", err)
 		}
-		for _, e := range entries {
-			cached, err := cnicache.Read(fsys, dir+"/"+e.Name())
-			if err != nil {
-				return nil, nil, fmt.Errorf("reading the runtime's cache of attachments: %w", err)
-			}
-			found := mentions(cached.Config, ours.types, ours.kubeconfig)
-			name := cached.NetworkName + "/" + cached.ContainerID + "/" + cached.IfName
-			switch {
-			case len(found) == 0 || ours.agents(cached):
-			case slices.ContainsFunc(found, func(m mention) bool { return m.plugin || m.broken }):
-				made = append(made, name)
-			default:
-				naming = append(naming, "the list of the attachment "+name+" "+found[0].String())
-			}
+		found := mentions(cached.Config, ours.types, ours.kubeconfig)
+		name := cached.NetworkName + "/" + cached.ContainerID + "/" + cached.IfName
+		switch {
+		case len(found) == 0 || ours.agents(cached):
+		case slices.ContainsFunc(found, func(m mention) bool { return m.plugin || m.broken }):
+			made = append(made, name)
+		default:
+			naming = append(naming, "the list of the attachment "+name+" "+found[0].String())
 		}
 	}
 	return made, naming, nil

@@ -14,8 +14,8 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/cnicache"
 	"github.com/meshcni/meshcni/internal/hostpath"
+	"github.com/meshcni/meshcni/internal/node/inventory/cnicache"
 )
 
 // mention is a place in a configuration that needs something of ours on the node.

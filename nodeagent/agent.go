@@ -28,6 +28,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/recent"
 	"github.com/meshcni/meshcni/internal/serve"
@@ -38,6 +39,7 @@ import (
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/status"
 )
@@ -66,8 +68,9 @@ type Options struct {
 	// Reloaded is called with settings of Load that the agent has taken. Nil: nobody is told.
 	Reloaded func(Config)
 
-	asked   bool  // the dialects have been asked whether they can work
-	invalid error // their answer
+	known   *inventory.Inventory // nil: no agent has been made
+	asked   bool                 // the dialects have been asked whether they can work
+	invalid error                // their answer
 	open    func(repair.Options) (controller, error)
 	unheard time.Duration // for how long the API server may tell nothing; zero: [unheard.For]
 }
@@ -96,6 +99,14 @@ func (o Options) withDefaults() Options {
 	}
 	o.Config.ProcRoot = cmp.Or(o.Config.ProcRoot, "/proc")
 	return o
+}
+
+// inventory is the agent's, or, without one, a new one of the settings.
+func (o Options) inventory(s Config) *inventory.Inventory {
+	if o.known != nil {
+		return o.known
+	}
+	return inventory.New(inventory.Options{Records: attachment.Open(s.RunDir), CacheDir: s.CNICacheDir})
 }
 
 func (o Options) name() string    { return o.Config.Identity.Agent }
@@ -150,6 +161,7 @@ func New(o Options) (*Agent, error) {
 	if err := o.Config.validate(o.invalid == nil, o.Dialects); err != nil {
 		return nil, err
 	}
+	o.known = o.inventory(o.Config)
 	a := &Agent{options: o, log: o.Log, turn: newTurn(), invalid: because(codeDialectsInvalid, o.invalid), config: o.Config, metrics: prometheus.NewRegistry()}
 	if a.invalid != nil {
 		o.Config.Repair, o.Config.AutoEvict, o.Config.Ambient.Enabled = repair.Options{}, false, false

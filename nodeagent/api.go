@@ -141,7 +141,7 @@ func (n nodeAPI) pod(ctx context.Context, uid string) agentapi.Pod {
 
 func (n nodeAPI) look(ctx context.Context, uid string) agentapi.Pod {
 	s := n.settings()
-	p := recorded(s.RunDir, uid)
+	p := recorded(n.options.inventory(s), uid)
 	for _, state := range n.status().Pods {
 		if state.UID == uid {
 			p.State = &state

@@ -17,7 +17,6 @@ import (
 
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -246,9 +245,8 @@ func (o Options) holds(s Config) int {
 	for _, path := range entries {
 		held[strings.TrimSuffix(filepath.Base(path), ".json")] = true
 	}
-	records, _ := attachment.Open(s.RunDir).Index()()
-	for _, r := range records {
-		if r.Selected && onNode(o.Dialects, r.Dialect) { // not one that was released
+	for _, row := range o.inventory(s).Look().Rows {
+		if r := row.Record; r != nil && r.Selected && onNode(o.Dialects, r.Dialect) { // not one that was released
 			held[r.Pod.UID] = true
 		}
 	}

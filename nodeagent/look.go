@@ -3,13 +3,11 @@
 package nodeagent
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -23,29 +21,21 @@ import (
 func Look(ctx context.Context, runDir, hostRoot string, known []dialect.Dialect, uid string) agentapi.Pod {
 	ctx, stop := context.WithTimeoutCause(ctx, agentapi.PodTimeout, errLookTime)
 	defer stop()
-	p := recorded(runDir, uid)
+	p := recorded(inventory.New(inventory.Options{Records: attachment.Open(runDir)}), uid)
 	enter(ctx, builtIn(known), &p, uid, podnetns.Wanted{}, hostRoot)
 	return p
 }
 
 var errLookTime = errors.New("it took too long")
 
-// recorded reads a pod's files in the run directory.
-func recorded(runDir, uid string) agentapi.Pod {
+// recorded has a pod's records.
+func recorded(known *inventory.Inventory, uid string) agentapi.Pod {
 	p := agentapi.Pod{Records: []attachment.Record{}, Live: ruleset.Live{}, Differences: []ruleset.Difference{}, Lost: []ruleset.Difference{}}
-	unread := 0
-	for r, err := range attachment.Open(runDir).All() {
-		switch {
-		case err != nil:
-			unread++
-			p.RecordsError = fmt.Sprintf("%d records cannot be read: %v", unread, err)
-		case r.Pod.UID == uid:
-			p.Records = append(p.Records, r)
-		}
+	records, err := known.Records(func(r inventory.Row) bool { return r.Pod.UID == uid })
+	p.Records = append(p.Records, records...)
+	if err != nil {
+		p.RecordsError = err.Error()
 	}
-	slices.SortFunc(p.Records, func(a, b attachment.Record) int {
-		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Network, b.Network), cmp.Compare(a.IfName, b.IfName))
-	})
 	return p
 }
 

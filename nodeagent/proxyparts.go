@@ -23,7 +23,6 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -115,14 +114,14 @@ func (a *ambientParts) open(ctx context.Context) (*nodecontrol.Controller, error
 		Identity: s.Identity,
 		Meshes:   meshes,
 		Apply:    apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.HostRoot},
-		Pods:     a.pods, Proxy: a.options.Proxy, Events: a.events, Records: attachment.Open(s.RunDir), Log: a.log,
+		Pods:     a.pods, Proxy: a.options.Proxy, Events: a.events, Inventory: a.options.inventory(s), Log: a.log,
 		VerifyInterval: time.Duration(s.Ambient.VerifyInterval), DrainTimeout: s.Ambient.drainTimeout(), DrainMinimum: s.Ambient.DrainMinimum,
 	}
 	if o.Status, err = nodecontrol.NewAPIStatus(config); err != nil {
 		return nil, err
 	}
 	a.store = netnsstore.New(netnsstore.Options{
-		RunDir: s.RunDir, CacheDir: s.CNICacheDir, HostRoot: s.HostRoot, ProcRoot: s.ProcRoot, Log: a.log,
+		RunDir: s.RunDir, Inventory: o.Inventory, HostRoot: s.HostRoot, ProcRoot: s.ProcRoot, Log: a.log,
 	})
 	o.Namespaces = nodecontrol.Store{Store: a.store}
 	if err := a.exempt(ctx, meshes); err != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/plugin"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/status"
 )
@@ -228,7 +227,7 @@ func (o Options) permissible(s Config) (repair.Options, error) {
 	if err != nil {
 		return all, err
 	}
-	all.Node, all.HostRoot, all.ProcRoot, all.Records = s.Node, s.HostRoot, s.ProcRoot, attachment.Open(plugin.RunDir)
+	all.Node, all.HostRoot, all.ProcRoot, all.Inventory = s.Node, s.HostRoot, s.ProcRoot, o.inventory(s)
 	all.Meshes = meshes
 	if all.Backend, err = ruleset.ParseBackend(string(plugin.Backend)); err != nil {
 		return all, err

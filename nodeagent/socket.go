@@ -59,7 +59,7 @@ func (o Options) nodePods(s Config) (*nodepods.Watch, error) {
 	}
 	return nodepods.New(nodepods.Options{
 		Config: config, Node: s.Node, Meshes: meshes, Namespaces: meshes.ReadsNamespace(nil), Dialects: o.Dialects,
-		Attached: nodepods.Attachments(s.RunDir, s.CNICacheDir), Log: o.Log,
+		Attached: nodepods.Attachments(o.inventory(s)), Log: o.Log,
 	})
 }
 

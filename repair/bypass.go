@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -54,7 +55,7 @@ type report struct {
 
 // of reports whether the report is of the pod, or of one of its name of which the runtime gave no UID.
 func (r report) of(pod *corev1.Pod) bool {
-	return r.UID == "" || is(status.ID{Namespace: r.Namespace, Name: r.Name, UID: r.UID}, pod, nil)
+	return r.UID == "" || r.UID == string(pod.UID) || podid.Is(pod, r.Namespace, r.Name, r.UID)
 }
 
 // ReportBypasses sends an event for each bypass of a pod of this node, once for each of the pod's UIDs. It does not wait: it may be

@@ -10,10 +10,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
 )
+
+// traces are what a node has of its pods' attachments.
+type traces struct {
+	networks []inventory.Row
+	records  []attachment.Record
+	err      error
+}
+
+func (t traces) reading() inventory.Reading {
+	r := inventory.Reading{Rows: t.networks, Unread: map[inventory.Source]error{inventory.Cache: t.err}}
+	for _, record := range t.records {
+		r.Rows = append(r.Rows, inventory.Row{ID: record.ID, Source: inventory.Record, Pod: record.Pod, Made: record.Time, Record: &record})
+	}
+	return r
+}
 
 // TestJudge: what is known of a pod by what the node has of it.
 func TestJudge(t *testing.T) {
@@ -21,10 +37,10 @@ func TestJudge(t *testing.T) {
 	const uid, ip = "5b1f", "10.0.0.5"
 	named := status.ID{Namespace: "shop", Name: "cart", UID: uid}
 	at := func(minute int) time.Time { return time.Unix(0, 0).Add(time.Duration(minute) * time.Minute) }
-	net := func(container, ip string, minute int, types ...string) network {
-		return network{
-			ID: attachment.ID{Network: "k8s", ContainerID: container, IfName: "eth0"}, pod: named,
-			addrs: []netip.Addr{netip.MustParseAddr(ip)}, types: types, made: at(minute),
+	net := func(container, ip string, minute int, types ...string) inventory.Row {
+		return inventory.Row{
+			ID: attachment.ID{Network: "k8s", ContainerID: container, IfName: "eth0"}, Source: inventory.Cache, Pod: named,
+			Addrs: []netip.Addr{netip.MustParseAddr(ip)}, Types: types, Made: at(minute),
 		}
 	}
 	rec := func(container string, selected bool, minute int) attachment.Record {
@@ -34,18 +50,18 @@ func TestJudge(t *testing.T) {
 		}
 		return r
 	}
-	change := func(n network, f func(*network)) network { f(&n); return n }
+	change := func(n inventory.Row, f func(*inventory.Row)) inventory.Row { f(&n); return n }
 	changeRec := func(r attachment.Record, f func(*attachment.Record)) attachment.Record { f(&r); return r }
-	nets := func(n ...network) []network { return n }
+	nets := func(n ...inventory.Row) []inventory.Row { return n }
 	recs := func(r ...attachment.Record) []attachment.Record { return r }
-	unnamed := func(n *network) { n.pod.UID = "" }
-	multus := func(n *network) { n.multus = true }
+	unnamed := func(n *inventory.Row) { n.Pod.UID = "" }
+	multus := func(n *inventory.Row) { n.Source = inventory.Multus }
 	wrong := errors.New("input/output error")
 	static := func(p *corev1.Pod) {
 		p.UID, p.Annotations = "api", map[string]string{corev1.MirrorPodAnnotationKey: "5b1f6a0c9d8e7f6a5b4c3d2e1f0a9b8c"}
 	}
-	ofStatic := func(name string, n network) network {
-		n.pod.UID, n.pod.Name = "5b1f6a0c9d8e7f6a5b4c3d2e1f0a9b8c", name
+	ofStatic := func(name string, n inventory.Row) inventory.Row {
+		n.Pod.UID, n.Pod.Name = "5b1f6a0c9d8e7f6a5b4c3d2e1f0a9b8c", name
 		return n
 	}
 	for name, c := range map[string]struct {
@@ -63,7 +79,7 @@ func TestJudge(t *testing.T) {
 		"a record alone: the cache is not there":        {traces: traces{nil, recs(rec("a", true, 1)), wrong}, code: statuscode.Recorded},
 		"nothing at all":                                {code: statuscode.NoTrace},
 		"nothing, and not all can be read":              {traces: traces{nil, nil, wrong}, code: statuscode.Unreadable},
-		"another pod's":                                 {traces: traces{nets(change(net("a", ip, 1, "ptp"), func(n *network) { n.pod.UID = "other" })), recs(changeRec(rec("b", true, 1), func(r *attachment.Record) { r.Pod.UID = "other" })), nil}, code: statuscode.NoTrace},
+		"another pod's":                                 {traces: traces{nets(change(net("a", ip, 1, "ptp"), func(n *inventory.Row) { n.Pod.UID = "other" })), recs(changeRec(rec("b", true, 1), func(r *attachment.Record) { r.Pod.UID = "other" })), nil}, code: statuscode.NoTrace},
 		"no UID from the runtime, its address":          {traces: traces{nets(change(net("a", ip, 1, "ptp"), unnamed)), nil, nil}, code: status.CodeNotCalled},
 		"no UID, the address of one before it":          {traces: traces{nets(change(net("a", "10.0.0.4", 1, "ptp"), unnamed)), nil, nil}, code: statuscode.NoTrace},
 		"a record without UID, of its sandbox":          {traces: traces{nets(change(net("a", ip, 1, "ptp", "meshcni"), unnamed)), recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Pod.UID = "" })), nil}, code: statuscode.Recorded},
@@ -94,7 +110,7 @@ func TestJudge(t *testing.T) {
 			if c.pod != nil {
 				c.pod(pod)
 			}
-			got := c.judge(pod, []string{"meshcni"})
+			got := traced(c.reading(), pod, []string{"meshcni"})
 			assert.Equal(t, c.code, got.Reason, got.Detail)
 			assert.Equal(t, got.Row().States, []status.State{got.State})
 			assert.NotEmpty(t, got.Detail)

@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/internal/unheard"
@@ -62,7 +63,7 @@ type Controller struct {
 	lineage          lineage
 	tracks           tracks
 	reports          reports
-	tracer           *tracer
+	inventory        *inventory.Inventory
 	mayTell          func() bool // whether the events' limit allows one more
 	mayTellBypass    func() bool // the same of bypasses, which must not use up the other limit
 	metrics          *metrics
@@ -85,7 +86,7 @@ type Controller struct {
 	watchErr   error                              // why the pods could not be listed or watched
 	sourceErr  string                             // what the source last said was wrong
 	watchSaid  time.Time
-	unreadable string       // what was said of traces that cannot be read
+	unreadable string       // what was said of an inventory that cannot be read
 	others     []status.Pod // of Options.Others
 }
 
@@ -98,14 +99,20 @@ func newController(o Options) (*Controller, error) {
 		breaker: breaker{node: budget.Breaker{MaxShare: o.MaxBrokenShare, MinBroken: o.MinBroken}, installed: o.Installed, confined: o.Confined, holds: map[string]status.Code{}},
 		tracks:  tracks{byUID: map[types.UID]track{}},
 		metrics: newMetrics(o),
-		tracer:  newTracer("", o.Records),
 		mayTell: nodeevents.Limit(), mayTellBypass: nodeevents.Limit(), families: map[string]bool{},
 		keys: map[types.UID]types.NamespacedName{}, uids: map[types.NamespacedName]types.UID{},
 		queue: newQueue(), verifying: newQueue(),
 	}
 	c.breaker.limits = c.limits
+	if c.inventory = o.Inventory; c.inventory == nil {
+		known := inventory.Options{Records: o.Records}
+		if o.Detect != nil {
+			known.CacheDir = o.Detect.CacheDir
+		}
+		c.inventory = inventory.New(known)
+	}
 	inPlace := &InPlace{
-		Meshes: o.Meshes, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Records: o.Records, Log: o.Log,
+		Meshes: o.Meshes, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Log: o.Log, inventory: c.inventory,
 	}
 	if c.cluster == nil {
 		api, err := kube.New(o.Identity, o.Config, o.Node)
@@ -115,8 +122,7 @@ func newController(o Options) (*Controller, error) {
 		c.useAPI(api)
 	}
 	if o.Detect != nil {
-		c.tracer = newTracer(o.Detect.CacheDir, o.Records)
-		inPlace.Network, inPlace.cacheDir = c.network, o.Detect.CacheDir
+		inPlace.Network = c.network
 	}
 	inPlace.Namespace = o.namespaces(c.cluster)
 	c.namespaceOfOther = func(context.Context, *corev1.Pod) (*corev1.Namespace, error) { return nil, errNotAsked }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
@@ -50,13 +51,13 @@ type Lost struct {
 }
 
 // has reports whether a pod has lost the plugin.
-func (l *Lost) has(pod *corev1.Pod, now status.Pod, found traces) bool {
+func (l *Lost) has(pod *corev1.Pod, now status.Pod, found inventory.Reading) bool {
 	if l == nil || now.State != status.StateFailed || now.Reason != status.CodeNotCalled {
 		return false
 	}
 	since := l.Since()
-	return !since.IsZero() && now.Since.After(since) && !slices.ContainsFunc(sandboxOf(pod, found.networks), func(n network) bool {
-		return slices.ContainsFunc(n.types, func(typ string) bool { return slices.Contains(l.Neighbours, typ) })
+	return !since.IsZero() && now.Since.After(since) && !slices.ContainsFunc(found.Sandbox(pod), func(n inventory.Row) bool {
+		return slices.ContainsFunc(n.Types, func(typ string) bool { return slices.Contains(l.Neighbours, typ) })
 	})
 }
 
@@ -65,7 +66,7 @@ const eventBypass = "MeshBypass"
 
 // detect finds out whether a pod is captured, and reports it if that is news. It is called for each change of a pod, and
 // for all pods now and then.
-func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found traces) {
+func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found inventory.Reading) {
 	c.detecting.Lock()
 	defer c.detecting.Unlock()
 	t := c.tracks.get(pod.UID)
@@ -178,7 +179,7 @@ func (c *Controller) plan(ctx context.Context, pod *corev1.Pod, kernel redirect.
 
 // capture returns what is known of the pod, and the mesh that has it, or may have it. The mesh is nil for a pod that has no
 // network yet, or that none has.
-func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces, t track) (status.Pod, *dialect.Dialect) {
+func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found inventory.Reading, t track) (status.Pod, *dialect.Dialect) {
 	mesh, err := c.mine(ctx, pod)
 	switch {
 	case errors.Is(err, dialect.ErrTooLarge):
@@ -193,13 +194,13 @@ func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found traces,
 	return c.known(pod, found, t), mesh
 }
 
-// known judges a pod by the node's traces, the pod's own check and verification.
-func (c *Controller) known(pod *corev1.Pod, found traces, t track) status.Pod {
+// known judges a pod by what the node knows, the pod's own check and verification.
+func (c *Controller) known(pod *corev1.Pod, found inventory.Reading, t track) status.Pod {
 	var ours []string
 	if c.opts.Detect != nil {
 		ours = c.opts.Detect.Types
 	}
-	now := found.judge(pod, ours)
+	now := traced(found, pod, ours)
 	if now.State == status.StateCaptured {
 		return now
 	}
@@ -264,9 +265,9 @@ func (c *Controller) diagnose(pod *corev1.Pod) Finding {
 
 // network returns the attachment by which a pod got its present network.
 func (c *Controller) network(pod *corev1.Pod) (id attachment.ID, netns string) {
-	for _, n := range sandboxOf(pod, c.tracer.look().networks) {
-		if !n.multus {
-			return n.ID, n.netns
+	for _, r := range c.inventory.Look().Sandbox(pod) {
+		if r.Source == inventory.Cache {
+			return r.ID, r.NetNS.Path
 		}
 	}
 	return id, ""
@@ -275,11 +276,10 @@ func (c *Controller) network(pod *corev1.Pod) (id attachment.ID, netns string) {
 // observe tells what there is to tell of a pod that has changed.
 func (c *Controller) observe(ctx context.Context, pod *corev1.Pod) {
 	if c.opts.Detect != nil {
-		found, ok := c.tracer.recent()
-		if mesh, _ := c.mine(ctx, pod); mesh != nil && (!ok || found.judge(pod, c.opts.Detect.Types).State != status.StateCaptured) {
-			found = c.tracer.look()
-		}
-		c.detect(ctx, pod, found)
+		mesh, _ := c.mine(ctx, pod)
+		c.detect(ctx, pod, c.inventory.Recent(func(r inventory.Reading) bool {
+			return mesh == nil || traced(r, pod, c.opts.Detect.Types).State == status.StateCaptured
+		}))
 	}
 	c.tellBypasses(ctx, pod)
 }
@@ -289,8 +289,8 @@ func (c *Controller) sweep(ctx context.Context) {
 	if c.opts.Detect == nil || !c.source.Synced() {
 		return
 	}
-	found := c.tracer.look()
-	c.sayUnreadable(found.err)
+	found := c.inventory.Recent(nil)
+	c.sayUnreadable(found.Err())
 	for _, pod := range c.pods() {
 		was := c.tracks.get(pod.UID)
 		c.detect(ctx, pod, found)

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
@@ -15,10 +16,17 @@ var Actions = actions
 
 // Look returns a function that looks at a node's traces, and returns how many there are.
 func Look(cacheDir string, records attachment.Store) func() (networks, recorded int, err error) {
-	t := newTracer(cacheDir, records)
-	return func() (int, int, error) {
-		found := t.look()
-		return len(found.networks), len(found.records), found.err
+	known := inventory.New(inventory.Options{Records: records, CacheDir: cacheDir})
+	return func() (networks, recorded int, err error) {
+		found := known.Look()
+		for _, r := range found.Rows {
+			if r.Record != nil {
+				recorded++
+			} else {
+				networks++
+			}
+		}
+		return networks, recorded, found.Err()
 	}
 }
 

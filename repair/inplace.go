@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/bypass"
 	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -70,7 +71,7 @@ type InPlace struct {
 	// Log receives problems that do not stop a repair. nil discards them.
 	Log *slog.Logger
 
-	cacheDir string // libcni's, which names network namespaces too
+	inventory *inventory.Inventory // nil: of Records
 
 	once       sync.Once
 	namespaces *cache.LRUExpireCache // by name
@@ -86,8 +87,11 @@ const (
 
 func (m *InPlace) init() {
 	m.once.Do(func() {
+		if m.inventory == nil {
+			m.inventory = inventory.New(inventory.Options{Records: m.Records})
+		}
 		m.namespaces = cache.NewLRUExpireCache(maxCached)
-		m.netns = netnsstore.New(netnsstore.Options{Records: m.Records, CacheDir: m.cacheDir, HostRoot: m.HostRoot, ProcRoot: m.ProcRoot, Fleeting: true})
+		m.netns = netnsstore.New(netnsstore.Options{Inventory: m.inventory, HostRoot: m.HostRoot, ProcRoot: m.ProcRoot, Fleeting: true})
 	})
 }
 
@@ -156,10 +160,9 @@ func (m *InPlace) Check(ctx context.Context, pod *corev1.Pod) (diffs []ruleset.D
 
 // unusable returns the routing that the pod's namespace did not take when its rules were written, by the records.
 func (m *InPlace) unusable(pod *corev1.Pod, netns netnsexec.ID) (what []string) {
-	for r, err := range m.Records.All() {
-		if err == nil && r.Pod.UID == string(pod.UID) && r.NetNS.Is(netns) {
-			what = append(what, r.Unusable...)
-		}
+	records, _ := m.inventory.Records(func(r inventory.Row) bool { return r.Pod.UID == string(pod.UID) && r.NetNS.Is(netns) })
+	for _, r := range records {
+		what = append(what, r.Unusable...)
 	}
 	return what
 }
@@ -180,29 +183,17 @@ func (m *InPlace) Apply(ctx context.Context, pod *corev1.Pod) (result apply.Resu
 // record updates the plugin's records of the pod, so that CHECK compares the pod with what is in force now. A pod that
 // started without the plugin has none: it gets one if its attachment is known, and otherwise CHECK passes.
 func (m *InPlace) record(pod *corev1.Pod, netns netnsexec.ID, w wanted, result apply.Result) {
-	set := func(r *attachment.Record) bool {
-		if !podrules.Note(r, w.mesh.Name, w.rules[0], result) {
-			return false
-		}
-		r.By, r.Program, r.Time = "repair", "", time.Now().UTC()
-		return true
-	}
-	recorded := false
-	err := m.Records.Change(func(r *attachment.Record) bool {
-		if r.Pod.UID != string(pod.UID) || !r.NetNS.Is(netns) {
-			return false
-		}
-		recorded = true
-		return set(r)
-	})
-	if !recorded && err == nil && m.Network != nil {
+	const writer = "repair"
+	set := func(r *attachment.Record) bool { return podrules.Note(r, w.mesh.Name, w.rules[0], result) }
+	recorded, unread, err := m.inventory.Change(string(pod.UID), netns, writer, set)
+	if err = errors.Join(unread, err); !recorded && err == nil && m.Network != nil {
 		if id, path := m.Network(pod); id.ContainerID != "" {
 			r := attachment.Record{
 				ID: id, NetNS: attachment.NetNS{Path: path, Dev: netns.Dev, Ino: netns.Ino},
 				Pod: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
 			}
 			set(&r)
-			err = m.Records.Write(r)
+			err = m.inventory.Write(r, writer)
 		}
 	}
 	if err != nil && m.Log != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -93,6 +94,8 @@ type Options struct {
 	// Records are the plugin's records on this node; a repair updates them for the plugin's CHECK. The zero Store has none.
 	Records attachment.Store
 
+	// Inventory is what an agent knows of the node's attachments. nil: it is made of Records and Detect.CacheDir.
+	Inventory *inventory.Inventory
 	// Pods are the node's pods, as somebody else watches them. nil: the controller watches them itself.
 	Pods Pods
 	// Events receives the pods' events. nil means the API server.

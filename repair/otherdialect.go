@@ -72,11 +72,7 @@ func (c *Controller) other(ctx context.Context, pod *corev1.Pod) string {
 	if chosen, err := c.opts.Meshes.Choose(pod, namespace); err != nil || chosen.Dialect != nil {
 		return ""
 	}
-	found, ok := c.tracer.recent()
-	if !ok {
-		found = c.tracer.look()
-	}
-	if found.judge(pod, nil).State == status.StateCaptured {
+	if traced(c.inventory.Recent(nil), pod, nil).State == status.StateCaptured {
 		return "" // the plugin's record says so: it has been configured otherwise since
 	}
 	return mesh.Name

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -104,7 +105,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 		c.verifiedSame(pod, diffs)
 	default:
 		diffs = ruleset.Certain(diffs)
-		if found := c.tracer.look(); c.neverHad(ctx, pod, found, diffs) {
+		if found := c.inventory.Look(); c.neverHad(ctx, pod, found, diffs) {
 			c.verified(pod, statuscode.Uncaptured, "")
 			c.verifiedNone(ctx, pod, found)
 		} else {
@@ -138,7 +139,7 @@ func (c *Controller) suspects() string {
 }
 
 // neverHad reports whether a pod has none of its rules, and nothing says that it had any.
-func (c *Controller) neverHad(ctx context.Context, pod *corev1.Pod, found traces, diffs []ruleset.Difference) bool {
+func (c *Controller) neverHad(ctx context.Context, pod *corev1.Pod, found inventory.Reading, diffs []ruleset.Difference) bool {
 	known := c.known(pod, found, c.tracks.get(pod.UID))
 	if known.State == status.StateCaptured {
 		return false
@@ -154,7 +155,7 @@ func (c *Controller) neverHad(ctx context.Context, pod *corev1.Pod, found traces
 }
 
 // verifiedNone reports a pod that never had its rules, as detection would.
-func (c *Controller) verifiedNone(ctx context.Context, pod *corev1.Pod, found traces) {
+func (c *Controller) verifiedNone(ctx context.Context, pod *corev1.Pod, found inventory.Reading) {
 	if c.opts.Detect != nil {
 		c.detect(ctx, pod, found)
 	} else {

@@ -26,6 +26,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/bundle"
 	"github.com/meshcni/meshcni/internal/confdir"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
@@ -255,7 +256,7 @@ func (n *nodeBundle) decisions(ctx context.Context) {
 		text, err := bundle.ReadEnd(path)
 		n.Add("run/"+filepath.Base(path), n.scrub.Lines(text), err)
 	}
-	text, records, err := bundle.Records(n.settings.RunDir, n.scrub)
+	text, records, err := bundle.Records(inventory.New(inventory.Options{Records: attachment.Open(n.settings.RunDir)}), n.scrub)
 	n.Add("run/attachments.jsonl", text, err)
 	for _, pod := range n.pods {
 		i := 0

@@ -2,32 +2,28 @@ package bundle
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/cnicache"
+	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/inventory/cnicache"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // Records returns the plugin's records of attachments, one a line, without their rules. all are the records themselves.
-func Records(runDir string, s *Scrubber) (text []byte, all []attachment.Record, err error) {
-	var errs []error
-	for r, err := range attachment.Open(runDir).All() {
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		all = append(all, r)
-		brief := r
+func Records(known *inventory.Inventory, s *Scrubber) (text []byte, all []attachment.Record, err error) {
+	all, err = known.Records(func(inventory.Row) bool { return true })
+	errs := []error{err}
+	for _, brief := range all {
 		brief.Rules.IPv4, brief.Rules.IPv6 = nil, nil
 		line, err := json.Marshal(brief)
 		if err != nil {
@@ -44,39 +40,29 @@ func Records(runDir string, s *Scrubber) (text []byte, all []attachment.Record, 
 func Cache(cacheDir string, types []string) ([]byte, error) {
 	var b bytes.Buffer
 	var errs []error
-	for _, sub := range cnicache.Dirs {
-		entries, err := os.ReadDir(filepath.Join(cacheDir, sub))
-		if err != nil {
-			if sub == "results" || !os.IsNotExist(err) {
-				errs = append(errs, err)
-			}
+	if _, err := os.Stat(cacheDir); err != nil {
+		errs = append(errs, err)
+	}
+	lines := 0
+	for cached, err := range cnicache.All(os.DirFS(cacheDir)) {
+		if lines++; lines > maxEntries {
+			break
+		}
+		if err = cmp.Or(err, cached.Malformed); err != nil {
+			errs = append(errs, err)
 			continue
 		}
-		for _, e := range entries[:min(len(entries), maxEntries)] {
-			text, err := Read(filepath.Join(cacheDir, sub, e.Name()))
+		f, err := conflist.Parse(cached.Config)
+		ours := "without the plugin"
+		for _, typ := range types {
 			if err != nil {
-				errs = append(errs, err)
-				continue
+				ours = "with a configuration that cannot be read"
+			} else if f.Has(typ) {
+				ours = "with the plugin " + typ
 			}
-			var cached cnicache.Attachment
-			if err := json.Unmarshal(text, &cached); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", e.Name(), err))
-				if !errors.As(err, new(*json.UnmarshalTypeError)) {
-					continue
-				}
-			}
-			f, err := conflist.Parse(cached.Config)
-			ours := "without the plugin"
-			for _, typ := range types {
-				if err != nil {
-					ours = "with a configuration that cannot be read"
-				} else if f.Has(typ) {
-					ours = "with the plugin " + typ
-				}
-			}
-			fmt.Fprintf(&b, "network %q container %q interface %q pod %q uid %q: %s\n", cached.NetworkName, cached.ContainerID,
-				cached.IfName, cached.Arg("K8S_POD_NAMESPACE")+"/"+cached.Arg("K8S_POD_NAME"), cached.Arg("K8S_POD_UID"), ours)
 		}
+		fmt.Fprintf(&b, "network %q container %q interface %q pod %q uid %q: %s\n", cached.NetworkName, cached.ContainerID,
+			cached.IfName, cached.Pod().Namespace+"/"+cached.Pod().Name, cached.Pod().UID, ours)
 	}
 	return b.Bytes(), errors.Join(errs...)
 }

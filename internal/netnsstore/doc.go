@@ -1,6 +1,6 @@
 // Package netnsstore knows which network namespace is a pod's, for sure, and keeps it open for as long as anybody needs it.
 //
-//	store := netnsstore.New(netnsstore.Options{RunDir: "/var/run/meshcni", CacheDir: "/var/lib/cni"})
+//	store := netnsstore.New(netnsstore.Options{RunDir: "/var/run/meshcni", Inventory: inventory})
 //	ref, err := store.Put(netnsstore.Attachment{UID: uid, Addrs: addrs}, file) // a pod that is being set up
 //	ref, err := store.Find(ctx, netnsstore.Pod{UID: uid, Addrs: addrs})                     // a pod that runs
 //	defer ref.Close()
@@ -14,6 +14,7 @@
 //	attachment   the runtime named the pod's UID and gave the namespace, as an open file, to the plugin's ADD
 //	journal      it was proven before, under that UID; since then a mount of ours has kept it alive, so the device and inode
 //	             numbers in the entry cannot have come to mean another one
+//	runtime      the runtime's hook named the pod's UID and the path
 //	record       the plugin's record has the pod's UID, and the file at its path has the device and inode numbers that ADD saw
 //	cache        libcni's cache has the pod's UID among the arguments of the attachment, and the path
 //	process      a process in the control group of the pod's UID is in it (internal/podnetns says how)

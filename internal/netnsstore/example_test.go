@@ -13,7 +13,7 @@ import (
 
 // A running pod's namespace, from whatever knows it; the next start finds it in the journal.
 func ExampleStore_Find() {
-	store := netnsstore.New(netnsstore.Options{RunDir: "/nonexistent/run", CacheDir: "/nonexistent/cni"})
+	store := netnsstore.New(netnsstore.Options{RunDir: "/nonexistent/run"})
 	defer func() { _ = store.Close() }()
 
 	pod := netnsstore.Pod{

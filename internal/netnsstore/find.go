@@ -362,7 +362,7 @@ func (s *Store) processOf(r *Ref) podnetns.Found {
 // renamed returns of which pods a record names another namespace than the one that is held.
 func (s *Store) renamed(refs map[types.UID]*Ref) map[types.UID]bool {
 	renamed := map[types.UID]bool{}
-	for _, t := range s.sources.read(func(uid types.UID) bool { return refs[uid] != nil }) {
+	for _, t := range s.told(s.o.Inventory.Recent(nil), func(uid types.UID) bool { return refs[uid] != nil }) {
 		if ref := refs[t.uid]; ref != nil && t.err == nil && t.id != (netnsexec.ID{}) && t.id != ref.ID() {
 			renamed[t.uid] = true
 		}

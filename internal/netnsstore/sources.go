@@ -5,40 +5,23 @@ package netnsstore
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/cnicache"
-	"github.com/meshcni/meshcni/internal/filememo"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // errByProcess: the path of a namespace is that of a process, whose number another one may have by now.
 var errByProcess = errors.New("its path leads through a process, which the search by process finds for sure")
 
-// sources are the files that others write about attachments.
-type sources struct {
-	o Options
-
-	mu      sync.Mutex
-	records func() ([]attachment.Record, error)
-	cache   filememo.Memo[told]
-}
-
-// told is the content of a file.
+// told is a row's claim.
 type told struct {
 	claim
 	path string
-	id   netnsexec.ID // zero: the file does not say
-	made time.Time
+	id   netnsexec.ID // zero: it does not say
 	err  error
 }
 
@@ -58,7 +41,7 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 	}
 	s.mu.Unlock()
 	open := map[*candidate]told{}
-	for _, t := range s.sources.read(func(uid types.UID) bool { return all[uid] != nil }) {
+	for _, t := range s.told(s.o.Inventory.Look(), func(uid types.UID) bool { return all[uid] != nil }) {
 		c := &candidate{claim: t.claim, err: t.err}
 		if t.uid == "" {
 			for _, k := range all {
@@ -107,77 +90,29 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 	return all
 }
 
-// read returns what records and the cache say of the pods.
-func (x *sources) read(wanted func(types.UID) bool) (all []told) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, s := range []struct {
-		source Source
-		read   func() ([]told, error)
-	}{{Record, x.readRecords}, {Cache, x.readCache}} {
-		found, err := s.read()
-		slices.SortFunc(found, func(a, b told) int { return b.made.Compare(a.made) })
-		for _, t := range found {
-			if wanted(t.uid) {
-				t.source, t.named = s.source, true
-				if t.err == nil && strings.HasPrefix(filepath.Clean(t.path), "/proc/") {
-					t.err = errByProcess
-				}
-				all = append(all, t)
-			}
+// told returns what the inventory says of the pods.
+func (s *Store) told(reading inventory.Reading, wanted func(types.UID) bool) (all []told) {
+	for _, r := range reading.Rows {
+		uid := types.UID(r.Pod.UID)
+		if !wanted(uid) {
+			continue
 		}
-		if err != nil { // what cannot be read may be of any of them
-			all = append(all, told{claim: claim{source: s.source}, err: err})
+		t := told{claim: claim{uid: uid, source: sources[r.Source], named: true, addrs: r.Addrs}, path: r.NetNS.Path, id: netnsexec.ID{Dev: r.NetNS.Dev, Ino: r.NetNS.Ino}}
+		switch {
+		case r.Source == inventory.Record && r.NetNS.Ino == 0:
+			t.err = errors.New("it does not say which namespace it was")
+		case t.path == "":
+			t.err = errors.New("it does not name a namespace")
+		case strings.HasPrefix(filepath.Clean(t.path), "/proc/"):
+			t.err = errByProcess
 		}
+		all = append(all, t)
+	}
+	for source, err := range reading.Unread { // what cannot be read may be of any of them
+		all = append(all, told{claim: claim{source: sources[source]}, err: err})
 	}
 	return all
 }
 
-func (x *sources) readRecords() (all []told, err error) {
-	if x.o.Records == (attachment.Store{}) {
-		return nil, nil
-	}
-	if x.records == nil {
-		x.records = x.o.Records.Index()
-	}
-	records, err := x.records()
-	for _, r := range records {
-		t := told{
-			claim: claim{uid: types.UID(r.Pod.UID)},
-			path:  r.NetNS.Path, id: netnsexec.ID{Dev: r.NetNS.Dev, Ino: r.NetNS.Ino}, made: r.Time,
-		}
-		if r.NetNS.Ino == 0 {
-			t.err = errors.New("it does not say which namespace it was")
-		}
-		all = append(all, t)
-	}
-	return all, err
-}
-
-func (x *sources) readCache() (all []told, err error) {
-	if x.o.CacheDir == "" {
-		return nil, nil
-	}
-	fsys := os.DirFS(x.o.CacheDir)
-	files, err := x.cache.Refresh(fsys, append([]string{cnicache.MultusDir}, cnicache.Dirs...), func(name string) (told, error) {
-		a, err := cnicache.Read(fsys, name)
-		if err != nil {
-			return told{}, err
-		}
-		t := told{
-			claim: claim{uid: types.UID(a.Arg("K8S_POD_UID")), addrs: a.Addrs()},
-			path:  a.Sandbox(),
-		}
-		if info, err := fs.Stat(fsys, name); err == nil {
-			t.made = info.ModTime()
-		}
-		if t.path == "" {
-			t.err = errors.New("it does not name a namespace")
-		}
-		return t, nil
-	})
-	for _, t := range files {
-		all = append(all, t)
-	}
-	return all, err
-}
+// sources are the inventory's.
+var sources = map[inventory.Source]Source{inventory.Runtime: Runtime, inventory.Record: Record, inventory.Cache: Cache, inventory.Multus: Cache}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -31,12 +32,15 @@ import (
 type node struct {
 	t   *testing.T
 	o   netnsstore.Options
+	dir string // libcni's cache
 	uid types.UID
 	ns  *netnsexec.NetNS // the pod's
 }
 
 func newNode(t *testing.T) *node {
-	return &node{t, netnsstore.Options{RunDir: t.TempDir(), CacheDir: t.TempDir()}, newUID(), newPodNS(t, addrA, addrB)}
+	o, dir := netnsstore.Options{RunDir: t.TempDir()}, t.TempDir()
+	o.Inventory = inventory.New(inventory.Options{Records: attachment.Open(o.RunDir), CacheDir: dir})
+	return &node{t, o, dir, newUID(), newPodNS(t, addrA, addrB)}
 }
 
 // record writes the plugin's record of a container.
@@ -65,7 +69,7 @@ func (n *node) cache(dir string, uid types.UID, container, path string, addrs ..
 		"result": map[string]any{"cniVersion": "1.0.0", "ips": ips, "interfaces": []map[string]string{{"name": "eth0", "sandbox": path}}},
 	})
 	require.NoError(n.t, err)
-	dir = filepath.Join(n.o.CacheDir, dir)
+	dir = filepath.Join(n.dir, dir)
 	require.NoError(n.t, os.MkdirAll(dir, 0o755))
 	require.NoError(n.t, os.WriteFile(filepath.Join(dir, "k8s-"+container+"-eth0"), text, 0o600))
 }
@@ -350,6 +354,7 @@ func TestStillThere(t *testing.T) {
 
 	// A new sandbox of the pod whose ADD nobody told: a record names another namespace, and its processes are there.
 	n.record(n.uid, "c22", other.Path(), other.ID())
+	n.o.Inventory.Look() // a round may go by what was seen within a second
 	require.ErrorIs(t, still(), netnsstore.ErrForeign)
 	assert.Nil(t, s.Get(n.uid))
 	require.ErrorIs(t, still(), netnsstore.ErrNotHeld)

@@ -18,10 +18,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // Source is the origin of the knowledge of a namespace. The package's documentation says what each proves.
@@ -31,6 +31,7 @@ type Source string
 const (
 	Attached Source = "attachment" // [Store.Put]
 	Journal  Source = "journal"    // run_dir/netns, of an earlier run
+	Runtime  Source = "runtime"    // the runtime's hook
 	Record   Source = "record"     // the plugin's record of the attachment
 	Cache    Source = "cache"      // libcni's cache
 	Process  Source = "process"    // a process of the pod
@@ -38,15 +39,13 @@ const (
 
 // Options say where a store looks.
 type Options struct {
-	// RunDir is the run_dir, with the plugin's records and the journal. Its path is the same for the host and for us. Empty:
+	// RunDir is the run_dir, with the journal. Its path is the same for the host and for us. Empty:
 	// no journal.
 	RunDir string
-	// Records are the plugin's records; the zero value: those of RunDir.
-	Records attachment.Store
+	// Inventory is what the node knows of attachments. nil: nothing.
+	Inventory *inventory.Inventory
 	// Fleeting: nothing is held or noted, so each Find searches, and its Ref alone keeps the namespace open.
 	Fleeting bool
-	// CacheDir is libcni's cache, as we see it; usually below /var/lib/cni. Empty: not asked.
-	CacheDir string
 	// HostRoot is the root directory to which the paths of namespaces belong, and in whose mounts the journal's are made:
 	// "/proc/1/root" in a container that shares the host's processes. The mounts of a container end with it. Empty: our own.
 	HostRoot string
@@ -79,7 +78,6 @@ type Pod struct {
 // Store is the namespaces of a node's pods. It is safe for concurrent use. Make one with [New].
 type Store struct {
 	o       Options
-	sources sources
 	journal journal
 
 	mu     sync.Mutex
@@ -94,10 +92,10 @@ func New(o Options) *Store {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Records == (attachment.Store{}) && o.RunDir != "" {
-		o.Records = attachment.Open(o.RunDir)
+	if o.Inventory == nil {
+		o.Inventory = inventory.New(inventory.Options{})
 	}
-	s := &Store{o: o, sources: sources{o: o}, journal: journal{root: o.HostRoot, log: o.Log}}
+	s := &Store{o: o, journal: journal{root: o.HostRoot, log: o.Log}}
 	if o.RunDir != "" && !o.Fleeting {
 		s.journal.dir = filepath.Join(o.RunDir, dirName)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/podid"
@@ -58,8 +59,6 @@ type Controller struct {
 	proxies              atomic.Uint64 // changes with each proxy that comes or goes
 	started              chan struct{} // closed once all pods are known
 	ran                  atomic.Bool
-	recordMu             sync.Mutex
-	records              func() ([]attachment.Record, error)
 
 	released atomic.Pointer[mode] // nil: pods are captured
 
@@ -87,7 +86,6 @@ func New(o Options) (*Controller, error) {
 		limits:   budget.ForGroups(o.Budget, o.MaxDriftShare, o.MinDrifted, o.TrialInterval),
 		mayTell:  nodeevents.Limit(),
 		started:  make(chan struct{}),
-		records:  o.Records.Index(),
 		entries:  map[types.UID]*entry{},
 		attached: map[attachment.ID]attachedTo{},
 		changed:  make(chan struct{}),
@@ -139,11 +137,15 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // recall reads from the plugin's records which pods were captured, and through which attachments.
 func (c *Controller) recall() {
-	records, err := c.records()
-	if err != nil {
+	known := c.opts.Inventory.Look()
+	if err := known.Unread[inventory.Record]; err != nil {
 		c.opts.Log.Warn("cannot read the plugin's records", "error", truncate.Finding(err.Error()))
 	}
-	for _, r := range records {
+	for _, row := range known.Rows {
+		r := row.Record
+		if r == nil {
+			continue
+		}
 		mesh := c.meshNamed(r.Dialect)
 		if !r.Selected || mesh == nil || r.Pod.UID == "" {
 			continue

@@ -13,8 +13,8 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
 
@@ -41,8 +41,8 @@ type Options struct {
 	Probes Probes
 	// Status writes the annotation of dialects that have one. nil: nobody is told.
 	Status Status
-	// Records are the plugin's records on this node, which are kept true for the plugin's CHECK. The zero Store has none.
-	Records attachment.Store
+	// Inventory is what the node knows of attachments. The plugin's records are kept true for its CHECK. nil: there are none.
+	Inventory *inventory.Inventory
 
 	// VerifyInterval is the time in which each pod is compared with the kernel once. Zero means [DefaultVerifyInterval],
 	// less than zero never.

@@ -91,23 +91,10 @@ func (w *work) forgetRecord(why status.Code) error {
 // remember changes the records of the pod's attachments in its present namespace; change reports whether it did. An error
 // says that one could not be changed; it is logged too, since after rules are written they count, and not the record.
 func (c *Controller) remember(w *work, change func(*attachment.Record) bool) error {
-	c.recordMu.Lock()
-	records, err := c.records()
-	c.recordMu.Unlock()
-	if err != nil { // CHECK passes a pod whose record cannot be read, so this stops nothing
-		c.opts.Log.Warn("cannot read the plugin's records", "error", truncate.Finding(err.Error()))
+	_, unread, err := c.opts.Inventory.Change(string(w.e.uid), w.e.id(), "agent", change)
+	if unread != nil { // CHECK passes a pod whose record cannot be read, so this stops nothing
+		c.opts.Log.Warn("cannot read the plugin's records", "error", truncate.Finding(unread.Error()))
 	}
-	var errs []error
-	for _, short := range records {
-		if short.Pod.UID != string(w.e.uid) || !short.NetNS.Is(w.e.id()) {
-			continue
-		}
-		if r, err := c.opts.Records.Read(short.ID); err == nil && change(&r) {
-			r.By, r.Program, r.Time = "agent", "", time.Now().UTC()
-			errs = append(errs, c.opts.Records.Write(r))
-		}
-	}
-	err = errors.Join(errs...)
 	if err != nil {
 		c.log(w.podOf()).Warn("cannot update the plugin's record of a pod", "error", truncate.Finding(err.Error()))
 	}

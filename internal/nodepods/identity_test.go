@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -121,7 +122,7 @@ func TestMirrorOfStatic(t *testing.T) {
 			t.Parallel()
 			a := newAPI(t)
 			runDir, cacheDir := dirs(t)
-			w := start(t, a, nodepods.Options{Attached: nodepods.Attachments(runDir, cacheDir)})
+			w := start(t, a, nodepods.Options{Attached: nodepods.Attachments(inventory.New(inventory.Options{Records: attachment.Open(runDir), CacheDir: cacheDir}))})
 			eventually(t, "synced", w.Synced)
 			h := listen(t, w)
 			real, forged := mirror("kube-system", "proxy-n1", mirrorUID, staticUID), mirror("tenant", "evil", tenantUID, staticUID)

@@ -219,36 +219,6 @@ func TestRetain(t *testing.T) {
 	assert.Equal(t, []string{".1", "k8@b@eth0.json", "k8s-2@b@eth0.json", "k8s@a@eth0.json"}, ls(t, store))
 }
 
-// TestChange: those who change what is in force find the attachments that it is about.
-func TestChange(t *testing.T) {
-	t.Parallel()
-	store := attachment.Open(t.TempDir())
-	for _, c := range []string{"a", "b"} {
-		r := record(t, redirect.Default())
-		r.ContainerID, r.Pod.UID = c, "pod-"+c
-		require.NoError(t, store.Write(r))
-	}
-	require.NoError(t, os.WriteFile(filepath.Join(store.Dir, "k8s@c@eth0.json"), []byte("{"), 0o600))
-	other := redirect.Default()
-	other.Inbound.ExcludePorts = redirect.Ports(22)
-	rules, err := other.Ruleset()
-	require.NoError(t, err)
-	err = store.Change(func(r *attachment.Record) bool {
-		if r.Pod.UID != "pod-b" {
-			return false
-		}
-		r.Applied("iptables-nft", rules, []ruleset.Family{ruleset.IPv6})
-		return true
-	})
-	require.ErrorContains(t, err, "k8s@c@eth0.json", "it may be one that should have changed")
-	for c, changed := range map[string]bool{"a": false, "b": true} {
-		r, err := store.Read(attachment.ID{Network: "k8s", ContainerID: c, IfName: "eth0"})
-		require.NoError(t, err)
-		assert.Equal(t, changed, r.Rules.Equal(rules))
-		assert.Equal(t, changed, r.InForce().IPv6 == nil, "the kernel had none")
-	}
-}
-
 func TestIs(t *testing.T) {
 	t.Parallel()
 	ns := attachment.NetNS{Path: "/x", Dev: 4, Ino: 7}

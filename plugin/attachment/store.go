@@ -187,6 +187,15 @@ func (s Store) read(name string) (r Record, err error) {
 	return r, nil
 }
 
+// ReadFile returns the record in a file of Dir, by the file's name. If there is none, or files of that name are no records,
+// errors.Is(err, fs.ErrNotExist) holds; any other error means that it cannot be read or understood.
+func (s Store) ReadFile(name string) (Record, error) {
+	if !isRecord(name) || s.Dir == "" {
+		return Record{}, fs.ErrNotExist
+	}
+	return s.read(name)
+}
+
 // All returns every record, or why it cannot be read, in no order. It leaves out records that disappear meanwhile. If the
 // directory cannot be read, that is the only error; a directory that does not exist has no records.
 func (s Store) All() iter.Seq2[Record, error] {
@@ -230,19 +239,6 @@ func (s Store) names() ([]string, error) {
 		names, err = dir.Readdirnames(-1)
 	}
 	return names, wrap("list the records of attachments", err)
-}
-
-// Change calls the function for every record that can be read, and writes those for which it returns true. The error names
-// the records that cannot be read, since one of them may have been meant, and those that cannot be written.
-func (s Store) Change(change func(*Record) bool) error {
-	var errs []error
-	for r, err := range s.All() {
-		if err == nil && change(&r) {
-			err = s.Write(r)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
 
 // Remove removes the attachment's record; that there is none is no error. Rules belong to the namespace and outlive one of

@@ -1,14 +1,20 @@
-// Package cnicache reads libcni's cache, in which a container runtime keeps the configuration and the result of each
-// attachment that it has made.
+// Package cnicache reads files of libcni's cache, in which a container runtime keeps the configuration and the result of each
+// attachment that it has made. Package inventory is who reads them for others.
 package cnicache
 
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
+	"iter"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
+
+	"github.com/meshcni/meshcni/status"
 )
 
 // Dirs are the directories of a cache that have attachments, as "/"-separated paths in it: libcni's own, and cri-dockerd's.
@@ -16,6 +22,9 @@ var Dirs = []string{"results", "cache/results"}
 
 // MultusDir is the directory of the attachments that Multus makes by itself (its cniDir), in the same cache.
 const MultusDir = "multus/results"
+
+// MaxBytes bounds what is read of a file of the cache, in bytes.
+const MaxBytes = 4 << 20
 
 // Attachment is libcni's cachedInfo (libcni/api.go).
 type Attachment struct {
@@ -27,6 +36,27 @@ type Attachment struct {
 	Result                           struct {
 		Interfaces []struct{ Sandbox string }
 		IPs        []struct{ Address string } // of specification 0.3.0 and newer
+	}
+
+	// Malformed is why the file is none of libcni's, which could not use it either. All else is then empty.
+	Malformed error `json:"-"`
+}
+
+// All reads the attachments that a runtime has in a cache now, with their configurations. What cannot be read has an error; the last
+// may be that of a directory. A cache that is not there is empty.
+func All(fsys fs.FS) iter.Seq2[Attachment, error] {
+	return func(yield func(Attachment, error) bool) {
+		for _, dir := range Dirs {
+			entries, err := fs.ReadDir(fsys, dir)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !yield(Attachment{}, err) {
+				return
+			}
+			for _, e := range entries {
+				if a, err := Read(fsys, path.Join(dir, e.Name())); !yield(a, err) {
+					return
+				}
+			}
+		}
 	}
 }
 
@@ -43,15 +73,31 @@ func Read(fsys fs.FS, name string) (Attachment, error) {
 	case !info.Mode().IsRegular():
 		return Attachment{}, &fs.PathError{Op: "read", Path: name, Err: errors.New("not a regular file")}
 	}
-	data, err := fs.ReadFile(fsys, name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	f, err := fsys.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Attachment{}, nil
+	}
+	if err != nil {
+		return Attachment{}, err
+	}
+	defer func() { _ = f.Close() }()
+	data, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
+	if err == nil && len(data) > MaxBytes {
+		err = &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("it has more than %d bytes", MaxBytes)}
+	}
+	if err != nil {
 		return Attachment{}, err
 	}
 	var cached Attachment
-	if err := json.Unmarshal(data, &cached); err != nil && !errors.As(err, new(*json.UnmarshalTypeError)) {
-		return Attachment{}, nil // libcni could not use it either; it may use what only has other types than here
+	if err := json.Unmarshal(data, &cached); err != nil && !errors.As(err, new(*json.UnmarshalTypeError)) { // libcni may use what only has other types than here
+		return Attachment{Malformed: fmt.Errorf("%s: %w", path.Base(name), err)}, nil
 	}
 	return cached, nil
+}
+
+// Pod is the pod that the runtime named.
+func (a Attachment) Pod() status.ID {
+	return status.ID{Namespace: a.Arg("K8S_POD_NAMESPACE"), Name: a.Arg("K8S_POD_NAME"), UID: a.Arg("K8S_POD_UID")}
 }
 
 // Arg returns the value of a key of CNI_ARGS; empty if it is absent. Of several the last counts, as in an environment.

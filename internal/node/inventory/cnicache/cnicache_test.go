@@ -9,10 +9,9 @@ import (
 	"testing/fstest"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/meshcni/meshcni/internal/node/inventory/cnicache"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/meshcni/meshcni/internal/cnicache"
 )
 
 // script is a plugin that gives an address.
