@@ -100,6 +100,7 @@ type Agent struct {
 	rebooted   bool      // since past was written
 	weighed    bool      // what is missing has been judged in the light of past
 	besideAt   time.Time // when the entry was last put beside our own file
+	putAt      time.Time // when it was last put where it had not been
 	putBack    bool      // the entry, and past does not say so yet
 	boot       func() string
 	begun      time.Time

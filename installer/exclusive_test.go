@@ -4,6 +4,7 @@ package installer
 
 import (
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -76,4 +77,15 @@ func TestBesideAnExclusiveCilium(t *testing.T) {
 			within(t, patience, "ready", func() bool { return n.captured() && a.Ready() == nil })
 		})
 	}
+}
+
+// An entry that was put back beside such a Cilium does not count before it has stayed: whoever waits for the agent would send pods to the node.
+func TestBesideCiliumTheEntryHasToStay(t *testing.T) {
+	n := newNode(t, map[string]string{"05-cilium.conflist": ciliumList, "87-podman.conflist.cilium_bak": calicoList})
+	a, _ := n.agent(nil, func(a *Agent) { a.conflict.window = 3 * time.Second })
+	within(t, patience, "the entry is there, and does not count yet", func() bool {
+		why := a.Ready()
+		return n.captured() && why != nil && code(a) == string(codeStarting) && strings.Contains(why.Error(), "Cilium has renamed files of that directory")
+	})
+	within(t, patience, "ready", ready(a))
 }

@@ -95,7 +95,9 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		}
 		done, changed := doing.perform(plan.actions, a.log)
 		a.count(done)
-		a.putBack = a.putBack || slices.ContainsFunc(done, puts)
+		if slices.ContainsFunc(done, puts) {
+			a.putBack, a.putAt = true, a.now()
+		}
 		if slices.ContainsFunc(done, func(act action) bool { return act.Cause == causeEntryBeside }) {
 			a.besideAt = a.now()
 		}
@@ -166,6 +168,9 @@ func (a *Agent) conclude(c Config, seen observed, plan Plan, doing performer, wa
 	wait = a.conflict.kept(a.now())
 	if len(blocked) == 0 && wait > 0 {
 		blocked = append(blocked, &BlockedError{codeConflict, errors.New(a.conflict.report)})
+	} else if left := a.conflict.window - a.now().Sub(a.putAt); len(blocked) == 0 && left > 0 && seen.conf.besideCilium() {
+		wait = left // what it renames within that time would have been the entry that pods were sent to this node for
+		blocked = append(blocked, &BlockedError{codeStarting, fmt.Errorf("%s has our entry only since now, and Cilium has renamed files of that directory: it is to stay for %s first", plan.Target, a.conflict.window)})
 	}
 	if exp := seen.credentials.expires; !exp.IsZero() && a.now().After(exp) {
 		blocked = append(blocked, &BlockedError{codeTokenExpired, fmt.Errorf("the plugin's token expired at %s, and there is no newer one: does the API server answer, and is the node's clock right?", exp.Format(time.RFC3339))})

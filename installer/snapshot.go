@@ -146,3 +146,13 @@ func (s *snapshot) missing(op, name string) error {
 	}
 	return &fs.PathError{Op: op, Path: name, Err: err}
 }
+
+// besideCilium reports whether a Cilium with cni.exclusive=true has been at the directory, by the names that it gives others' files.
+func (s *snapshot) besideCilium() bool {
+	for name := range s.files {
+		if strings.HasSuffix(name, ciliumSuffix) {
+			return true
+		}
+	}
+	return false
+}

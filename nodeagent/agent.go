@@ -137,6 +137,7 @@ type Agent struct {
 	full    tables
 	kernel  *features
 	cilium  *cilium
+	past    passedBy
 	install *installer.Agent // nil with Config.InstalledElsewhere
 	metrics *prometheus.Registry
 	serving serve.Options
@@ -500,7 +501,15 @@ func (a *Agent) wrong() error {
 	if a.invalid != nil {
 		return errors.Join(a.installed(), a.repairs.ready(), a.sock.ready(), a.held.ready(), a.left.ready(), a.invalid)
 	}
-	return errors.Join(a.installed(), a.kernel.ready(), a.repairs.ready(), a.sock.ready(), a.held.ready(), a.left.ready())
+	return errors.Join(a.installed(), a.kernel.ready(), a.passed(), a.repairs.ready(), a.sock.ready(), a.held.ready(), a.left.ready())
+}
+
+// passed returns why new pods of the mesh are to be expected to start past the plugin although it is in place, or nil.
+func (a *Agent) passed() error {
+	if a.install == nil {
+		return nil
+	}
+	return a.past.why(time.Now(), a.installed(), a.install.State().PutBack, a.repairs.pods(), a.sock.podByUID)
 }
 
 // warnings returns what needs somebody's attention.

@@ -41,6 +41,8 @@ func nodeTable() []Row {
 			"Set cni.ownFile: false, and restart that plugin"),
 		at("meshcnientryfoughtover", ready("fight", "another program removes our entry as often as the agent adds it",
 			"With Cilium set its cni.exclusive: false; else do what the message names first")),
+		ready("passed-by", "the container runtime started the newest pod of the mesh without the plugin, although its entry is in place",
+			"See that the runtime reads that directory, and which network it took; then start the pod anew"),
 		ready("write-failed", "a file cannot be written: a full or read-only disk, a permission", "Mend what is named"),
 		ready("still-named", "after an uninstall another entry still names the plugin or its kubeconfig",
 			"Remove it, and uninstall again"),
