@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 	"reflect"
 	"slices"
 
@@ -211,6 +214,13 @@ func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	if err != nil || !t.Decision.Selected {
 		return err
 	}
+	file, err := cmd.Flags().GetString(reportFile)
+	if err == nil && file != "" {
+		err = c.reportTo(file)
+	}
+	if err != nil {
+		return err
+	}
 	wait, err := cmd.Flags().GetDuration(fromOutside)
 	if err != nil || wait <= 0 {
 		return errors.Join(err, c.validate(cmd, t, ns))
@@ -223,11 +233,38 @@ func runValidate(c *common, cmd *cobra.Command, ns *netnsexec.NetNS) error {
 	return c.validated(report, err)
 }
 
-// fromOutside is a flag of validate.
-const fromOutside = "from-outside"
+// The flags of validate.
+const (
+	fromOutside = "from-outside"
+	reportFile  = "report"
+)
+
+// maxReport bounds what is read of another run's report, in bytes. One has a line for each trial.
+const maxReport = 64 << 10
+
+// reportTo prints what the file has, of another container of the pod whose output nobody sees, or else has all output go there too.
+func (c *common) reportTo(file string) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644) //nolint:gosec // another user reads it
+	if err == nil {
+		c.Stdout = io.MultiWriter(c.Stdout, f)
+		return nil
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("--%s: %w", reportFile, err)
+	}
+	before, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("--%s: %w", reportFile, err)
+	}
+	defer func() { _ = before.Close() }()
+	text, err := io.ReadAll(io.LimitReader(before, maxReport))
+	visible.To(c.Stdout).Text(string(text))
+	return err
+}
 
 func (p Program) validateCommand() *cobra.Command {
 	cmd := p.liveCommand("validate [-f pod.yaml | flags]", "Prove with real connections, from inside the pod, that redirection works", runValidate)
+	cmd.Flags().String(reportFile, "", "a file, of a volume of the pod, for what it says; of one that is there already it says what that has, first")
 	cmd.Flags().Duration(fromOutside, 0, "then wait as long for a connection from outside to the probe's port, such as a kubelet's, to arrive at the proxy")
 	return cmd
 }

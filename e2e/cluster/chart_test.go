@@ -88,6 +88,7 @@ func TestChart(t *testing.T) {
 			said := c.Run(t, "helm", "test", release, "--namespace", system, "--timeout", "60s", "--logs")
 			assert.Contains(t, said, "POD LOGS: meshcni-test\n")
 			assert.Regexp(t, `works +ipv4 inbound: a connection of .* arrived at port 15006`, said, "from outside")
+			assert.Regexp(t, `works +ipv4 outbound: tcp to .* as 65532/65532`, said, "of an application")
 		}
 
 		cart, client := s.ip(t, "cart"), s.ip(t, "client")

@@ -45,11 +45,15 @@ func TestTheTestPodTellsTheTruth(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(data["pod.yaml"]), 0o644))            //nolint:gosec // other users read it
 		require.NoError(t, os.WriteFile(namespace, []byte(data["namespace.yaml"]), 0o644)) //nolint:gosec // likewise
 		bare, captured := likeAPod(t), likeAPod(t)
-		mounted := strings.NewReplacer("/etc/meshcni-test/pod.yaml", file, "/etc/meshcni-test/namespace.yaml", namespace)
+		reports := filepath.Join(dir, dialect+"-reports")
+		require.NoError(t, os.Mkdir(reports, 0o777))
+		require.NoError(t, os.Chmod(reports, 0o777)) //nolint:gosec // as an emptyDir
+		mounted := strings.NewReplacer("/etc/meshcni-test/pod.yaml", file, "/etc/meshcni-test/namespace.yaml", namespace, "/report/", reports+"/")
 		check := func(ns *netnsexec.NetNS, c corev1.Container) (int, string) {
 			require.Equal(t, []string{"/usr/local/bin/meshcni-redirect"}, c.Command)
 			args := strings.Split(mounted.Replace(strings.Join(c.Args, "\n")), "\n")
 			if ns.Path() == bare.Path() {
+				defer func() { _ = os.Remove(filepath.Join(reports, "validate")) }()
 				args = strings.Split(strings.ReplaceAll(strings.Join(args, "\n"), "--from-outside=1m", "--from-outside=1s"), "\n")
 			}
 			cmd := exec.Command(program, args...)
@@ -68,6 +72,7 @@ func TestTheTestPodTellsTheTruth(t *testing.T) {
 		for _, c := range checks {
 			code, says = check(captured, c)
 			assert.Zero(t, code, "%s, %s: %s", dialect, c.Name, says)
+			assert.Contains(t, says, "works    ipv4 outbound: tcp", "%s, %s: also what the init container saw, since helm shows the other's log alone", dialect, c.Name)
 			want := "ipv4 outbound: tcp"
 			if c.ReadinessProbe != nil {
 				assert.EqualValues(t, 15002, c.ReadinessProbe.TCPSocket.Port.IntValue(), "the kubelet's")

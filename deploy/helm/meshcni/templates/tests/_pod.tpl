@@ -82,6 +82,7 @@ port it goes to. Use: (dict "root" . "dialect" "…" "name" "…" "user" 1000 "p
     - --file=/etc/meshcni-test/pod.yaml
     - --namespace-file=/etc/meshcni-test/namespace.yaml
     - --iptables-probe-port=15002
+    - --report=/report/validate
     {{- if .proxy }}
     - --from-outside=1m
   readinessProbe:
@@ -105,6 +106,8 @@ port it goes to. Use: (dict "root" . "dialect" "…" "name" "…" "user" 1000 "p
     - name: pod
       mountPath: /etc/meshcni-test
       readOnly: true
+    - name: report
+      mountPath: /report
 {{- end -}}
 
 {{/* The pod of a mesh. Use: (dict "root" . "dialect" "…") */}}
@@ -160,5 +163,10 @@ spec:
     - name: pod
       configMap:
         name: {{ include "meshcni.testName" (list . $dialect) }}-pod
+    # What the init container says is in the log that "helm test --logs" shows, too.
+    - name: report
+      emptyDir:
+        medium: Memory
+        sizeLimit: 1Mi
 {{- end -}}
 {{- end -}}
