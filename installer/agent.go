@@ -107,7 +107,6 @@ type Agent struct {
 	notices    notices
 	wrote      []byte          // the target when it last had our entry
 	held       map[string]bool // files that have had our entry
-	good       goodList        // the target when the node was last in order
 	doubt      string          // the choice that Settle delays
 	doubtSince time.Time
 	failedFor  time.Duration
@@ -214,7 +213,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	if os.Remove(marker(cfg)) == nil {
 		a.log.Info("an earlier uninstall is over")
 	}
-	a.good = readGood(cfg)
 	w := newWatcher(a.log, map[string][]string{cfg.RunDir: {cfg.KubeconfigName, "uninstalled", netconf.LogSocketName, "agent"}})
 	defer w.close()
 	a.tokens.changed = w.poke

@@ -70,7 +70,6 @@ const (
 	causeEntryChanged       cause = "entry-changed"       // the entry differs from the one wanted
 	causeEntryElsewhere     cause = "entry-elsewhere"     // the entry is in a file that is not the target
 	causeConfAppeared       cause = "conf-appeared"       // a .conf appeared that sorts before the list
-	causeConfBroken         cause = "conf-broken"         // no runtime could load the file with the entry any more
 	causeOwnFileMissing     cause = "own-file-missing"    // our own file was removed
 	causeOwnFileTaken       cause = "own-file-taken"      // the entry was fought over, and OwnFile is OwnFileAuto
 	causeEntryBeside        cause = "entry-beside"        // our own file was removed twice, so the file that it is derived from has the entry too

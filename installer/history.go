@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,7 +94,9 @@ func bootID() string {
 func (a *Agent) remembers(c Config) {
 	if !a.recalled {
 		a.past, a.recalled, a.weighed = recall(c), true, false
-		a.rebooted = a.past.File != "" && (a.past.Boot != a.boot() || a.good.File == "") // the run directory is in memory
+		_, err := os.Lstat(c.kubeconfig())
+		inMemory := errors.Is(err, fs.ErrNotExist)
+		a.rebooted = a.past.File != "" && (a.past.Boot != a.boot() || inMemory) // the run directory is in memory
 		a.taken, a.begun = a.past.Taken, a.now()
 		a.publishSince()
 	}

@@ -48,8 +48,6 @@ type observed struct {
 	taken bool
 	// both: the file that our own is derived from has the entry too, and beside that it may be put there now.
 	both, beside bool
-	// good is the target's former content; an agent's only.
-	good goodList
 	// whole is the target when all that it names was last there.
 	whole string
 
@@ -146,9 +144,9 @@ func (o *observer) lookForUninstall(c Config) observed {
 		types: typesOf(c.pluginType(), seen), kubeconfig: hostpath.OnHost(c.kubeconfig()),
 		agentNamespace: c.agentNamespace(), agentPrefix: c.Identity.AgentPrefix(),
 	}
-	seen.good, seen.whole = readGood(c), recall(c).Whole
+	seen.whole = recall(c).Whole
 	seen.attachments, seen.naming, seen.attachmentsErr = readCache(os.DirFS(c.CNICacheDir), ours)
-	for _, path := range slices.Concat(c.historyPaths(), diskfile.ReservePaths(c.CNIConfDir), []string{filepath.Join(c.RunDir, "settings.json")}) {
+	for _, path := range slices.Concat(c.historyPaths(), diskfile.ReservePaths(c.CNIConfDir), []string{filepath.Join(c.RunDir, "settings.json"), filepath.Join(c.RunDir, "network.json")}) {
 		if _, err := os.Lstat(path); err == nil {
 			seen.past = append(seen.past, path)
 		}

@@ -35,7 +35,6 @@ type Plan struct {
 	left    []string        // the lists that the actions remove because their owners are gone
 
 	unseen bool  // the configurations could not be judged, so nor could Neighbours
-	broken error // why no runtime can load the target, whose earlier text the actions put back; nil: it is no such plan
 }
 
 // noNetwork reports whether there is no network to chain into, and nothing else is wrong.

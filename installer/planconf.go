@@ -32,12 +32,9 @@ func (p *planner) chained() bool {
 	if p.returned(); p.c.CNIConfName == "" {
 		p.left = p.abandoned()
 	}
-	choice, broken := p.restorable()
-	if broken == nil {
-		var ok bool
-		if choice, ok = p.choose(); !ok {
-			return false
-		}
+	choice, ok := p.choose()
+	if !ok {
+		return false
 	}
 	p.Target = choice.Name
 	if !choice.File.IsList() {
@@ -49,9 +46,7 @@ func (p *planner) chained() bool {
 	}
 	p.Skipped, p.Network = choice.Skipped, choice.File.Network()
 	found := choice.File.Bytes()
-	if broken != nil {
-		p.do(action{Op: opReplace, Path: p.path(choice.Name), Old: broken, New: list, Cause: causeConfBroken})
-	} else if !choice.File.IsList() {
+	if !choice.File.IsList() {
 		if !p.convert(choice, list) {
 			return false
 		}
@@ -232,13 +227,18 @@ func (p *planner) readOwn(name string) (data []byte, ok bool) {
 		return nil, p.unreadable(name, err)
 	}
 	switch f, err := conflist.Parse(data); {
-	case len(bytes.TrimSpace(data)) == 0, err != nil && p.brokenOwn(name, data), err == nil && f.Has(p.typ):
+	case len(bytes.TrimSpace(data)) == 0, err != nil && p.brokenOwn(data), err == nil && f.Has(p.typ):
 	case err != nil:
 		return nil, p.block(codeOwnNameTaken, fmt.Errorf("%s is broken, so it does not say whose it is: remove it, or choose another --cni-conf-name: %w", p.path(name), err))
 	default:
 		return nil, p.block(codeOwnNameTaken, fmt.Errorf("%s is somebody else's: remove it, or set --own-file=true and another --cni-conf-name", p.path(name)))
 	}
 	return append([]byte{}, data...), true
+}
+
+// brokenOwn reports whether a text that is no list was a file of ours: its name says so, or what is left of it does.
+func (p *planner) brokenOwn(data []byte) bool {
+	return p.c.CNIConfName == "" || bytes.Contains(data, []byte(`"`+p.typ+`"`))
 }
 
 // writeOwn writes the target, which is entirely ours, and takes our entry out of every other file.

@@ -55,7 +55,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	var doing performer
 	for range rounds {
 		seen := a.obs.look(c)
-		seen.held, seen.taken, seen.good, seen.whole = a.held, a.taken, a.good, a.past.Whole
+		seen.held, seen.taken, seen.whole = a.held, a.taken, a.past.Whole
 		seen.both, seen.beside = a.past.both(), a.now().Sub(a.besideAt) >= besideEvery
 		if seen.credentialsErr == nil {
 			seen.credentials = a.tokens.choose(seen.credentials, seen.kubeconfig)
@@ -81,11 +81,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 				plan.Blocked = append(plan.Blocked, conflict)
 			}
 		}
-		if left := a.opts.Settle - a.now().Sub(a.doubtSince); wait > 0 && plan.broken != nil && left > 0 {
-			wait = left // its owner may just be writing it
-		} else if wait > 0 && plan.broken != nil {
-			plan.Blocked = append(plan.Blocked, &BlockedError{codeNoNetwork, fmt.Errorf("no runtime can load %s: %w; if it stays so, what it was is put back", filepath.Join(c.CNIConfDir, plan.Target), plan.broken)})
-		} else if wait > 0 && len(plan.left) > 0 {
+		if wait > 0 && len(plan.left) > 0 {
 			plan.Blocked = append(plan.Blocked, &BlockedError{codeNotWhole, fmt.Errorf("the plugin of %s has been removed; if it stays so, the list goes too", filepath.Join(c.CNIConfDir, plan.left[0]))})
 		} else if wait > 0 && plan.noNetwork() {
 			plan.Blocked = nil // not yet
@@ -223,8 +219,7 @@ func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
 	return 0
 }
 
-// doubtful returns how long to wait before choosing a file that is only chosen because an earlier one is invalid, before putting
-// a broken file's earlier text back, and before believing that a network is gone: its owner may just be writing. Each choice is
+// doubtful returns how long to wait before choosing a file that is only chosen because an earlier one is invalid, and before believing that a network is gone: its owner may just be writing. Each choice is
 // delayed once, and anew when what is there changes.
 func (a *Agent) doubtful(plan Plan) time.Duration {
 	var doubt string
@@ -233,14 +228,12 @@ func (a *Agent) doubtful(plan Plan) time.Duration {
 	case last != "" && plan.noNetwork():
 		doubt = string(codeNoNetwork)
 	case plan.Target == "" || !slices.ContainsFunc(plan.actions, action.conf),
-		plan.broken == nil && len(plan.left) == 0 && len(plan.Skipped) == 0 && (last == "" || plan.Target <= last):
+		len(plan.left) == 0 && len(plan.Skipped) == 0 && (last == "" || plan.Target <= last):
 		a.doubt = ""
 		return 0
 	default:
 		doubt = plan.Target
-		if plan.broken != nil { // its owner's next text must not be lost
-			doubt, settle = doubt+"\n"+plan.broken.Error(), 10*settle
-		} else if len(plan.left) > 0 { // an update may be replacing the program
+		if len(plan.left) > 0 { // an update may be replacing the program
 			doubt, settle = doubt+"\n"+plan.left[0], 10*settle
 		}
 		for _, s := range plan.Skipped {
@@ -308,14 +301,14 @@ func (a *Agent) lostForGood(plan Plan, found []byte) bool {
 // puts reports whether an action brought back an entry that no file had, or that none had which the runtime loads.
 func puts(act action) bool {
 	switch act.Cause {
-	case causeFirstInstall, causeEntryRemoved, causeOwnFileMissing, causeOwnFileTaken, causeConfAppeared, causeConfBroken:
+	case causeFirstInstall, causeEntryRemoved, causeOwnFileMissing, causeOwnFileTaken, causeConfAppeared:
 		return act.conf()
 	}
 	return false
 }
 
 // losses are the causes for which somebody else has removed or changed the entry.
-var losses = []cause{causeEntryRemoved, causeEntryChanged, causeOwnFileMissing, causeConfAppeared, causeConfBroken}
+var losses = []cause{causeEntryRemoved, causeEntryChanged, causeOwnFileMissing, causeConfAppeared}
 
 // settled remembers a node with the entry in place.
 func (a *Agent) settled(c Config, seen observed, plan Plan) {
@@ -331,9 +324,6 @@ func (a *Agent) settled(c Config, seen observed, plan Plan) {
 	a.m.ownFile.Set(map[bool]float64{true: 1}[c.OwnFile.wanted() && plan.Target == c.ownName()])
 	a.note(c, plan)
 	_ = diskfile.Reserve(c.CNIConfDir) // where there is no room for it, what is reserved so far has to do
-	if err := a.good.remember(c, plan.Target, a.wrote); err != nil {
-		a.failed("run-dir", err)
-	}
 }
 
 func (a *Agent) lastTarget() string { return locked(a, &a.target) }

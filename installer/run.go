@@ -31,19 +31,7 @@ func Install(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 		return Plan{}, err
 	}
 	obs := newObserver()
-	plan, err := settle(ctx, log, func() Plan { return planInstall(c, obs.lookForInstall(c)) })
-	if err != nil {
-		return plan, err
-	}
-	good := readGood(c)
-	text, err := os.ReadFile(filepath.Join(c.CNIConfDir, plan.Target))
-	if err == nil {
-		err = good.remember(c, plan.Target, text)
-	}
-	if err != nil { // pods are captured all the same
-		log.Warn("cannot keep a copy of the network's file, for when somebody breaks it", "error", err)
-	}
-	return plan, nil
+	return settle(ctx, log, func() Plan { return planInstall(c, obs.lookForInstall(c)) })
 }
 
 // Uninstall removes the entries, then the kubeconfig, then the binary. The binary stays, with a note in the plan, while

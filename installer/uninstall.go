@@ -36,9 +36,6 @@ func planUninstall(c Config, o observed) Plan {
 	if o.kubeconfig != nil {
 		p.remove(c.kubeconfig())
 	}
-	if o.good.File != "" {
-		p.remove(c.goodPath())
-	}
 	for _, path := range o.past {
 		p.remove(path)
 	}

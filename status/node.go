@@ -82,7 +82,6 @@ func nodeTable() []Row {
 		cause("entry-removed", "the network's owner rewrote its file without our entry"),
 		cause("entry-changed", "our entry was changed, or is to be"),
 		cause("entry-elsewhere", "our entry was in another file"),
-		cause("conf-broken", "no runtime could load the file any more"),
 		cause("conf-appeared", "somebody wrote a .conf that sorts before the list"),
 		cause("own-file-taken", "our entry was gone after a boot or removed twice, and --own-file is auto"),
 		cause("entry-beside", "our own file was removed twice, so the network's file has our entry too"),
