@@ -34,7 +34,7 @@ type Plan struct {
 	unwhole []*BlockedError // what keeps a node from being ready with the entry in place
 	left    []string        // the lists that the actions remove because their owners are gone
 
-	unseen bool  // the configurations could not be judged, so nor could Neighbours
+	unseen bool // the configurations could not be judged, so nor could Neighbours
 }
 
 // noNetwork reports whether there is no network to chain into, and nothing else is wrong.
