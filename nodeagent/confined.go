@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni"
@@ -44,6 +46,12 @@ const (
 // errUnconfined is an answer of the API server by which the agent's evictions are not known to end at its node. Other errors of
 // proveConfined are no answer.
 var errUnconfined = errors.New("not confined")
+
+// errNoPolicy: nothing would refuse them. errNotListed: no answer.
+var (
+	errNoPolicy  = unconfined("the API server has no policy by which the agent may evict pods of its own node only")
+	errNotListed = errors.New("the API server has not listed the policy by which the agent may evict pods of its own node only")
+)
 
 func unconfined(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errUnconfined, fmt.Sprintf(format, args...))
@@ -103,35 +111,40 @@ func tryEviction(ctx context.Context, client *rest.RESTClient, of meshcni.Identi
 	case apierrors.IsForbidden(err):
 		return unconfined("the agent may not evict pods: %v", err)
 	case err == nil, apierrors.IsConflict(err), apierrors.IsTooManyRequests(err), apierrors.IsInvalid(err):
-		return unconfined("the API server has no policy by which the agent may evict pods of its own node only")
+		return errNoPolicy
 	}
 	return fmt.Errorf("ask the API server for an eviction that it has to refuse: %w", err)
 }
 
 const (
-	// confirmedFor is how long a proof holds for evictions, and reproved how often it is asked for while there are none.
-	confirmedFor, reproved = 10 * time.Second, 10 * time.Minute
-	// unprovedFirst and unprovedMost are the first and the longest wait after it was refuted, and unanswered that after no answer, as at a boot.
-	unprovedFirst, unprovedMost, unanswered = time.Second, 10 * time.Minute, 3 * time.Second
-	// proofTimeout bounds one.
-	proofTimeout = 5 * time.Second
+	// reproved is how often a proof is asked for anew while its policies do not change, and settled the same once they have: the API server acts
+	// by a change some seconds after it tells of it.
+	reproved, settled = 10 * time.Minute, 10 * time.Second
+	// unproved is the first wait after a refutation, and unanswered that after no answer, as at a boot.
+	unproved, unprovedMost, unanswered = time.Second, 10 * time.Minute, 3 * time.Second
+	// proofTimeout bounds one, of which each request may take a slow API server many seconds.
+	proofTimeout = 30 * time.Second
 	// unprovedQuiet is how long an agent that has just started warns of nothing: policies are in force some seconds after they were made.
 	unprovedQuiet = 30 * time.Second
 )
 
-// confinement is what an agent knows of its token's bounds.
+// confinement is what an agent knows of its token's bounds. A proof lasts as long as the policies that it saw; that the API server does not
+// answer, or not soon, takes nothing from it.
 type confinement struct {
+	watch   func(ctx context.Context, lapse func()) // tells of changes of the policies; nil: nothing does
 	prove   func(context.Context) error
 	changed func() // the agent may evict now, or may no more
 	log     *slog.Logger
 	quiet   time.Duration
+	again   chan struct{} // holds one if the policies have changed since the latest question
 
-	asking sync.Mutex
-	mu     sync.Mutex
-	since  time.Time // when the first answer was asked for
-	proved time.Time // the latest proof; zero: there is none, or it has been refuted
-	why    error     // there is none
-	warned bool      // of that
+	mu      sync.Mutex
+	since   time.Time // when the first answer was asked for
+	proved  bool      // and not refuted since
+	changes int       // of the policies
+	saw     int       // how many of them the latest proof saw
+	why     error     // the latest question has no answer, or a refutation
+	warned  bool      // of that
 }
 
 // proven reports whether the agent may evict pods.
@@ -141,30 +154,46 @@ func (c *confinement) proven() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.proved.IsZero()
+	return c.proved
+}
+
+// lapse ends a proof, as the policies are others now.
+func (c *confinement) lapse() {
+	c.mu.Lock()
+	c.changes++
+	c.mu.Unlock()
+	select {
+	case c.again <- struct{}{}:
+	default:
+	}
 }
 
 // ask asks for a proof.
-func (c *confinement) ask(ctx context.Context) error {
-	c.asking.Lock()
-	defer c.asking.Unlock()
+func (c *confinement) ask(ctx context.Context) {
+	select {
+	case <-c.again:
+	default:
+	}
+	c.mu.Lock()
+	saw := c.changes
+	if c.since.IsZero() {
+		c.since, c.why = time.Now(), errNotListed
+	}
+	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
 	err := c.prove(ctx)
 	c.mu.Lock()
-	had := !c.proved.IsZero()
-	if c.since.IsZero() {
-		c.since = time.Now()
-	}
-	warns := err != nil && !c.warned && (had || time.Since(c.since) >= c.quiet)
+	had := c.proved
+	warns := err != nil && !c.warned && (had || time.Since(c.since) >= c.quiet) && (!had || errors.Is(err, errUnconfined))
 	c.warned = err != nil && (c.warned || warns)
 	switch c.why = err; {
 	case err == nil:
-		c.proved = time.Now()
+		c.proved, c.saw = true, saw
 	case errors.Is(err, errUnconfined):
-		c.proved = time.Time{}
+		c.proved = false
 	}
-	has := !c.proved.IsZero()
+	has := c.proved
 	c.mu.Unlock()
 	switch {
 	case has && !had:
@@ -175,38 +204,46 @@ func (c *confinement) ask(ctx context.Context) error {
 	if has != had {
 		c.changed()
 	}
-	return err
 }
 
-// confirm returns nil if there is a proof that is not old.
+// confirm returns nil if the latest proof holds. It sends no request.
 func (c *confinement) confirm() error {
 	c.mu.Lock()
-	fresh := time.Since(c.proved) < confirmedFor && c.why == nil
-	c.mu.Unlock()
-	if fresh {
+	defer c.mu.Unlock()
+	switch {
+	case c.proved && c.saw == c.changes:
 		return nil
+	case c.proved:
+		return errors.New("the API server's policies for evictions have changed, and it has yet to show that they hold")
 	}
-	return c.ask(context.Background())
+	return c.why
 }
 
-// run asks now and then, until the context ends.
+// run asks now and then, and when the policies have changed, until the context ends.
 func (c *confinement) run(ctx context.Context) {
-	for wait := unprovedFirst; ; {
-		next := reproved
-		switch why := c.reason(); {
+	refuted := wait.Backoff{Duration: unproved, Factor: 2, Steps: math.MaxInt, Cap: unprovedMost}
+	for backoff, lapsed := refuted, false; ; {
+		why, next := c.reason(), reproved
+		if lapsed || !errors.Is(why, errUnconfined) {
+			backoff = refuted
+		}
+		switch {
 		case errors.Is(why, errUnconfined):
-			next, wait = wait, min(2*wait, unprovedMost)
+			next = backoff.Step()
 		case why != nil:
-			next, wait = unanswered, unprovedFirst
-		default:
-			wait = unprovedFirst
+			next = unanswered
+		case lapsed:
+			next = settled
 		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-c.again:
+			lapsed = true
 		case <-time.After(next):
+			lapsed = false
 		}
-		_ = c.ask(ctx) // it is noted
+		c.ask(ctx) // it is noted
 	}
 }
 
@@ -224,7 +261,7 @@ func (c *confinement) warnings() []string {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.proved.IsZero() || c.since.IsZero() || time.Since(c.since) < c.quiet {
+	if c.proved || c.since.IsZero() || time.Since(c.since) < c.quiet {
 		return nil
 	}
 	return []string{fmt.Sprintf("%s: pods that start without the plugin stay outside the mesh until somebody deletes them, since repair auto does not evict: %s; "+
@@ -250,7 +287,20 @@ func (o Options) confinementOf(s Config) *confinement {
 	if !s.AutoEvict {
 		return nil
 	}
-	return &confinement{quiet: unprovedQuiet, log: o.Log, changed: func() {}, prove: func(ctx context.Context) error {
+	var watched *policies
+	var failed error
+	return &confinement{quiet: unprovedQuiet, log: o.Log, changed: func() {}, again: make(chan struct{}, 1), watch: func(ctx context.Context, lapse func()) {
+		var config *rest.Config
+		if config, failed = o.api(s); failed == nil {
+			watched, failed = watchPolicies(ctx, config, s.evictionPolicy(), lapse)
+		}
+	}, prove: func(ctx context.Context) error {
+		if failed != nil {
+			return failed
+		}
+		if err := watched.check(ctx); err != nil {
+			return err
+		}
 		config, err := o.api(s)
 		if err != nil {
 			return err

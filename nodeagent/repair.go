@@ -149,7 +149,10 @@ func (r *repairer) enabled() bool {
 // run runs repair until the context ends. It starts over when the settings change.
 func (r *repairer) run(ctx context.Context) error {
 	if r.confined != nil {
-		_ = r.confined.ask(ctx) // it is noted
+		if r.confined.watch != nil {
+			r.confined.watch(ctx, r.confined.lapse)
+		}
+		r.confined.ask(ctx) // it is noted
 		r.confined.changed = r.restart
 		go r.confined.run(ctx)
 	}

@@ -21,11 +21,9 @@ type held struct {
 	wait   time.Duration
 }
 
-// installedAgain is the wait before the plugin is asked again whether it is ready.
-const installedAgain = 2 * time.Second
-
-// confinedAgain is when to ask again whether the API server confines our deletions to this node.
-const confinedAgain = 15 * time.Second
+// heldAgain is the wait before it is asked again whether the plugin is ready and the API server confines our deletions to this node, which takes
+// no request.
+const heldAgain = 2 * time.Second
 
 // breaker holds back deletions that would only lead to more broken pods, within a namespace, or on the whole node. Pods are counted by
 // namespace, so that one tenant's broken pods hold back no other's; while most namespaces of the node are broken, each has its trials. See
@@ -59,12 +57,12 @@ func (b *breaker) check(namespace string, pods census, now time.Time) *held {
 func (b *breaker) decide(namespace string, pods census, now time.Time) *held {
 	if b.installed != nil {
 		if err := b.installed(); err != nil {
-			return &held{statuscode.PluginNotReady, fmt.Sprintf("the plugin is not ready: %v", err), installedAgain}
+			return &held{statuscode.PluginNotReady, fmt.Sprintf("the plugin is not ready: %v", err), heldAgain}
 		}
 	}
 	if b.confined != nil {
 		if err := b.confined(); err != nil {
-			return &held{statuscode.NotConfined, fmt.Sprintf("deletions are not known to be confined to this node: %v", err), confinedAgain}
+			return &held{statuscode.NotConfined, fmt.Sprintf("deletions are not known to be confined to this node: %v", err), heldAgain}
 		}
 	}
 	all, broken := 0, 0

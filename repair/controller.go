@@ -32,9 +32,11 @@ const (
 	resync = 10 * time.Minute
 	// retryFirst and retryMost are the first and the longest wait after failures.
 	retryFirst, retryMost = time.Second, 2 * time.Minute
-	// workers bounds the pods that are dealt with at a time, so that one slow answer does not hold up the rest, and those that are verified at a
-	// time. One more of each sees to the pods that are slow themselves. The budgets make more of them pointless.
-	workers = 2
+	// workers bounds the pods that are dealt with at a time, most of which wait for the API server, and verifiers those that are verified at a
+	// time. One more of each sees to the pods that are slow themselves.
+	workers, verifiers = 16, 2
+	// mostLooks bounds the pods' namespaces that are looked into at a time, without those of slow pods: each takes a processor.
+	mostLooks = 2 * verifiers
 	// attemptTimeout bounds one attempt.
 	attemptTimeout = 30 * time.Second
 	// sayAgain is the interval at which a lasting outage is logged.
@@ -74,6 +76,7 @@ type Controller struct {
 	selector         labels.Selector
 	queue            *lanes.Queue[types.NamespacedName] // of pods to look at and to act on
 	verifying        *lanes.Queue[types.NamespacedName] // of pods whose rules are to be verified
+	looks            chan struct{}                      // holds one for each look into a pod's namespace
 
 	detecting sync.Mutex
 
@@ -101,7 +104,7 @@ func newController(o Options) (*Controller, error) {
 		metrics: newMetrics(o),
 		mayTell: nodeevents.Limit(), mayTellBypass: nodeevents.Limit(), families: map[string]bool{},
 		keys: map[types.UID]types.NamespacedName{}, uids: map[types.NamespacedName]types.UID{},
-		queue: newQueue(), verifying: newQueue(),
+		queue: newQueue(), verifying: newQueue(), looks: make(chan struct{}, mostLooks),
 	}
 	c.breaker.limits = c.limits
 	if c.inventory = o.Inventory; c.inventory == nil {
@@ -217,7 +220,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		"pods", len(c.pods()), "action", string(c.opts.Action))
 	wg.Go(func() { c.queue.Run(ctx, workers, c.next) })
 	if c.opts.VerifyInterval > 0 {
-		wg.Go(func() { c.verifying.Run(ctx, workers, c.verifyNext) })
+		wg.Go(func() { c.verifying.Run(ctx, verifiers, c.verifyNext) })
 		wg.Go(func() { c.verifyAll(ctx) })
 	}
 	for sleep(ctx, resync) {

@@ -44,19 +44,25 @@ func (c *Controller) visit(ctx context.Context, q *lanes.Queue[types.NamespacedN
 	}
 }
 
-// look calls the Redirector.
-func look[T any](ctx context.Context, fn func(context.Context, *corev1.Pod) (T, error), pod *corev1.Pod) (T, error) {
+// look calls the Redirector. At most as many at a time do so as places has room for.
+func look[T any](ctx context.Context, places chan struct{}, fn func(context.Context, *corev1.Pod) (T, error), pod *corev1.Pod) (result T, err error) {
 	v, ok := ctx.Value(visitKey{}).(*visit)
 	if !ok {
 		return fn(ctx, pod)
 	}
 	looking, cancel := ctx, func() {}
 	if !v.slow {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		case <-ctx.Done():
+			return result, context.Cause(ctx)
+		}
 		looking, cancel = context.WithTimeoutCause(ctx, slowLook, errSlow)
 	}
 	defer cancel()
 	begin := time.Now()
-	result, err := fn(looking, pod)
+	result, err = fn(looking, pod)
 	v.spent += time.Since(begin)
 	if err != nil && errors.Is(context.Cause(looking), errSlow) {
 		v.cut = true
@@ -66,9 +72,9 @@ func look[T any](ctx context.Context, fn func(context.Context, *corev1.Pod) (T, 
 }
 
 func (c *Controller) check(ctx context.Context, pod *corev1.Pod) ([]ruleset.Difference, error) {
-	return look(ctx, c.redirector.Check, pod)
+	return look(ctx, c.looks, c.redirector.Check, pod)
 }
 
 func (c *Controller) apply(ctx context.Context, pod *corev1.Pod) (apply.Result, error) {
-	return look(ctx, c.redirector.Apply, pod)
+	return look(ctx, c.looks, c.redirector.Apply, pod)
 }

@@ -68,7 +68,7 @@ type Options struct {
 	// error, nothing is deleted. A nil Installed means that they would.
 	Installed func() error
 	// Confined reports why the API server might let this program delete pods of other nodes, or nil if it does not. While it returns an
-	// error, nothing is deleted. nil: it does not matter.
+	// error, nothing is deleted. It is called for each deletion, so it answers from what it knows. nil: it does not matter.
 	Confined func() error
 	// PutBack returns when the plugin was last put back into the node's network, after a boot or another program had removed it from
 	// there; zero if it never was. Broken pods that started before then have a cause that is over: they have bootBudget, which is full

@@ -37,10 +37,13 @@ type repairMode struct {
 	enters bool
 	// blind is detection switched off.
 	blind bool
+	// admits is whether the API server is said to have admission policies.
+	admits bool
 }
 
 var repairModes = []repairMode{
 	{name: "auto", values: values{}, roles: []string{"none"}},
+	{name: "auto, policies", values: values{}, roles: []string{"auto"}, admits: true},
 	{name: "auto, no detection", values: values{"spareUnmanaged": false}, roles: []string{"none"}, blind: true},
 	{name: "none", values: values{"mode": "none"}, roles: []string{"none"}},
 	{name: "none, no detection", values: values{"mode": "none"}, blind: true},
@@ -59,6 +62,9 @@ func (m repairMode) in(dialect string) values {
 	v := values{"dialect": dialect, "repair": m.values, "detect": values{"enabled": !m.blind}}
 	if dialect == "ambient" {
 		v = v.with(ambientOn)
+	}
+	if m.admits {
+		v = v.with(values{"admission": values{"enabled": true}})
 	}
 	if dialect == "consul" && m.roles != nil { // which has no container that checks
 		v = v.with(values{"repair": values{"initContainer": "check", "exitCodes": []int{126}}})

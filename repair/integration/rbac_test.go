@@ -33,6 +33,7 @@ var modes = []struct {
 	{"none", []string{"repair-none"}, repair.ActionNone, false, false, false},
 	{"label", []string{"repair-label"}, repair.ActionLabel, false, false, false},
 	{"delete", []string{"repair-delete"}, repair.ActionDelete, false, false, false},
+	{"auto", []string{"repair-auto"}, repair.ActionDelete, false, false, false},
 	{"delete with a cluster budget", []string{"repair-delete", "repair-budget"}, repair.ActionDelete, false, true, false},
 	{"force-delete", []string{"repair-force-delete"}, repair.ActionDelete, true, false, false},
 	{"repair", []string{"repair-repair"}, repair.ActionRepair, false, false, false},
@@ -62,7 +63,7 @@ func TestRolesGrantNoMore(t *testing.T) {
 	verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
 	resources := strings.Fields("pods pods/status pods/eviction pods/log pods/exec pods/binding pods/ephemeralcontainers pods/resize " +
 		"events nodes nodes/status nodes/proxy namespaces secrets configmaps services serviceaccounts serviceaccounts/token " +
-		"leases.coordination.k8s.io deployments.apps daemonsets.apps jobs.batch poddisruptionbudgets.policy " +
+		"leases.coordination.k8s.io deployments.apps daemonsets.apps jobs.batch poddisruptionbudgets.policy validatingadmissionpolicies.admissionregistration.k8s.io " +
 		"clusterroles.rbac.authorization.k8s.io rolebindings.rbac.authorization.k8s.io")
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {

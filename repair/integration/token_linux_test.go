@@ -77,7 +77,8 @@ func (w *tokens) grant(t testing.TB, others ...string) {
 		require.NoError(t, err)
 		files = append(files, string(text))
 	}
-	for _, doc := range strings.Split(strings.ReplaceAll(strings.Join(files, "\n---\n"), "namespace: "+agentNamespace, "namespace: "+w.ns), "\n---\n") {
+	of := strings.NewReplacer("namespace: "+agentNamespace, "namespace: "+w.ns, `"meshcni-agent-evictions"`, `"meshcni-agent-evictions-`+w.ns+`"`)
+	for _, doc := range strings.Split(of.Replace(strings.Join(files, "\n---\n")), "\n---\n") {
 		object := map[string]any{}
 		require.NoError(t, yaml.UnmarshalStrict([]byte(doc), &object))
 		var meta metav1.PartialObjectMetadata
@@ -107,7 +108,7 @@ func (w *tokens) rbac(namespace string) string {
 func (w *tokens) run(t testing.TB, args ...string) {
 	t.Helper()
 	c := agentContainer(t, w.s, w.dirs, buildProgram(t, "meshcni-node"), args...)
-	c.env = append(c.env, "POD_NAMESPACE="+w.ns, "NODE_NAME="+w.node)
+	c.env = append(c.env, "POD_NAMESPACE="+w.ns, "NODE_NAME="+w.node, "MESHCNI_DAEMONSET_NAME=meshcni-node-"+w.ns)
 	w.agent = c.start(t)
 	eventually(t, "ready", func() bool { return w.agent.get(t, "/readyz") == "ok\n" })
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,7 +71,9 @@ func (u Uses) Permissions() []Permission {
 // which permission, also where the server's answer says nothing. Of pods, it asks about those of the client's node, which are all
 // that it reads: an authorizer may bind reads to the node.
 func (c *Client) Missing(ctx context.Context, wanted []Permission) (missing []Permission, err error) {
-	for _, p := range wanted {
+	denied := make([]bool, len(wanted))
+	ask := func(ctx context.Context, i int) error {
+		p := wanted[i]
 		attributes := authorizationv1.ResourceAttributes(p)
 		if p.Resource == "pods" && (p.Verb == "list" || p.Verb == "watch") {
 			attributes.FieldSelector = &authorizationv1.FieldSelectorAttributes{Requirements: []metav1.FieldSelectorRequirement{
@@ -79,9 +82,25 @@ func (c *Client) Missing(ctx context.Context, wanted []Permission) (missing []Pe
 		}
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &attributes}}
 		if err := c.authorization.Post().Resource("selfsubjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
-			return nil, fmt.Errorf("ask whether it is permitted to %s: %w", p, spoken(err))
+			return fmt.Errorf("ask whether it is permitted to %s: %w", p, spoken(err))
 		}
-		if !review.Status.Allowed {
+		denied[i] = !review.Status.Allowed
+		return nil
+	}
+	for i := range wanted[:min(1, len(wanted))] { // if this fails, so would the rest, which are asked side by side
+		if err := ask(ctx, i); err != nil {
+			return nil, err
+		}
+	}
+	group, grouped := errgroup.WithContext(ctx)
+	for i := 1; i < len(wanted); i++ {
+		group.Go(func() error { return ask(grouped, i) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	for i, p := range wanted {
+		if denied[i] {
 			missing = append(missing, p)
 		}
 	}

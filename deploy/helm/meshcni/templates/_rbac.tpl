@@ -93,7 +93,7 @@ yes
 {{/* The name of the role of deploy/rbac for the mode of repair. */}}
 {{- define "meshcni.repairRole" -}}
 {{- $mode := .Values.repair.mode -}}
-{{- if eq $mode "auto" }}{{ $mode = ternary "delete" "none" (eq (include "meshcni.evicts" .) "yes") }}{{ end -}}
+{{- if eq $mode "auto" }}{{ $mode = ternary "auto" "none" (eq (include "meshcni.evicts" .) "yes") }}{{ end -}}
 {{ .Values.product }}-repair-{{ ternary "force-delete" $mode (and (eq .Values.repair.mode "delete") .Values.repair.forceDelete) }}
 {{- end -}}
 
@@ -117,6 +117,13 @@ yes
 - apiGroups: [""]
   resources: ["pods/eviction"]
   verbs: ["create"]
+{{- if eq $mode "auto" }}
+# Whether the policy stays by which the agent may evict pods of its own node only.
+- apiGroups: ["admissionregistration.k8s.io"]
+  resources: ["validatingadmissionpolicies", "validatingadmissionpolicybindings"]
+  resourceNames: [{{ include "meshcni.own" (list . "agent-evictions") | quote }}]
+  verbs: ["list", "watch"]
+{{- end }}
 {{- end }}
 {{- if eq $mode "label" }}
 # Labels can be set through the status, which leaves the spec out of reach.
