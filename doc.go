@@ -21,10 +21,7 @@
 //	dialect/kuma            Kuma
 //	dialect/consul          Consul
 //	explain                 what becomes of a pod, why, and what to do, for people and programs
-//	explain/live            how a running pod is, and what is behind it if it is not well
-//	mesh                    a mesh's facts for people and commands: its injector, init container and own plugin
-//	mesh/builtin            those beside our dialects: dialect/istio/istiofacts, dialect/ambient/ambientfacts,
-//	                        dialect/linkerd/linkerdfacts, dialect/kuma/kumafacts, dialect/consul/consulfacts
+//	mesh                    a mesh's facts for people and commands: its injector, init container and own plugin; ours are in internal/facts
 //	dialect/builtin         the list of these five
 //	conflist                CNI conflists, edited in one insertion
 //	plugin/netconf          the plugin's configuration: keys, defaults, Parse, Marshal, Find
@@ -36,7 +33,6 @@
 //
 //	netnsexec               run code and programs in a network namespace that is proven to be a pod's
 //	redirect/apply          apply, check and remove rules in a namespace: iptables, or nftables by netlink
-//	redirect/validate       prove redirection with real connections, from inside the pod
 //	plugin                  the CNI verbs as a value
 //	plugin/attachment       the node's record of what ADD did to each pod
 //	plugin/kubepod          one pod from the API server, with one GET
@@ -47,7 +43,6 @@
 //	repair                  find pods that started without rules, and label, evict or repair them
 //	nodeagent               all of these in one process: the agent of a node, as a value
 //	nodeagent/agentapi      what an agent says of its node and pods, and a client
-//	nodeagent/agents        which pods are the agents, by what no tenant can write
 //
 // # Command lines, for your own mesh too
 //

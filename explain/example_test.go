@@ -9,8 +9,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/facts/istiofacts"
 	"github.com/meshcni/meshcni/mesh"
 )
 

@@ -12,9 +12,9 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/internal/statuscode"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
@@ -151,9 +151,9 @@ func TestEveryReason(t *testing.T) {
 		for _, reason := range want {
 			assert.True(t, seen[d.Name+" "+string(reason)], "%s can say %s, and no case has it", d.Name, reason)
 		}
-		assert.NotEqual(t, d.Name, facts.Facts().Title(d.Name))
+		assert.NotEqual(t, d.Name, facts.All().Title(d.Name))
 	}
-	assert.Equal(t, "acme", facts.Facts().Title("acme"))
+	assert.Equal(t, "acme", facts.All().Title("acme"))
 }
 
 // TestEveryNotice: each way past the mesh, each field that excludes and each warning comes with what helps.

@@ -12,9 +12,9 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/internal/statuscode"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
 )
@@ -42,7 +42,7 @@ func ask(t *testing.T, set dialect.Set, pod, namespace string) explain.Explanati
 		require.NoError(t, err)
 	}
 	subject := dialect.Subject{Pod: m.Pod, Namespace: n, Addrs: explain.Addrs(m.Pod)}
-	x, err := explain.Pod(set, explain.Input{Subject: subject, Facts: facts.Facts(), Template: m.Template})
+	x, err := explain.Pod(set, explain.Input{Subject: subject, Facts: facts.All(), Template: m.Template})
 	require.NoError(t, err)
 	return x
 }

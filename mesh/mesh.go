@@ -2,7 +2,7 @@
 // CNI plugin. [Facts] are data. Commands that explain, check, test and migrate go by them; the plugin decides about pods without them,
 // and links none.
 //
-// The facts of known meshes are beside their dialects, in packages such as dialect/istio/istiofacts. A mesh of your own has two packages
+// The facts of known meshes are beside their dialects, in packages such as internal/facts/istiofacts. A mesh of your own has two packages
 // too: its dialect, and its facts.
 package mesh
 

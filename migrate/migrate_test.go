@@ -21,9 +21,9 @@ import (
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -258,7 +258,7 @@ func TestMigrateBySettings(t *testing.T) {
 // TestMigrateUnmodelled: settings that change the rules in a way that this program cannot follow leave nothing to be told.
 func TestMigrateUnmodelled(t *testing.T) {
 	t.Parallel()
-	peer, _ := migration.Named(facts.Facts(), "linkerd-cni")
+	peer, _ := migration.Named(facts.All(), "linkerd-cni")
 	for key, want := range map[migration.Setting]migration.Verdict{
 		{Key: "linkerd.simulate", Value: "true"}:                     migration.Unknown,
 		{Key: "linkerd.shiny", Value: "1"}:                           migration.Unknown,

@@ -28,6 +28,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/recent"
@@ -35,7 +36,6 @@ import (
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/versionmetric"
 	"github.com/meshcni/meshcni/mesh"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
@@ -49,7 +49,7 @@ type Options struct {
 	// Dialects are those that Config may name. Nil means the built-in ones. An agent of dialects that cannot work still installs the
 	// plugin, which refuses pods then, and is never ready.
 	Dialects []dialect.Dialect
-	// Facts describe the meshes for people and commands, beside their dialects. Nil means those of this module.
+	// Facts describe your own meshes for people and commands, beside their dialects. This module's are known.
 	Facts mesh.List
 	// Config holds the settings.
 	Config Config
@@ -88,9 +88,7 @@ func (o Options) withDefaults() Options {
 	if !o.asked { // once, since it takes milliseconds
 		o.asked, o.invalid = true, dialect.Validate(o.Dialects)
 	}
-	if o.Facts == nil {
-		o.Facts = facts.Facts()
-	}
+	o.Facts = facts.Beside(o.Facts, o.Dialects)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

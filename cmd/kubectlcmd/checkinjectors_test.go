@@ -13,9 +13,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/mesh"
-	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -120,7 +120,7 @@ func TestCheckInjectors(t *testing.T) {
 // TestInjectors: each mesh's webhook is known by its name and its rules, and each mesh's word on a pod is understood.
 func TestInjectors(t *testing.T) {
 	read := func(name string, change ...func(*admissionv1.MutatingWebhook)) (injector, bool) {
-		return injectorOf(builtin.Facts(), "c", webhook("c", name, change...).Webhooks[0])
+		return injectorOf(facts.All(), "c", webhook("c", name, change...).Webhooks[0])
 	}
 	for name, want := range map[string]string{
 		"rev.namespace.sidecar-injector.istio.io": "istio", "sidecar-injector.istio.io": "istio", "linkerd-proxy-injector.linkerd.io": "linkerd", "pods-kuma-injector.kuma.io": "kuma",

@@ -17,9 +17,9 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
+	"github.com/meshcni/meshcni/internal/agents"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/nodeagent/agents"
 )
 
 // cluster is the source of all commands.

@@ -16,8 +16,8 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/apilist"
+	"github.com/meshcni/meshcni/internal/live"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/status"
 )

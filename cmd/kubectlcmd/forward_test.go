@@ -19,8 +19,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
+	"github.com/meshcni/meshcni/internal/agents"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/nodeagent/agents"
 )
 
 // kubelet forwards ports of this machine as an API server and its kubelet do, by SPDY: WebSockets are refused, as by an older one.

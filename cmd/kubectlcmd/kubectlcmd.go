@@ -22,9 +22,9 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/apianswer"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/mesh"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
 )
 
 // The exit codes.
@@ -45,7 +45,7 @@ type Program struct {
 	Identity meshcni.Identity
 	// Dialects are those whose pods can be explained. Nil means those of this module.
 	Dialects []dialect.Dialect
-	// Facts describe the meshes for people and commands, beside their dialects. Nil means those of this module.
+	// Facts describe your own meshes for people and commands, beside their dialects. This module's are known.
 	Facts mesh.List
 	// Env looks up an environment variable, like os.LookupEnv; KUBECONFIG and the variables of a proxy are read from the process's
 	// own. Nil: none is set.
@@ -114,9 +114,7 @@ func (p *Program) setDefaults() {
 	if p.Dialects == nil {
 		p.Dialects = builtin.All()
 	}
-	if p.Facts == nil {
-		p.Facts = facts.Facts()
-	}
+	p.Facts = facts.Beside(p.Facts, p.Dialects)
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }
 	}

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/explain/live"
 	"github.com/meshcni/meshcni/internal/kubectl"
+	"github.com/meshcni/meshcni/internal/live"
 )
 
 // maxEvents bounds the newest events of the pod that are shown.

@@ -13,13 +13,13 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/netprobe"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/redirect"
 )
 
 // fakeSidecarOf is that of a mesh of this module's.
 func fakeSidecarOf(name string) (fakeSidecar, error) {
-	return (&cluster{Program: Program{Identity: own, Dialects: builtin.All(), Facts: facts.Facts()}}).fakeSidecar(name)
+	return (&cluster{Program: Program{Identity: own, Dialects: builtin.All(), Facts: facts.All()}}).fakeSidecar(name)
 }
 
 var testRun = trialRun{name: "run", namespace: "ns", lifetime: time.Minute}

@@ -27,9 +27,9 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/mesh"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -43,7 +43,7 @@ type Program struct {
 	// Dialects are the values of --dialect; the first is the default. Nil means those of this module. One whose proxy is on
 	// the node needs --ambient.
 	Dialects []dialect.Dialect
-	// Facts describe the meshes for people and commands, beside their dialects. Nil means those of this module.
+	// Facts describe your own meshes for people and commands, beside their dialects. This module's are known.
 	Facts mesh.List
 	// Config holds the defaults of the flags, and settings that have no flag. Zero means installer.Default of the identity, which takes the
 	// place of Config's own. Plugin.Dialects, by name from Dialects, is the default of --dialect; if it is empty or what installer.Default
@@ -91,9 +91,7 @@ func (p *Program) setDefaults() {
 	if p.Dialects == nil {
 		p.Dialects = builtin.All()
 	}
-	if p.Facts == nil {
-		p.Facts = facts.Facts()
-	}
+	p.Facts = facts.Beside(p.Facts, p.Dialects)
 	if !p.asked { // once, since the settings are read again every few seconds
 		p.asked, p.invalid = true, dialect.Validate(p.Dialects)
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
+	"github.com/meshcni/meshcni/internal/facts/istiofacts"
 	"github.com/meshcni/meshcni/redirect"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/mesh"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
 )
 
 // The exit codes that are not those of every command, which package cli has.
@@ -36,7 +36,7 @@ type Program struct {
 	Identity meshcni.Identity
 	// Dialects are the values of --dialect; the first is the default. Nil means those of this module.
 	Dialects []dialect.Dialect
-	// Facts describe the meshes for people and commands, beside their dialects. Nil means those of this module.
+	// Facts describe your own meshes for people and commands, beside their dialects. This module's are known.
 	Facts mesh.List
 	// CNIConfDirs are the directories of that configuration; the first that exists counts. The variable
 	// PREFIX_CNI_CONF_DIR, with the identity's prefix, names another. Nil means /host/etc/cni/net.d and /etc/cni/net.d; with
@@ -105,9 +105,7 @@ func (p *Program) setDefaults() {
 	if p.Dialects == nil {
 		p.Dialects = builtin.All()
 	}
-	if p.Facts == nil {
-		p.Facts = facts.Facts()
-	}
+	p.Facts = facts.Beside(p.Facts, p.Dialects)
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }
 	}

@@ -17,11 +17,11 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/agents"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/nodeagent/agents"
 	"github.com/meshcni/meshcni/plugin/attachment"
 )
 

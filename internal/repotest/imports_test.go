@@ -24,8 +24,8 @@ type rule struct {
 var values = []string{
 	"selection", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare", "dialect", "dialect/istio", "dialect/ambient",
 	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "internal/nodecontrol/machine", "migrate/internal/migration",
-	"mesh", "mesh/builtin", "dialect/istio/istiofacts", "dialect/ambient/ambientfacts", "dialect/linkerd/linkerdfacts", "dialect/kuma/kumafacts",
-	"dialect/consul/consulfacts", "warning", "internal/node/judge",
+	"mesh", "internal/facts", "internal/facts/istiofacts", "internal/facts/ambientfacts", "internal/facts/linkerdfacts", "internal/facts/kumafacts",
+	"internal/facts/consulfacts", "warning", "internal/node/judge",
 }
 
 // engine are the values that need no Kubernetes types at all.
@@ -44,7 +44,7 @@ var rules = []rule{
 		why:    "every program and every other package speaks by these, so they need the standard library only; the root has no more than the identity",
 	},
 	{
-		packages: append([]string{"explain/live"}, values...), // it has times that others have seen
+		packages: append([]string{"internal/live"}, values...), // it has times that others have seen
 		forbid:   []string{"os", "os/exec", "os/user", "net", "net/http", "syscall", "golang.org/x/sys/..."},
 		why:      "a package of values has no I/O, no environment and no programs: findings on the host are arguments",
 	},
@@ -60,7 +60,7 @@ var rules = []rule{
 		why:      "the same pod always gives the same rules, and warnings are part of the result",
 	},
 	{
-		packages: []string{"netnsexec", "redirect/apply", "plugin", "plugin/kubepod", "redirect/validate"}, transitively: true,
+		packages: []string{"netnsexec", "redirect/apply", "plugin", "plugin/kubepod", "internal/validate"}, transitively: true,
 		forbid: []string{"k8s.io/client-go/...", "github.com/prometheus/...", "github.com/spf13/..."},
 		why:    "these end up in the plugin, which is started for each pod: the whole clientset costs it 70 MB and 35 ms",
 	},

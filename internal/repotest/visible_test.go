@@ -10,7 +10,7 @@ import (
 
 // printing are the packages that print texts of clusters, pods and kernels for people.
 var printing = []string{
-	"explain", "explain/live", "redirect/trace", "redirect/ruleset", "cmd/kubectlcmd", "cmd/redirectcmd", "cmd/nodecmd", "nodeagent", "cmd/taintcmd", "cmd/repaircmd",
+	"explain", "internal/live", "redirect/trace", "redirect/ruleset", "cmd/kubectlcmd", "cmd/redirectcmd", "cmd/nodecmd", "nodeagent", "cmd/taintcmd", "cmd/repaircmd",
 	"cmd/internal/cli", "migrate", "migrate/internal/migration", "internal/serve",
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/compare"
@@ -113,7 +113,7 @@ func (s Subject) ask() (*asked, error) {
 			return nil, inputError{"namespace", err}
 		}
 	}
-	x, err := explain.Pod(meshes, explain.Input{Subject: subject, Facts: facts.Facts(), Template: m.Template, Configuration: explain.NoConfiguration})
+	x, err := explain.Pod(meshes, explain.Input{Subject: subject, Facts: facts.All(), Template: m.Template, Configuration: explain.NoConfiguration})
 	if err != nil {
 		return nil, inputError{"pod", err}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
@@ -31,7 +31,7 @@ func TestConsulWithPlugin(t *testing.T) {
 	assert.Equal(t, status.CodeInitContainer, d.Policy.Decide(p, nil).Reason)
 	without := migration.WithoutInit(p, dialect.SetOf(d))
 	assert.False(t, d.Policy.Decide(without, nil).Selected, "it has no annotations of a plugin's pod")
-	j := migration.Judge{Meshes: dialect.SetOf(d), Facts: builtin.Facts()}
+	j := migration.Judge{Meshes: dialect.SetOf(d), Facts: facts.All()}
 	x, err := j.Explain(p, nil)
 	require.NoError(t, err)
 	require.True(t, x.Decision.Selected)

@@ -4,12 +4,12 @@ import (
 	"fmt"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
 )
 
 func ExampleMake() {
-	peer, _ := migration.Named(builtin.Facts(), "istio-cni")
+	peer, _ := migration.Named(facts.All(), "istio-cni")
 	plan := migration.Make(meshcni.Identity{}, peer, []migration.Setting{
 		{Key: "EXCLUDE_NAMESPACES", Value: "kube-system, batch", From: "ConfigMap istio-system/istio-cni-config"},
 		{Key: "SHINY", Value: "yes", From: "ConfigMap istio-system/istio-cni-config"},

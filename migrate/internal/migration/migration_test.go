@@ -18,8 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/visible"
-	"github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
 )
 
@@ -51,7 +51,7 @@ func plan(t *testing.T, name string, change ...func(*appsv1.DaemonSet, map[strin
 	for _, c := range change {
 		c(ds, configMaps)
 	}
-	peer, ok := migration.Recognise(builtin.Facts(), ds)
+	peer, ok := migration.Recognise(facts.All(), ds)
 	require.True(t, ok)
 	settings, err := migration.Settings(ds, configMaps)
 	require.NoError(t, err)
@@ -184,10 +184,10 @@ func TestRecognise(t *testing.T) {
 		ds.Spec.Template.Spec.Containers = []corev1.Container{{Name: "install-cni", Command: []string{"/opt/cni/bin/install"}, EnvFrom: []corev1.EnvFromSource{
 			{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "calico-config"}}},
 		}}}
-		_, ok := migration.Recognise(builtin.Facts(), ds)
+		_, ok := migration.Recognise(facts.All(), ds)
 		assert.False(t, ok)
 	}
-	_, ok := migration.Recognise(builtin.Facts(), &appsv1.DaemonSet{})
+	_, ok := migration.Recognise(facts.All(), &appsv1.DaemonSet{})
 	assert.False(t, ok)
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -95,7 +95,7 @@ func TestManyRules(t *testing.T) {
 
 func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
 	t.Helper()
-	peer, ok := migration.Named(facts.Facts(), l.Peer)
+	peer, ok := migration.Named(facts.All(), l.Peer)
 	require.True(t, ok)
 	plan := migration.Make(meshcni.Identity{}, peer, []migration.Setting{{Key: "AMBIENT_ENABLED", Value: "true"}})
 	if l.Peer != "istio-cni" {
@@ -103,7 +103,7 @@ func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
 	}
 	meshes, err := dialect.Configure(builtin.All(), plan.Entry())
 	require.NoError(t, err)
-	j := migration.Judge{Plan: plan, Meshes: meshes, Facts: facts.Facts()}
+	j := migration.Judge{Plan: plan, Meshes: meshes, Facts: facts.All()}
 	x, err := j.Explain(&l.Pod, &corev1.Namespace{})
 	require.NoError(t, err)
 	require.True(t, x.Decision.Selected, x.Decision)

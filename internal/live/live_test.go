@@ -16,10 +16,10 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/internal/visible/visibletest"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -55,7 +55,7 @@ func running(t *testing.T, change ...func(*Pod)) Pod {
 	p.Meshes, err = dialect.Configure(builtin.All(), c)
 	require.NoError(t, err)
 	subject := dialect.Subject{Pod: p.Pod, Namespace: p.Namespace, Addrs: explain.Addrs(p.Pod)}
-	p.Explained, err = explain.Pod(p.Meshes, explain.Input{Subject: subject, Facts: facts.Facts(), Online: true})
+	p.Explained, err = explain.Pod(p.Meshes, explain.Input{Subject: subject, Facts: facts.All(), Online: true})
 	require.NoError(t, err)
 	return p
 }

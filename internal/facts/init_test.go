@@ -1,4 +1,4 @@
-package builtin_test
+package facts_test
 
 import (
 	"net/netip"
@@ -14,8 +14,8 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/mesh"
-	facts "github.com/meshcni/meshcni/mesh/builtin"
 	"github.com/meshcni/meshcni/redirect"
 )
 
@@ -39,7 +39,7 @@ func read(name string, c corev1.Container, ours redirect.Redirect, addrs ...stri
 		in.Addrs = append(in.Addrs, netip.MustParseAddr(a))
 	}
 	d := dialect.SetOf(builtin.All()...).Lookup(name)
-	return facts.Facts().Of(name, d).Init.Read(d, in)
+	return facts.All().Of(name, d).Init.Read(d, in)
 }
 
 const consulJSON = `{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeInboundPorts": ["9090"], "ExcludeUIDs": ["5996"]}`
@@ -179,4 +179,20 @@ func TestRedirectUnknown(t *testing.T) {
 		_, err := read(tc.mesh, tc.c, redirect.Default(), addrs...)
 		assert.ErrorContains(t, err, want)
 	}
+}
+
+// TestBeside: a program's own facts come first, and replace ours of the same mesh; ours are those of its dialects.
+func TestBeside(t *testing.T) {
+	names := func(l mesh.List) (names []string) {
+		for _, f := range l {
+			names = append(names, f.Title)
+		}
+		return names
+	}
+	assert.Equal(t, names(facts.All()), names(facts.Beside(nil, nil)))
+	own := mesh.List{{Name: "acme", Title: "Acme"}, {Name: "kuma", Title: "Our Kuma"}}
+	assert.Equal(t, []string{"Acme", "Our Kuma"}, names(facts.Beside(own, nil)))
+	all := facts.Beside(own, []dialect.Dialect{{Name: "acme"}, istio.New(), kuma.New()})
+	assert.Equal(t, []string{"Acme", "Our Kuma", "Istio (sidecar)"}, names(all))
+	assert.Equal(t, names(all), names(facts.Beside(all, []dialect.Dialect{istio.New()})))
 }

@@ -3,7 +3,7 @@ package linkerdfacts_test
 import (
 	"fmt"
 
-	"github.com/meshcni/meshcni/dialect/linkerd/linkerdfacts"
+	"github.com/meshcni/meshcni/internal/facts/linkerdfacts"
 )
 
 // A setting of Linkerd's plugin that the chart has not.

@@ -3,7 +3,7 @@ package consulfacts_test
 import (
 	"fmt"
 
-	"github.com/meshcni/meshcni/dialect/consul/consulfacts"
+	"github.com/meshcni/meshcni/internal/facts/consulfacts"
 )
 
 // How Consul's injector is told of a plugin.

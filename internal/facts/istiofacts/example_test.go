@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
+	"github.com/meshcni/meshcni/internal/facts/istiofacts"
 	"github.com/meshcni/meshcni/mesh"
 )
 

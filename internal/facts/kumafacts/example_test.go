@@ -5,7 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/dialect/kuma/kumafacts"
+	"github.com/meshcni/meshcni/internal/facts/kumafacts"
 )
 
 // Kuma's label has words beside true and false.

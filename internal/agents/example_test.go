@@ -8,7 +8,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshcni/meshcni/nodeagent/agents"
+	"github.com/meshcni/meshcni/internal/agents"
 )
 
 // A controller of your own looks for the nodes whose agent cannot be asked. It needs a cluster.

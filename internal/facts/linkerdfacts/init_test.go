@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect/linkerd"
-	"github.com/meshcni/meshcni/dialect/linkerd/linkerdfacts"
+	"github.com/meshcni/meshcni/internal/facts/linkerdfacts"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
 )

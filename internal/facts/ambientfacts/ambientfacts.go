@@ -1,6 +1,6 @@
 // Package ambientfacts has the facts of Istio's ambient mode that its rules do not need. Its CNI plugin is that of [istiofacts].
 //
-// [istiofacts]: https://pkg.go.dev/github.com/meshcni/meshcni/dialect/istio/istiofacts
+// [istiofacts]: https://pkg.go.dev/github.com/meshcni/meshcni/internal/facts/istiofacts
 package ambientfacts
 
 import (

@@ -3,7 +3,7 @@ package ambientfacts_test
 import (
 	"fmt"
 
-	"github.com/meshcni/meshcni/dialect/ambient/ambientfacts"
+	"github.com/meshcni/meshcni/internal/facts/ambientfacts"
 )
 
 // A pod of the mesh is one by its label.

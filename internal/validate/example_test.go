@@ -7,9 +7,9 @@ import (
 	"net/netip"
 	"os"
 
+	"github.com/meshcni/meshcni/internal/validate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/redirect/validate"
 )
 
 // An init container that fails its pod, in a way that a repair controller

@@ -9,9 +9,9 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/dialect/istio/istiofacts"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/explain/live"
+	"github.com/meshcni/meshcni/internal/facts/istiofacts"
+	"github.com/meshcni/meshcni/internal/live"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"

@@ -17,12 +17,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/validate"
 	"github.com/meshcni/meshcni/internal/waittest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/redirect/validate"
 )
 
 // pod makes a namespace with the addresses on eth0, and a default route of each
