@@ -71,8 +71,6 @@ func nodeTable() []Row {
 			"End that program, or choose another health.port or metrics.port"),
 		notice("pods-outdated", "the API server has told nothing of the node's pods for more than a minute; the plugin asks it itself",
 			"See whether it can be reached, and what it says in the agent's log"),
-		notice("nodes-outdated", "the API server has told the taint's controller nothing of nodes or agents for more than a minute; taints may stay as they are",
-			"See whether it can be reached, and what it says in the controller's log"),
 		notice("cilium-socket-lb", "the loaded list is Cilium's, which may replace a Service's address before a pod's rules see the connection, or remove our entry",
 			"Set socketLB.hostNamespaceOnly=true and cni.exclusive=false in Cilium's values; give the agent get on that ConfigMap, and it sees for itself"),
 		notice("ambient-pods-held", "without --ambient, pods are still in the care of the node's proxy",
@@ -104,6 +102,8 @@ func nodeTable() []Row {
 		tainted("agent-gone", "AgentTaintAdded", "its agent has been gone or not ready for taint.grace, so the taint is put back"),
 		tainted("node-booted", "AgentTaintAdded", "it booted, so the taint is put back"),
 		tainted("held", "AgentTaintHeld", "more nodes than taint.maxShare would have the taint, so it is not put back"),
+		tainted("nodes-outdated", "AgentTaintOutdated", "the API server has told the controller nothing of nodes or agents for over a minute, so taints stay as they are",
+			"See whether it can be reached, and what the controller's log and /readyz say"),
 
 		bypass("ipv4", "the kernel has IPv4, and the mesh does not capture it", "Capture it, or set uncapturedFamily: drop"),
 		bypass("ipv6", "the kernel has IPv6, and the mesh does not capture it",
@@ -137,8 +137,8 @@ func bypass(c Code, sentence string, do ...Remedy) Row {
 	return Row{Kind: KindBypass, Code: c, Attention: true, Event: "MeshBypass", Page: troubleshooting + "ways-past-the-mesh", Sentence: sentence, Do: do}
 }
 
-func tainted(c Code, event, sentence string) Row {
-	return Row{Kind: KindTaint, Code: c, Event: event, Page: "taint.md#when-something-is-wrong", Sentence: sentence}
+func tainted(c Code, event, sentence string, do ...Remedy) Row {
+	return Row{Kind: KindTaint, Code: c, Event: event, Attention: len(do) > 0, Page: "taint.md#when-something-is-wrong", Sentence: sentence, Do: do}
 }
 
 const troubleshooting = "troubleshooting.md#"

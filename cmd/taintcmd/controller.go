@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/readytaint"
 	"github.com/meshcni/meshcni/internal/taintmetrics"
 	"github.com/meshcni/meshcni/internal/truncate"
@@ -64,7 +63,7 @@ func (c *controller) outdated() unheard.Notice {
 // tellOutdated tells the log and the agents' DaemonSet.
 func (c *controller) tellOutdated(says string) {
 	c.log.Warn(says, "code", codeOutdated)
-	c.events.Event(reference("DaemonSet", c.namespace, c.daemonSet, ""), corev1.EventTypeWarning, nodeevents.Reason(codeOutdated), truncate.Text(says, truncate.MaxFinding))
+	c.events.Event(reference("DaemonSet", c.namespace, c.daemonSet, ""), corev1.EventTypeWarning, "AgentTaintOutdated", truncate.Text(says, truncate.MaxFinding))
 }
 
 func newController(config *rest.Config, s *settings, log *slog.Logger, events record.EventRecorder) (*controller, error) {

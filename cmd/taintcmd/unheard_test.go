@@ -96,7 +96,7 @@ func TestUnheardOf(t *testing.T) {
 		events := &corev1.EventList{}
 		admin.Do(t, http.MethodGet, "/api/v1/namespaces/default/events", nil, events)
 		for _, e := range events.Items {
-			if e.Reason == "NodesOutdated" && e.InvolvedObject.Kind == "DaemonSet" && e.InvolvedObject.Name == "meshcni-node" && e.Type == corev1.EventTypeWarning {
+			if e.Reason == "AgentTaintOutdated" && e.InvolvedObject.Kind == "DaemonSet" && e.InvolvedObject.Name == "meshcni-node" && e.Type == corev1.EventTypeWarning {
 				return nil
 			}
 		}
