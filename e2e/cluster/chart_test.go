@@ -59,8 +59,7 @@ func TestChart(t *testing.T) {
 	})
 
 	step(t, c, "no warning", func(t *testing.T) {
-		// A probe may be early.
-		got := c.Run(t, "kubectl", "--namespace", system, "get", "events", "--field-selector", "type=Warning,reason!=Unhealthy",
+		got := c.Run(t, "kubectl", "--namespace", system, "get", "events", "--field-selector", "type=Warning",
 			"-o", "custom-columns=:.involvedObject.name,:.reason,:.message", "--no-headers")
 		assert.True(t, got == "" || strings.HasPrefix(got, "No resources found"), got)
 		for _, line := range strings.Split(agentLog(t, c), "\n") {
@@ -109,6 +108,13 @@ func TestChart(t *testing.T) {
 	})
 
 	step(t, c, "an upgrade leaves no gap", func(t *testing.T) { testUpgrade(t, s) })
+	step(t, c, "no probe of an agent fails while it comes or goes", func(t *testing.T) {
+		got := c.Run(t, "kubectl", "--namespace", system, "get", "events", "--field-selector", "reason=Unhealthy",
+			"-o", "custom-columns=:.involvedObject.name,:.message", "--no-headers")
+		for line := range strings.Lines(got) {
+			assert.False(t, strings.HasPrefix(line, "meshcni-node-"), line)
+		}
+	})
 	step(t, c, "settings that apply at once", func(t *testing.T) { testSettings(t, s) })
 	step(t, c, "rights", func(t *testing.T) {
 		assertConfined(t, agentPid(t), wantedCapabilities(t, c))
