@@ -97,7 +97,7 @@ func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) r
 		t.times++
 		again = t.times > 1
 	})
-	c.observe(ctx, pod)
+	c.observe(pod)
 	r := of(statuscode.Repaired, f)
 	switch {
 	case !applied.Changed && again:

@@ -1,7 +1,6 @@
 package repair
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -82,7 +81,7 @@ func (c *Controller) ReportBypasses(b Bypasses) {
 }
 
 // tellBypasses sends the events of a pod's report, if there is one.
-func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
+func (c *Controller) tellBypasses(pod *corev1.Pod) {
 	c.reports.mu.Lock()
 	r, ok := c.reports.byPod[key(pod)]
 	c.reports.mu.Unlock()
@@ -91,7 +90,7 @@ func (c *Controller) tellBypasses(ctx context.Context, pod *corev1.Pod) {
 	}
 	held := false
 	told := c.tracks.get(pod.UID).bypasses
-	plan, _ := c.plan(ctx, pod, anyFamily) // with an error, what is known of it
+	plan, _ := c.plan(pod, anyFamily) // with an error, what is known of it
 	for _, code := range r.Codes {
 		if slices.Contains(told, code) {
 			continue

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/internal/unheard"
@@ -50,33 +50,34 @@ const (
 // Controller watches the pods of one node and acts on the broken ones. Create one with [New]. Its methods are safe for
 // concurrent use.
 type Controller struct {
-	opts             Options
-	cluster          kube.Cluster
-	redirector       redirector
-	namespace        func(context.Context, *corev1.Pod) (*corev1.Namespace, error) // the pod's, if it decides too
-	namespaceOfOther func(context.Context, *corev1.Pod) (*corev1.Namespace, error) // the same, if another mesh has the pod
-	events           record.EventRecorder
-	record           func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
-	permissions      func(context.Context) ([]kube.Permission, error)  // returns the missing ones; nil if nobody knows
-	limits           *budget.Groups                                    // of all actions, by namespace
-	clusterBudget    *leaseBudget                                      // nil: none
-	boots            boots
-	breaker          breaker
-	lineage          lineage
-	tracks           tracks
-	reports          reports
-	inventory        *inventory.Inventory
-	mayTell          func() bool // whether the events' limit allows one more
-	mayTellBypass    func() bool // the same of bypasses, which must not use up the other limit
-	metrics          *metrics
-	source           Pods
-	index            index
-	own              *watched        // the source, if nobody else watches the pods
-	watches          unheard.Watches // its own
-	selector         labels.Selector
-	queue            *lanes.Queue[types.NamespacedName] // of pods to look at and to act on
-	verifying        *lanes.Queue[types.NamespacedName] // of pods whose rules are to be verified
-	looks            chan struct{}                      // holds one for each look into a pod's namespace
+	opts          Options
+	cluster       kube.Cluster
+	redirector    redirector
+	judging       judging // nil: the controller judges pods itself, by what follows
+	judge         *judge.Judge
+	namespace     func(ctx context.Context, name string) (*corev1.Namespace, error)
+	events        record.EventRecorder
+	record        func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
+	permissions   func(context.Context) ([]kube.Permission, error)  // returns the missing ones; nil if nobody knows
+	limits        *budget.Groups                                    // of all actions, by namespace
+	clusterBudget *leaseBudget                                      // nil: none
+	boots         boots
+	breaker       breaker
+	lineage       lineage
+	tracks        tracks
+	reports       reports
+	inventory     *inventory.Inventory
+	mayTell       func() bool // whether the events' limit allows one more
+	mayTellBypass func() bool // the same of bypasses, which must not use up the other limit
+	metrics       *metrics
+	source        Pods
+	index         index
+	own           *watched        // the source, if nobody else watches the pods
+	watches       unheard.Watches // its own
+	selector      labels.Selector
+	queue         *lanes.Queue[types.NamespacedName] // of pods to look at and to act on
+	verifying     *lanes.Queue[types.NamespacedName] // of pods whose rules are to be verified
+	looks         chan struct{}                      // holds one for each look into a pod's namespace
 
 	detecting sync.Mutex
 
@@ -127,12 +128,17 @@ func newController(o Options) (*Controller, error) {
 	if o.Detect != nil {
 		inPlace.Network = c.network
 	}
-	inPlace.Namespace = o.namespaces(c.cluster)
-	c.namespaceOfOther = func(context.Context, *corev1.Pod) (*corev1.Namespace, error) { return nil, errNotAsked }
-	if o.uses().Namespaces {
-		c.namespaceOfOther = (&InPlace{Meshes: dialect.SetOf(slices.Concat(slices.Collect(o.Meshes.All()), slices.Collect(o.Meshes.Others().All()))...), Namespace: inPlace.Namespace}).namespace
+	if n, ok := c.cluster.(interface {
+		Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
+	}); ok {
+		inPlace.Namespace = n.Namespace
 	}
-	c.namespace = inPlace.namespace
+	c.judge, c.namespace = judge.New(o.Meshes), inPlace.namespace
+	c.judging, _ = o.Pods.(judging)
+	inPlace.judged = func(ctx context.Context, pod *corev1.Pod) *judge.Judgement {
+		_ = c.learn(ctx, pod) // the judgement has the error
+		return c.judged(pod)
+	}
 	if c.redirector == nil {
 		c.redirector = inPlace
 	}
@@ -214,7 +220,8 @@ func (c *Controller) Run(ctx context.Context) error {
 		return nil // the context has ended
 	}
 	c.enqueueAll()
-	c.sweep(ctx)
+	c.learnAll(ctx)
+	c.sweep()
 	c.count()
 	c.opts.Log.Info("repair controller has the node's pods", "node", c.opts.Node,
 		"pods", len(c.pods()), "action", string(c.opts.Action))
@@ -241,7 +248,7 @@ func (c *Controller) tick(ctx context.Context) {
 			c.metrics.setHeld(c.breaker.holding())
 			c.tracks.keep(c.pods())
 			c.learnAll(ctx)
-			c.sweep(ctx)
+			c.sweep()
 			c.retryReports()
 		}
 		c.metrics.setReady(c.Ready())

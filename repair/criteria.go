@@ -31,7 +31,8 @@ type Criteria struct {
 	// HandledLabel and HandledValue are the label that [ActionLabel] sets. A pod with it counts as handled. An empty
 	// HandledLabel means that no label does.
 	HandledLabel, HandledValue string
-	// Policy must select the pod: one that the plugin passes over gains nothing from another start. nil means no policy.
+	// Policy must select the pod: one that the plugin passes over gains nothing from another start. nil means no policy. A [Controller] goes by what
+	// its meshes say of the pod instead, if there is one.
 	Policy *selection.Policy
 }
 

@@ -2,10 +2,8 @@ package repair
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/internal/truncate"
@@ -66,11 +65,11 @@ const eventBypass = "MeshBypass"
 
 // detect finds out whether a pod is captured, and reports it if that is news. It is called for each change of a pod, and
 // for all pods now and then.
-func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found inventory.Reading) {
+func (c *Controller) detect(pod *corev1.Pod, found inventory.Reading) {
 	c.detecting.Lock()
 	defer c.detecting.Unlock()
 	t := c.tracks.get(pod.UID)
-	now, mesh := c.capture(ctx, pod, found, t)
+	now, mesh := c.capture(pod, found, t)
 	now.Detail = truncate.Finding(now.Detail)
 	in := mesh != nil
 	if lost := c.opts.Detect.Lost.has(pod, now, found); lost != t.lost {
@@ -79,9 +78,9 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found inventor
 	if in && t.dialect != mesh.Name {
 		c.tracks.change(pod.UID, func(t *track) { t.dialect = mesh.Name })
 	}
-	if now.State == status.StateCaptured {
-		extent := c.extent(ctx, pod)
-		c.tracks.change(pod.UID, func(t *track) { t.extent = extent })
+	if j := c.judged(pod); now.State == status.StateCaptured && j != t.extentOf {
+		extent := c.extent(pod)
+		c.tracks.change(pod.UID, func(t *track) { t.extent, t.extentOf = extent, j })
 	}
 	if now.State != status.StateFailed {
 		c.tracks.change(pod.UID, func(t *track) {
@@ -94,7 +93,7 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found inventor
 	switch {
 	case !in || now.State == t.capture.State && now.Reason == t.capture.Reason && (now.State != status.StateFailed || t.told == now.Reason):
 	case now.State == status.StateFailed:
-		c.foundUncaptured(ctx, pod, now)
+		c.foundUncaptured(pod, now)
 	case now.State == status.StateUnknown:
 		log.Info("cannot tell whether a pod is captured", "reason", string(now.Reason), "detail", words(fmt.Errorf("%s", now.Detail)))
 	case t.capture.State == status.StateFailed:
@@ -104,8 +103,8 @@ func (c *Controller) detect(ctx context.Context, pod *corev1.Pod, found inventor
 
 // extent has the part that the pod's own rules leave out, all connections, or those of a direction, else no state; and the ways past the
 // mesh that it surely has.
-func (c *Controller) extent(ctx context.Context, pod *corev1.Pod) (s status.Pod) {
-	plan, err := c.plan(ctx, pod, redirect.Kernel{})
+func (c *Controller) extent(pod *corev1.Pod) (s status.Pod) {
+	plan, err := c.plan(pod, redirect.Kernel{})
 	if err != nil {
 		return s
 	}
@@ -117,9 +116,9 @@ func (c *Controller) extent(ctx context.Context, pod *corev1.Pod) (s status.Pod)
 
 // foundUncaptured counts and logs a pod, and sends its event, once for each code. An event that the limit holds back is sent by
 // a later call.
-func (c *Controller) foundUncaptured(ctx context.Context, pod *corev1.Pod, now status.Pod) {
+func (c *Controller) foundUncaptured(pod *corev1.Pod, now status.Pod) {
 	was := c.tracks.get(pod.UID)
-	detail := "this pod is in the mesh and its traffic bypasses it: " + now.Detail + "; " + c.remedy(ctx, pod)
+	detail := "this pod is in the mesh and its traffic bypasses it: " + now.Detail + "; " + c.remedy(pod)
 	if was.capture.State != status.StateFailed || was.capture.Reason != now.Reason {
 		c.metrics.uncaptured.WithLabelValues(string(now.Reason)).Inc()
 		c.opts.Log.Warn("a pod in the mesh is not captured", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
@@ -139,7 +138,7 @@ func (c *Controller) foundUncaptured(ctx context.Context, pod *corev1.Pod, now s
 }
 
 // remedy returns the cure of a pod that is not captured.
-func (c *Controller) remedy(ctx context.Context, pod *corev1.Pod) string {
+func (c *Controller) remedy(pod *corev1.Pod) string {
 	cure := "delete the pod: the one that replaces it is captured"
 	_, static := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	switch {
@@ -151,43 +150,37 @@ func (c *Controller) remedy(ctx context.Context, pod *corev1.Pod) string {
 	if c.opts.Installed != nil && c.opts.Installed() != nil {
 		cure = "once the node's agent is ready again, " + cure
 	}
-	if _, err := c.plan(ctx, pod, anyFamily); err != nil {
+	if _, err := c.plan(pod, anyFamily); err != nil {
 		cure = fmt.Sprintf("its settings would be refused (%s): correct these, then %s", truncate.Error(err, maxNote/2), cure)
 	}
 	return cure
 }
 
 // plan returns what the mesh means for a cached pod. It is empty while the namespace is needed and not known, and of a pod of the
-// node's proxy, whose namespace is not repair's to read.
-func (c *Controller) plan(ctx context.Context, pod *corev1.Pod, kernel redirect.Kernel) (dialect.Plan, error) {
-	var addrs []netip.Addr
-	for _, ip := range pod.Status.PodIPs {
-		if a, err := netip.ParseAddr(ip.IP); err == nil {
-			addrs = append(addrs, a)
-		}
-	}
-	if !c.ours(pod) {
+// node's proxy.
+func (c *Controller) plan(pod *corev1.Pod, kernel redirect.Kernel) (dialect.Plan, error) {
+	j := c.judged(pod)
+	if j.May(sidecars) == nil {
 		return dialect.Plan{}, nil
 	}
-	subject := dialect.Subject{Pod: pod, Addrs: addrs, Kernel: kernel}
-	var err error
-	if subject.Namespace, err = c.namespace(ctx, pod); err != nil {
-		return dialect.Plan{}, nil //nolint:nilerr // mine reports it; it says nothing about the pod's settings
+	p, err := j.Plan(judge.Addrs(pod), kernel)
+	if errors.Is(err, dialect.ErrNamespaceUnknown) {
+		return dialect.Plan{}, nil // it says nothing about the pod's settings
 	}
-	return c.opts.Meshes.Plan(subject)
+	return p, err
 }
 
 // capture returns what is known of the pod, and the mesh that has it, or may have it. The mesh is nil for a pod that has no
 // network yet, or that none has.
-func (c *Controller) capture(ctx context.Context, pod *corev1.Pod, found inventory.Reading, t track) (status.Pod, *dialect.Dialect) {
-	mesh, err := c.mine(ctx, pod)
+func (c *Controller) capture(pod *corev1.Pod, found inventory.Reading, t track) (status.Pod, *dialect.Dialect) {
+	mesh, err := c.mine(pod)
 	switch {
 	case errors.Is(err, dialect.ErrTooLarge):
-		return status.Pod{State: status.StateUnknown, Reason: statuscode.TooLarge, Detail: err.Error()}, c.mesh(pod)
+		return status.Pod{State: status.StateUnknown, Reason: statuscode.TooLarge, Detail: err.Error()}, mesh
 	case errors.As(err, new(*dialect.InvalidError)):
-		return status.Pod{State: status.StateUnknown, Reason: statuscode.Dialect, Detail: err.Error()}, c.mesh(pod)
+		return status.Pod{State: status.StateUnknown, Reason: statuscode.Dialect, Detail: err.Error()}, mesh
 	case err != nil:
-		return status.Pod{State: status.StateUnknown, Reason: statuscode.Namespace, Detail: err.Error()}, c.mesh(pod)
+		return status.Pod{State: status.StateUnknown, Reason: statuscode.Namespace, Detail: err.Error()}, mesh
 	case mesh == nil:
 		return status.Pod{}, nil
 	}
@@ -204,7 +197,7 @@ func (c *Controller) known(pod *corev1.Pod, found inventory.Reading, t track) st
 	if now.State == status.StateCaptured {
 		return now
 	}
-	f := Diagnose(pod, c.criteria(pod))
+	f := c.checked(pod)
 	switch {
 	case f.Reason == statuscode.CheckPassed, f.Reason == statuscode.Recovered:
 		now = status.Pod{State: status.StateCaptured, Reason: statuscode.CheckPassed, Detail: f.Detail, Since: now.Since}
@@ -217,34 +210,30 @@ func (c *Controller) known(pod *corev1.Pod, found inventory.Reading, t track) st
 }
 
 // mine returns the mesh that has a pod with a network. nil: the plugin would not redirect it, or the agent of the node's proxy
-// does. An error says that this cannot be told.
-func (c *Controller) mine(ctx context.Context, pod *corev1.Pod) (*dialect.Dialect, error) {
+// does. An error says that this cannot be told, of a pod that the mesh may have.
+func (c *Controller) mine(pod *corev1.Pod) (*dialect.Dialect, error) {
 	switch {
 	case pod.DeletionTimestamp != nil, pod.Status.Phase != corev1.PodRunning && (pod.Status.Phase != corev1.PodPending || len(pod.Status.PodIPs) == 0):
 		return nil, nil
 	case c.opts.isAgent(pod):
 		return nil, nil
 	}
-	if err := dialect.Whole(pod); err != nil && !pod.Spec.HostNetwork {
-		return nil, err
-	}
-	if !c.ours(pod) { // so its namespace need not be read
+	j := c.judged(pod)
+	mesh := j.May(sidecars)
+	if mesh == nil {
 		return nil, nil
 	}
-	choice, err := c.choose(ctx, pod)
-	if err != nil || choice.Dialect == nil || choice.Dialect.NodeProxy != nil {
-		return nil, err
-	}
-	return choice.Dialect, nil
+	return mesh, j.Err
+}
+
+// checked is [Diagnose] with what the meshes say of the pod.
+func (c *Controller) checked(pod *corev1.Pod) Finding {
+	return diagnose(pod, c.criteria(pod), func() selection.Decision { return decision(c.judged(pod)) })
 }
 
 // diagnose is [Diagnose], and besides finds the pods that are not captured, if an action is to concern them.
 func (c *Controller) diagnose(pod *corev1.Pod) Finding {
-	criteria := c.criteria(pod)
-	f := Diagnose(pod, criteria)
-	if detail := c.passed(pod); detail != "" && (f.Candidate || f.Broken) {
-		return Finding{Reason: statuscode.NotSelected, Detail: detail}
-	}
+	criteria, f := c.criteria(pod), c.checked(pod)
 	t := c.tracks.get(pod.UID)
 	known := t.capture
 	if c.opts.Detect == nil || !c.opts.Detect.Act || c.opts.Action == ActionNone || f.Broken || known.State == "" {
@@ -274,18 +263,18 @@ func (c *Controller) network(pod *corev1.Pod) (id attachment.ID, netns string) {
 }
 
 // observe tells what there is to tell of a pod that has changed.
-func (c *Controller) observe(ctx context.Context, pod *corev1.Pod) {
+func (c *Controller) observe(pod *corev1.Pod) {
 	if c.opts.Detect != nil {
-		mesh, _ := c.mine(ctx, pod)
-		c.detect(ctx, pod, c.inventory.Recent(func(r inventory.Reading) bool {
+		mesh, _ := c.mine(pod)
+		c.detect(pod, c.inventory.Recent(func(r inventory.Reading) bool {
 			return mesh == nil || traced(r, pod, c.opts.Detect.Types).State == status.StateCaptured
 		}))
 	}
-	c.tellBypasses(ctx, pod)
+	c.tellBypasses(pod)
 }
 
 // sweep looks at all pods, and forgets what there was of those that are gone.
-func (c *Controller) sweep(ctx context.Context) {
+func (c *Controller) sweep() {
 	if c.opts.Detect == nil || !c.source.Synced() {
 		return
 	}
@@ -293,13 +282,13 @@ func (c *Controller) sweep(ctx context.Context) {
 	c.sayUnreadable(found.Err())
 	for _, pod := range c.pods() {
 		was := c.tracks.get(pod.UID)
-		c.detect(ctx, pod, found)
+		c.detect(pod, found)
 		now := c.tracks.get(pod.UID)
 		if now.capture.State == status.StateFailed && (was.capture.State != status.StateFailed || now.lost && !was.lost) {
 			c.enqueue(pod)
 		}
 	}
-	c.findOthers(ctx)
+	c.findOthers()
 }
 
 // sayUnreadable logs once what cannot be read.

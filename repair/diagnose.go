@@ -9,7 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -39,6 +41,11 @@ type Finding struct {
 // Diagnose tells from the pod's status whether the pod is broken. A pod that its namespace's labels may enable, or exclude, counts as
 // one of the mesh that is Undecided.
 func Diagnose(pod *corev1.Pod, c Criteria) Finding {
+	return diagnose(pod, c, func() selection.Decision { return judge.Alone(c.Policy, pod) })
+}
+
+// diagnose is the same with the meshes' decision, which counts if the criteria have a policy.
+func diagnose(pod *corev1.Pod, c Criteria, decide func() selection.Decision) Finding {
 	if out, ok := leftOut(pod, c); ok {
 		return out
 	}
@@ -48,7 +55,7 @@ func Diagnose(pod *corev1.Pod, c Criteria) Finding {
 	}
 	undecided := false
 	if c.Policy != nil {
-		d := c.Policy.Decide(pod, nil)
+		d := decide()
 		if undecided = d.Undecided; !d.Selected && !undecided {
 			return Finding{Reason: statuscode.NotSelected, Detail: fmt.Sprintf("%s: %s", d.Reason, d.Detail)}
 		}
@@ -56,7 +63,7 @@ func Diagnose(pod *corev1.Pod, c Criteria) Finding {
 	if ran == nil {
 		return Finding{Candidate: true, Undecided: undecided, Reason: statuscode.NotChecked, Detail: "the check has not run yet"}
 	}
-	f := judge(ran, c)
+	f := outcome(ran, c)
 	f.Candidate, f.Undecided = true, undecided
 	f.Final = pod.Status.Phase == corev1.PodFailed || pod.Spec.RestartPolicy == corev1.RestartPolicyNever
 	if f.Broken && c.handled(pod) {
@@ -103,9 +110,9 @@ func check(pod *corev1.Pod, names []string) (ran *corev1.ContainerStatus, declar
 	})
 }
 
-// judge reads the check's status. The current state takes precedence over the last one, which is missing if a container is
+// outcome reads the check's status. The current state takes precedence over the last one, which is missing if a container is
 // never restarted, as in Jobs, and outdated if a restart has succeeded.
-func judge(s *corev1.ContainerStatus, c Criteria) Finding {
+func outcome(s *corev1.ContainerStatus, c Criteria) Finding {
 	now, last := s.State.Terminated, s.LastTerminationState.Terminated
 	switch {
 	case now != nil && now.ExitCode == 0:

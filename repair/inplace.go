@@ -17,13 +17,14 @@ import (
 	"github.com/meshcni/meshcni/internal/bypass"
 	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )
@@ -71,7 +72,8 @@ type InPlace struct {
 	// Log receives problems that do not stop a repair. nil discards them.
 	Log *slog.Logger
 
-	inventory *inventory.Inventory // nil: of Records
+	inventory *inventory.Inventory                                // nil: of Records
+	judged    func(context.Context, *corev1.Pod) *judge.Judgement // nil: it judges itself
 
 	once       sync.Once
 	namespaces *cache.LRUExpireCache // by name
@@ -95,49 +97,35 @@ func (m *InPlace) init() {
 	})
 }
 
-// namespaces returns what reads a namespace: the watch of the node's pods, if it has them too, and else the API server. nil: nothing
-// can.
-func (o Options) namespaces(cluster kube.Cluster) func(context.Context, string) (*corev1.Namespace, error) {
-	var ask func(context.Context, string) (*corev1.Namespace, error)
-	if n, ok := cluster.(interface {
-		Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
-	}); ok {
-		ask = n.Namespace
-	}
-	watched, ok := o.Pods.(interface {
-		Namespace(name string) (*corev1.Namespace, error)
-	})
-	if !ok {
-		return ask
-	}
-	mayAsk := ask != nil && o.uses().Namespaces
-	return func(ctx context.Context, name string) (*corev1.Namespace, error) {
-		ns, err := watched.Namespace(name)
-		if err != nil && mayAsk {
-			return ask(ctx, name)
-		}
-		return ns, err
-	}
-}
-
-// namespace returns the pod's namespace if a mesh reads it, and otherwise nil.
-func (m *InPlace) namespace(ctx context.Context, pod *corev1.Pod) (*corev1.Namespace, error) {
-	if !m.Meshes.ReadsNamespace(pod) {
-		return nil, nil
-	}
+// namespace reads a namespace, or has read it of late.
+func (m *InPlace) namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
 	if m.Namespace == nil {
-		return nil, errors.New("read namespace " + pod.Namespace + ": nothing here can")
+		return nil, errors.New("read namespace " + name + ": nothing here can")
 	}
 	m.init()
-	if cached, ok := m.namespaces.Get(pod.Namespace); ok {
+	if cached, ok := m.namespaces.Get(name); ok {
 		return cached.(*corev1.Namespace), nil
 	}
-	ns, err := m.Namespace(ctx, pod.Namespace)
+	ns, err := m.Namespace(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("read namespace %s: %w", pod.Namespace, err)
+		return nil, fmt.Errorf("read namespace %s: %w", name, err)
 	}
-	m.namespaces.Add(pod.Namespace, ns, namespaceAge)
+	m.namespaces.Add(name, ns, namespaceAge)
 	return ns, nil
+}
+
+// judgement returns what the meshes say of a pod.
+func (m *InPlace) judgement(ctx context.Context, pod *corev1.Pod) *judge.Judgement {
+	if m.judged != nil {
+		return m.judged(ctx, pod)
+	}
+	var namespace *corev1.Namespace
+	var err error
+	judges := judge.New(m.Meshes)
+	if judges.NeedsNamespace(pod) {
+		namespace, err = m.namespace(ctx, pod.Namespace)
+	}
+	return judges.Pod(pod, namespace, err)
 }
 
 // Check returns how the rules of a running pod differ from those that the plugin would write; none: they are there. Errors include
@@ -262,9 +250,9 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (w wanted, err er
 	if pod == nil {
 		return w, selection.ErrNoPod
 	}
-	namespace, err := m.namespace(ctx, pod)
-	if err != nil {
-		return wanted{}, err
+	j := m.judgement(ctx, pod)
+	if errors.Is(j.Err, dialect.ErrNamespaceUnknown) || errors.Is(j.Err, dialect.ErrTooLarge) {
+		return w, j.Err
 	}
 	addrs, errAddrs := podAddrs(pod)
 	orders := [][]netip.Addr{addrs}
@@ -274,8 +262,10 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (w wanted, err er
 		orders = append(orders, reversed)
 	}
 	for _, order := range orders {
-		plan, err := m.Meshes.Plan(dialect.Subject{Pod: pod, Namespace: namespace, Addrs: order})
+		plan, err := j.Plan(order, redirect.Kernel{})
 		switch {
+		case errors.Is(err, dialect.ErrNamespaceUnknown):
+			return wanted{}, err
 		case err == nil && !plan.Decision.Selected:
 			return wanted{}, fmt.Errorf("%w: %s", ErrNotSelected, plan.Decision.Detail)
 		case errAddrs != nil:
@@ -285,7 +275,7 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (w wanted, err er
 		case err != nil:
 			return wanted{}, fmt.Errorf("%w: %w", ErrRefused, err)
 		}
-		w.rules, w.mesh = append(w.rules, plan.Ruleset), m.Meshes.Lookup(plan.Dialect)
+		w.rules, w.mesh = append(w.rules, plan.Ruleset), j.Mesh
 	}
 	w.addrs = addrs
 	return w, nil

@@ -1,116 +1,101 @@
 package repair
 
 import (
-	"cmp"
 	"context"
+	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/selection"
 )
 
-// mesh returns the mesh that has a pod, whose check is then looked at. Where the pod's namespace decides, and has not been read, it is
-// the first that has the pod or may have it; else the first of all.
-func (c *Controller) mesh(pod *corev1.Pod) *dialect.Dialect {
-	var first, maybe, has *dialect.Dialect
-	for d := range c.opts.Meshes.All() {
-		first = cmp.Or(first, &d)
-		switch alone := d.Decide(pod, nil); {
-		case alone.Undecided && maybe == nil:
-			maybe = &d
-		case alone.Selected && !alone.Undecided && has == nil:
-			has = &d
-		}
+// judging is a [Pods] that keeps what the node's meshes say of each pod, for all of the agent.
+type judging interface {
+	Judgement(pod *corev1.Pod) *judge.Judgement
+}
+
+// judged returns what the meshes say of a pod, as far as that is known without a request.
+func (c *Controller) judged(pod *corev1.Pod) *judge.Judgement {
+	if c.judging != nil {
+		return c.judging.Judgement(pod)
 	}
-	if maybe != nil {
-		if chosen := c.opts.Meshes.Lookup(c.tracks.get(pod.UID).chosen); chosen != nil {
-			return chosen
-		}
+	j := c.tracks.get(pod.UID).judged
+	switch {
+	case j != nil && j.Of(pod, j.Namespace):
+		return j
+	case j != nil && j.Namespace != nil:
+		j = c.judge.Pod(pod, j.Namespace, nil)
+		c.tracks.change(pod.UID, func(t *track) { t.judged = j })
+		return j
 	}
-	return cmp.Or(has, maybe, first)
+	j = c.judge.Pod(pod, nil, nil)
+	reads := errors.Is(j.Err, dialect.ErrNamespaceUnknown) || j.Selected() && c.judge.NeedsNamespace(pod)
+	reads = c.opts.uses().Namespaces && (reads && j.May(sidecars) != nil || c.opts.Detect != nil && j.OthersUndecided())
+	c.tracks.change(pod.UID, func(t *track) { t.judged, t.reads = j, reads })
+	return j
 }
 
-// criteria returns those of the pod's [Controller.mesh].
-func (c *Controller) criteria(pod *corev1.Pod) Criteria {
-	return c.opts.Criteria[c.mesh(pod).Name]
-}
-
-func (c *Controller) anyMesh(is func(dialect.Dialect) bool) bool {
-	for d := range c.opts.Meshes.All() {
-		if is(d) {
-			return true
-		}
-	}
-	return false
-}
-
-// ours reports whether a mesh whose pods are repaired has the pod, or may have it by its namespace.
-func (c *Controller) ours(pod *corev1.Pod) bool {
-	return c.anyMesh(func(d dialect.Dialect) bool {
-		alone := d.Decide(pod, nil)
-		return d.NodeProxy == nil && (alone.Selected || alone.Undecided)
-	})
-}
-
-// undecided reports whether the pod alone does not tell which mesh has it, or whether one has: the labels of its namespace decide,
-// or a mesh's Decline panics.
-func (c *Controller) undecided(pod *corev1.Pod) bool {
-	return c.anyMesh(func(d dialect.Dialect) bool { return d.Decide(pod, nil).Undecided })
-}
-
-// byNamespace reports whether a decision made without the namespace needs it.
-func byNamespace(alone selection.Decision) bool { return alone.Undecided && alone.Err == nil }
-
-// choose returns the mesh that has a pod, as the plugin decides. It reads the namespace only if that decides too. An error says
-// that this cannot be told.
-func (c *Controller) choose(ctx context.Context, pod *corev1.Pod) (dialect.Choice, error) {
-	var namespace *corev1.Namespace
-	if c.anyMesh(func(d dialect.Dialect) bool { return byNamespace(d.Decide(pod, nil)) }) {
-		var err error
-		if namespace, err = c.namespace(ctx, pod); err != nil {
-			return dialect.Choice{}, err
-		}
-	}
-	return c.opts.Meshes.Choose(pod, namespace)
-}
-
-// learn finds out which mesh has a pod whose namespace decides about that: one whose check is then looked at, or none, so that the
-// plugin left the pod alone on purpose. An error says that it cannot be told; nothing is to be done to the pod then.
+// learn finds out which mesh has a pod, as the plugin does. Where nobody else watches the namespaces, it reads the pod's if that decides, or
+// has settings that the pod inherits. An error says that it cannot be told; nothing is to be done to the pod then.
 func (c *Controller) learn(ctx context.Context, pod *corev1.Pod) error {
-	if c.criteria(pod).Policy == nil || !c.undecided(pod) {
+	j := c.judged(pod)
+	if c.judging == nil && c.tracks.get(pod.UID).reads {
+		namespace, err := c.namespace(ctx, pod.Namespace)
+		if err != nil || !j.Of(pod, namespace) {
+			j = c.judge.Pod(pod, namespace, err)
+			c.tracks.change(pod.UID, func(t *track) { t.judged = j })
+		}
+	}
+	if c.criteria(pod).Policy == nil {
 		return nil
 	}
-	choice, err := c.choose(ctx, pod)
-	if err != nil {
-		return err
-	}
-	c.tracks.change(pod.UID, func(t *track) {
-		t.chosen, t.passed = "", choice.Decision.Detail
-		if choice.Dialect != nil {
-			t.chosen, t.passed = choice.Dialect.Name, ""
-		}
-		if choice.Dialect != nil && choice.Dialect.NodeProxy != nil {
-			t.passed = "dialect " + t.chosen + " has it, whose proxy is on the node"
-		}
-	})
-	return nil
+	return j.Err
 }
 
-// learnAll does so for all pods now and then, since a namespace's labels change without its pods.
+// learnAll does so for all pods now and then, where nobody else tells that a namespace's labels have changed.
 func (c *Controller) learnAll(ctx context.Context) {
+	if c.judging != nil {
+		return
+	}
 	for _, pod := range c.pods() {
-		was, chosen := c.passed(pod), c.tracks.get(pod.UID).chosen
-		if c.learn(ctx, pod) == nil && (was != "" && c.passed(pod) == "" || chosen != c.tracks.get(pod.UID).chosen) {
+		was := c.judged(pod)
+		if c.learn(ctx, pod) == nil && nameOf(was.Mesh) != nameOf(c.judged(pod).Mesh) {
 			c.enqueue(pod)
 		}
 	}
 }
 
-// passed returns why the plugin leaves a pod alone for what its namespace says, as far as that is known; empty: it does not.
-func (c *Controller) passed(pod *corev1.Pod) string {
-	if detail := c.tracks.get(pod.UID).passed; detail != "" && c.undecided(pod) {
-		return detail
+func nameOf(mesh *dialect.Dialect) string {
+	if mesh == nil {
+		return ""
 	}
-	return ""
+	return mesh.Name
+}
+
+// sidecars are the meshes whose pods are repaired.
+func sidecars(d dialect.Dialect) bool { return d.NodeProxy == nil }
+
+// mesh returns the mesh that has a pod, or may have it, whose check is then looked at; else the first of all.
+func (c *Controller) mesh(j *judge.Judgement) *dialect.Dialect {
+	if d := j.May(func(dialect.Dialect) bool { return true }); d != nil {
+		return d
+	}
+	return c.opts.Meshes.Lookup(c.opts.Meshes.Names()[0])
+}
+
+// criteria returns those of the pod's mesh.
+func (c *Controller) criteria(pod *corev1.Pod) Criteria {
+	return c.opts.Criteria[c.mesh(c.judged(pod)).Name]
+}
+
+// decision is the judgement for findings: a pod of the node's proxy is left to the agent that hands it to that.
+func decision(j *judge.Judgement) selection.Decision {
+	d := j.Decision
+	d.Selected, d.Undecided = j.Mesh != nil, j.Undecided()
+	if j.Selected() && !sidecars(*j.Mesh) {
+		d.Selected, d.Detail = false, "dialect "+j.Mesh.Name+" has it, whose proxy is on the node"
+	}
+	return d
 }

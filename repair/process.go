@@ -41,7 +41,7 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	unknown := c.learn(ctx, pod)
-	c.observe(ctx, pod)
+	c.observe(pod)
 	f := c.diagnose(pod)
 	if f.Broken && unknown != nil {
 		r := c.failed(unknown)

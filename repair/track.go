@@ -9,6 +9,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -32,8 +33,9 @@ type track struct {
 	told       status.Code          // that an event was sent for
 	uncaptured status.Code          // of when it was last found so
 	bypasses   []dialect.BypassCode // that events were sent for
-	// Where its namespace decides, as was last seen: the mesh that has it, and why the plugin leaves it alone, if so.
-	chosen, passed string
+	extentOf   *judge.Judgement     // for which extent was found out
+	judged     *judge.Judgement     // if nobody else keeps it; nil: not yet
+	reads      bool                 // for that, its namespace is read
 }
 
 type tracks struct {

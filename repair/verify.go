@@ -54,15 +54,13 @@ func (c *Controller) verifyNext(ctx context.Context, key types.NamespacedName) {
 // shouldHaveRules reports whether a pod runs, is in the mesh, and is not known to be broken, in which case it is
 // processed anyway.
 func (c *Controller) shouldHaveRules(pod *corev1.Pod) bool {
-	mesh, criteria := c.mesh(pod), c.criteria(pod)
-	if _, out := leftOut(pod, criteria); out || pod.Status.Phase != corev1.PodRunning || criteria.Policy == nil || mesh.NodeProxy != nil {
+	j := c.judged(pod)
+	mesh := c.mesh(j)
+	criteria := c.opts.Criteria[mesh.Name]
+	if _, out := leftOut(pod, criteria); out || pod.Status.Phase != corev1.PodRunning || criteria.Policy == nil || !sidecars(*mesh) {
 		return false
 	}
-	// The namespace may enable a pod that does not do so itself; the Redirector reads the namespace.
-	if d := criteria.Policy.Decide(pod, nil); !d.Selected && !d.Undecided || c.passed(pod) != "" {
-		return false
-	}
-	return !c.diagnose(pod).Broken
+	return (j.Mesh != nil || j.Undecided()) && !c.diagnose(pod).Broken
 }
 
 // verify compares one pod's rules with the wanted ones. The cached pod is good enough to find that all is well. Before
@@ -107,7 +105,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 		diffs = ruleset.Certain(diffs)
 		if found := c.inventory.Look(); c.neverHad(ctx, pod, found, diffs) {
 			c.verified(pod, statuscode.Uncaptured, "")
-			c.verifiedNone(ctx, pod, found)
+			c.verifiedNone(pod, found)
 		} else {
 			c.verified(pod, statuscode.Drifted, summary(diffs)+c.suspects())
 		}
@@ -155,12 +153,12 @@ func (c *Controller) neverHad(ctx context.Context, pod *corev1.Pod, found invent
 }
 
 // verifiedNone reports a pod that never had its rules, as detection would.
-func (c *Controller) verifiedNone(ctx context.Context, pod *corev1.Pod, found inventory.Reading) {
+func (c *Controller) verifiedNone(pod *corev1.Pod, found inventory.Reading) {
 	if c.opts.Detect != nil {
-		c.detect(ctx, pod, found)
+		c.detect(pod, found)
 	} else {
 		c.detecting.Lock()
-		c.foundUncaptured(ctx, pod, c.known(pod, found, c.tracks.get(pod.UID)))
+		c.foundUncaptured(pod, c.known(pod, found, c.tracks.get(pod.UID)))
 		c.detecting.Unlock()
 	}
 }

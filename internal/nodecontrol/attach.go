@@ -12,11 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -149,13 +151,12 @@ func (c *Controller) awaitPod(ctx context.Context, id status.ID) (*corev1.Pod, e
 
 // knowsNamespace reports whether the pod's namespace can be had, or no mesh asks for it.
 func (c *Controller) knowsNamespace(pod *corev1.Pod) bool {
-	for d := range c.opts.Meshes.All() {
-		if d.ReadsNamespace(pod) {
-			_, err := c.opts.Pods.Namespace(pod.Namespace)
-			return err == nil
-		}
+	j := c.opts.Pods.Judgement(pod)
+	if j.Namespace != nil {
+		return true
 	}
-	return true
+	_, err := j.Plan(nil, redirect.Kernel{})
+	return !errors.Is(err, dialect.ErrNamespaceUnknown)
 }
 
 // attaching is the work of an Attach. Nothing runs in the pod yet, so what this run does itself is what is the case: only

@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/podid"
@@ -206,7 +207,7 @@ func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(
 			continue // somebody works on it, and nobody waits for one pod here
 		}
 		if asks(e) {
-			addrs := addrsOf(pod)
+			addrs := judge.Addrs(pod)
 			if len(addrs) == 0 {
 				addrs = e.addrs
 			}

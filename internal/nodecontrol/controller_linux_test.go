@@ -111,6 +111,9 @@ func (n *node) start() {
 	if n.options != nil {
 		n.options(&o)
 	}
+	n.pods.mu.Lock()
+	n.pods.meshes = o.Meshes
+	n.pods.mu.Unlock()
 	c, err := nodecontrol.New(o)
 	require.NoError(n.t, err)
 	if n.made != nil {

@@ -351,7 +351,7 @@ func TestDeclinePanics(t *testing.T) {
 	differ, _ := n.rules(uid)
 	assert.Empty(t, differ)
 	assert.Equal(t, "enabled", n.pods.annotation(uid))
-	_, err := n.c.Plan(t.Context(), uid)
+	_, err := n.c.Plan(uid)
 	require.ErrorAs(t, err, new(*dialect.InvalidError))
 	n.pods.change(other, func(p *corev1.Pod) { p.Labels = map[string]string{"istio.io/dataplane-mode": "none"} })
 	n.outside(other)
@@ -394,10 +394,10 @@ func TestSeveralMeshes(t *testing.T) {
 	n.start()
 	n.captured(uid)
 	assert.Contains(t, n.state(uid).Detail, "sidecar would select the pod too")
-	plan, err := n.c.Plan(t.Context(), uid)
+	plan, err := n.c.Plan(uid)
 	require.NoError(t, err)
 	assert.Equal(t, "ambient", plan.Dialect)
-	_, err = n.c.Plan(t.Context(), "nobody")
+	_, err = n.c.Plan("nobody")
 	require.ErrorIs(t, err, agentsock.ErrUnknown)
 
 	// A namespace that cannot be read decides about nobody whose own label does not.

@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -255,6 +257,7 @@ type pods struct {
 	mu         sync.Mutex
 	pods       map[types.UID]*corev1.Pod
 	namespaces map[string]*corev1.Namespace
+	meshes     dialect.Set
 	unsynced   bool
 	subs       map[int]func(types.UID)
 	next       int
@@ -274,13 +277,13 @@ func (p *pods) RuntimeUID(pod *corev1.Pod) types.UID { return pod.UID }
 
 func (p *pods) Known(id status.ID) *corev1.Pod { return p.ByUID(types.UID(id.UID)) }
 
-func (p *pods) Namespace(name string) (*corev1.Namespace, error) {
+func (p *pods) Judgement(pod *corev1.Pod) *judge.Judgement {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if ns := p.namespaces[name]; ns != nil {
-		return ns, nil
+	if ns := p.namespaces[pod.Namespace]; ns != nil {
+		return judge.New(p.meshes).Pod(pod, ns, nil)
 	}
-	return nil, errors.New("namespace " + name + " is not known")
+	return judge.New(p.meshes).Pod(pod, nil, errors.New("namespace "+pod.Namespace+" is not known"))
 }
 
 func (p *pods) Synced() bool {

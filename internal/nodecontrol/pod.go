@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
@@ -62,9 +63,8 @@ type Pods interface {
 	RuntimeUID(pod *corev1.Pod) types.UID
 	// Known returns the pod that the runtime means by a namespace, a name and a UID, or nil.
 	Known(id status.ID) *corev1.Pod
-	// Namespace returns a namespace's name, labels and annotations. An error means that they are not known, which is
-	// neither yes nor no.
-	Namespace(name string) (*corev1.Namespace, error)
+	// Judgement returns what the node's meshes say of a pod, with what is known of its namespace now.
+	Judgement(pod *corev1.Pod) *judge.Judgement
 	// Synced reports whether Pods is complete: a pod that it lacks does not exist.
 	Synced() bool
 	// Subscribe calls changed with the UID of each pod that is new, changed or gone, or whose namespace changed, until the

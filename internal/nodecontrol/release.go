@@ -159,17 +159,17 @@ func (c *Controller) give(ctx context.Context, w *work, m mode) (given bool, err
 	if e.given {
 		return true, nil
 	}
-	p, namespace, err := c.planOf(ctx, w.pod, w.addrs)
-	mesh := c.opts.Meshes.Lookup(p.Dialect)
+	j := c.opts.Pods.Judgement(w.pod)
+	p, err := j.Plan(w.addrs, redirect.Kernel{})
 	switch {
-	case p.Decision.Undecided, errors.Is(err, dialect.ErrNamespaceUnknown):
+	case j.Undecided(), errors.Is(err, dialect.ErrNamespaceUnknown):
 		return true, err
-	case !p.Decision.Selected || mesh == nil || mesh.NodeProxy == nil || mesh.NodeProxy.Agents[m.name].Rules == nil:
+	case !j.Selected() || j.Mesh.NodeProxy == nil || j.Mesh.NodeProxy.Agents[m.name].Rules == nil:
 		return false, nil // not in the mesh, so it is not that agent's either
 	case err != nil:
 		return true, err
 	}
-	w.mesh, w.plan, w.namespace = mesh, p, namespace
+	w.mesh, w.plan, w.namespace = j.Mesh, p, j.Namespace
 	if err := w.find(ctx); err != nil {
 		return true, fmt.Errorf("find its network namespace: %w", err)
 	}

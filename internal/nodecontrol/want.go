@@ -12,10 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -44,7 +46,7 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 		return w
 	}
 	w.id = nodeproxy.PodID{UID: e.uid, Namespace: w.pod.Namespace, Name: w.pod.Name}
-	w.addrs = addrsOf(w.pod)
+	w.addrs = judge.Addrs(w.pod)
 	if len(w.addrs) == 0 || sameAddrs(w.addrs, e.addrs) {
 		w.addrs = e.addrs // in the order in which the plugin knew them
 	}
@@ -66,30 +68,28 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 	return w
 }
 
-// decide asks the meshes, as the plugin does.
+// decide reads the pod's judgement.
 func (c *Controller) decide(ctx context.Context, w *want) {
 	if w.releasing {
 		w.Choice, w.Why, w.detail = machine.Out, statuscode.Releasing, "the node's proxy gives back all pods"
 		return
 	}
-	if err := dialect.Whole(w.pod); err != nil {
-		w.Choice, w.Why, w.detail = machine.Unsure, statuscode.TooLarge, err.Error()
-		return
-	}
-	p, namespace, err := c.planOf(ctx, w.pod, w.addrs)
-	w.plan, w.namespace, w.Why, w.detail = p, namespace, p.Decision.Reason, p.Decision.Detail
-	mesh := c.opts.Meshes.Lookup(p.Dialect)
+	j := c.opts.Pods.Judgement(w.pod)
+	p, err := j.Plan(w.addrs, redirect.Kernel{})
+	w.plan, w.namespace, w.Why, w.detail = p, j.Namespace, p.Decision.Reason, p.Decision.Detail
 	switch {
+	case errors.Is(err, dialect.ErrTooLarge):
+		w.Choice, w.Why, w.detail = machine.Unsure, statuscode.TooLarge, err.Error()
 	case errors.Is(err, dialect.ErrNamespaceUnknown):
 		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeNamespaceUnknown, err.Error()
-	case p.Decision.Undecided:
+	case j.Undecided():
 		w.Choice, w.Why, w.detail = machine.Unsure, statuscode.SelectionUnknown, err.Error()
-	case err == nil && !p.Decision.Selected:
+	case !j.Selected():
 		w.Choice = machine.Out
-	case mesh != nil && mesh.NodeProxy == nil:
-		w.Choice, w.Why, w.detail = machine.Out, statuscode.OtherMesh, "the pod is in mesh "+mesh.Name
+	case j.Mesh.NodeProxy == nil:
+		w.Choice, w.Why, w.detail = machine.Out, statuscode.OtherMesh, "the pod is in mesh "+j.Mesh.Name
 	default:
-		w.mesh = mesh
+		w.mesh = j.Mesh
 		w.selected(ctx, err)
 	}
 }
@@ -109,35 +109,14 @@ func (w *want) selected(ctx context.Context, err error) {
 	}
 }
 
-// planOf returns what the meshes plan for a pod, and its namespace, as far as one of them reads that.
-func (c *Controller) planOf(ctx context.Context, pod *corev1.Pod, addrs []netip.Addr) (dialect.Plan, *corev1.Namespace, error) {
-	var namespace *corev1.Namespace
-	var unknown error
-	if c.opts.Meshes.ReadsNamespace(pod) {
-		if namespace, unknown = c.opts.Pods.Namespace(pod.Namespace); unknown != nil {
-			namespace = nil
-		}
-	}
-	s := dialect.Subject{Pod: pod, Namespace: namespace, Addrs: addrs}
-	p, err := c.opts.Meshes.Plan(s)
-	if errors.Is(err, dialect.ErrNamespaceUnknown) && unknown != nil {
-		err = fmt.Errorf("%w: %w", err, unknown)
-	}
-	return p, namespace, err
-}
-
 // Plan returns what the meshes plan for the pod with the UID, from what is known of it now. Errors are those of
 // [dialect.Set.Plan], and that there is no such pod.
-func (c *Controller) Plan(ctx context.Context, uid types.UID) (dialect.Plan, error) {
+func (c *Controller) Plan(uid types.UID) (dialect.Plan, error) {
 	pod := c.pod(uid)
 	if pod == nil {
 		return dialect.Plan{}, fmt.Errorf("plan pod %s: %w", uid, agentsock.ErrUnknown)
 	}
-	if err := dialect.Whole(pod); err != nil {
-		return dialect.Plan{}, err
-	}
-	p, _, err := c.planOf(ctx, pod, addrsOf(pod))
-	return p, err
+	return c.opts.Pods.Judgement(pod).Plan(judge.Addrs(pod), redirect.Kernel{})
 }
 
 // contested returns that another mesh would select the pod too; empty: none would.
@@ -197,16 +176,6 @@ func (w want) apiID() nodeproxy.PodID {
 	id := w.id
 	id.UID = w.pod.UID
 	return id
-}
-
-// addrsOf returns the pod's addresses. One that cannot be read is as if it were not there yet.
-func addrsOf(pod *corev1.Pod) (addrs []netip.Addr) {
-	for _, ip := range pod.Status.PodIPs {
-		if a, err := netip.ParseAddr(ip.IP); err == nil {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
 }
 
 func sameAddrs(a, b []netip.Addr) bool {

@@ -18,12 +18,18 @@ type judged struct {
 	is        func() *judge.Judgement
 }
 
-// SetMeshes has pods judged by other meshes from now on. Options.Namespaces and Dialects stay.
+// SetMeshes has pods judged by other meshes from now on, and namespaces read if one of these needs them.
 func (w *Watch) SetMeshes(meshes dialect.Set) {
-	j := judge.New(meshes)
+	j, reads := judge.New(meshes), meshes.ReadsNamespace(nil)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.judge = j
+	if reads && !w.opts.Namespaces {
+		w.opts.Namespaces = true
+		for name, n := range w.namespaces {
+			w.follow(name, n)
+		}
+	}
 }
 
 // Judgement returns what the node's meshes say of a pod, with what is known of its namespace now. Of one of the node's pods it is made once for

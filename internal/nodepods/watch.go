@@ -435,7 +435,12 @@ func (w *Watch) enter(name string) {
 		w.namespaces[name] = n
 	}
 	n.pods++
-	if !w.opts.Namespaces || n.cancel != nil {
+	w.follow(name, n)
+}
+
+// follow has a namespace watched, if they are and it is not yet.
+func (w *Watch) follow(name string, n *namespace) {
+	if !w.opts.Namespaces || n.cancel != nil || w.running == nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(w.running)

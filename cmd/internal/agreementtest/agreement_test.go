@@ -28,6 +28,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/internal/longtest"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin"
@@ -200,19 +201,22 @@ type anyPods = nodecontrol.Pods
 
 type nodePods struct {
 	anyPods
-	q question
+	q      question
+	meshes dialect.Set
 }
 
-func (n nodePods) ByUID(types.UID) *corev1.Pod                 { return n.q.pod }
-func (n nodePods) Namespace(string) (*corev1.Namespace, error) { return n.q.namespace, nil }
+func (n nodePods) ByUID(types.UID) *corev1.Pod { return n.q.pod }
+func (n nodePods) Judgement(pod *corev1.Pod) *judge.Judgement {
+	return judge.New(n.meshes).Pod(pod, n.q.namespace, nil)
+}
 
 func (q question) nodeProxy(t *testing.T) (v verdict) {
 	c, err := nodecontrol.New(nodecontrol.Options{
-		Meshes: q.meshes(t), Pods: nodePods{q: q},
+		Meshes: q.meshes(t), Pods: nodePods{q: q, meshes: q.meshes(t)},
 		Namespaces: struct{ nodecontrol.Namespaces }{}, Proxy: struct{ nodeproxy.Proxy }{},
 	})
 	require.NoError(t, err)
-	p, err := c.Plan(t.Context(), q.pod.UID)
+	p, err := c.Plan(q.pod.UID)
 	v.selected, v.rules = p.Decision.Selected, text(p.Ruleset)
 	for _, code := range p.BypassCodes() {
 		v.bypasses = append(v.bypasses, string(code))

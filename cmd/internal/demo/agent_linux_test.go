@@ -18,6 +18,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
@@ -105,10 +106,11 @@ func (c *cluster) Known(id status.ID) *corev1.Pod { return c.ByUID(types.UID(id.
 
 func (c *cluster) Synced() bool { return true }
 
-func (c *cluster) Namespace(name string) (*corev1.Namespace, error) {
+func (c *cluster) Judgement(pod *corev1.Pod) *judge.Judgement {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ambient.DataplaneMode: c.mode}}}, nil
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace, Labels: map[string]string{ambient.DataplaneMode: c.mode}}}
+	return judge.New(dialect.SetOf(ambient.New(ambient.Options{}))).Pod(pod, namespace, nil)
 }
 
 func (c *cluster) Subscribe(changed func(types.UID)) (cancel func()) {

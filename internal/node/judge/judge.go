@@ -27,14 +27,14 @@ type Judge struct{ meshes, others dialect.Set }
 // New returns a judge by the meshes.
 func New(meshes dialect.Set) *Judge { return &Judge{meshes: meshes, others: meshes.Others()} }
 
-// ReadsNamespace reports whether the pod's namespace is needed to judge it. It asks the meshes, so whoever has the namespace at hand, or keeps
+// NeedsNamespace reports whether the pod's namespace is needed to judge it. It asks the meshes, so whoever has the namespace at hand, or keeps
 // judgements, does without it.
-func (j *Judge) ReadsNamespace(pod *corev1.Pod) bool { return j.meshes.ReadsNamespace(pod) }
+func (j *Judge) NeedsNamespace(pod *corev1.Pod) bool { return j.meshes.ReadsNamespace(pod) }
 
 // Pod judges a pod. Namespace is the pod's; nil: it is not known, and unknown says why, or no mesh asks for it.
 func (j *Judge) Pod(pod *corev1.Pod, namespace *corev1.Namespace, unknown error) *Judgement {
 	is := &Judgement{Pod: pod, Namespace: namespace, judge: j, unknown: unknown}
-	is.others = sync.OnceValue(is.asked)
+	is.others = sync.OnceValues(is.asked)
 	if err := dialect.Whole(pod); err != nil && (pod == nil || !pod.Spec.HostNetwork) {
 		is.Err, is.answers = err, make([]selection.Decision, j.meshes.Len())
 		for i := range is.answers {
@@ -69,7 +69,7 @@ type Judgement struct {
 	unknown error
 	choice  dialect.Choice
 	answers []selection.Decision // of the meshes, in order
-	others  func() []string
+	others  func() (names []string, unsure bool)
 }
 
 // Undecided reports that it cannot be told whether a mesh has the pod, or which: neither yes nor no. Nothing is to be done to the pod
@@ -135,19 +135,37 @@ func (j *Judgement) because(err error) error {
 
 // Others names the known meshes that would have a pod that none of the node's has. A mesh that selects the pod only by its namespace's
 // labels is none of them: only a program that serves the mesh reads those.
-func (j *Judgement) Others() []string { return j.others() }
+func (j *Judgement) Others() []string {
+	names, _ := j.others()
+	return names
+}
 
-func (j *Judgement) asked() (names []string) {
+// OthersUndecided reports that there may be more Others, which the pod's namespace tells that is not known.
+func (j *Judgement) OthersUndecided() bool {
+	_, unsure := j.others()
+	return unsure
+}
+
+func (j *Judgement) asked() (names []string, unsure bool) {
 	if j.Err != nil || j.Mesh != nil {
-		return nil
+		return nil, false
 	}
 	for d := range j.judge.others.All() {
 		alone := d.Decide(j.Pod, nil)
-		if alone.Selected && alone.Err == nil && (!alone.Undecided || j.Namespace != nil && d.Decide(j.Pod, j.Namespace).Selected) {
+		switch {
+		case !alone.Selected || alone.Err != nil:
+		case alone.Undecided && j.Namespace == nil:
+			unsure = true
+		case !alone.Undecided || d.Decide(j.Pod, j.Namespace).Selected:
 			names = append(names, d.Name)
 		}
 	}
-	return names
+	return names, unsure
+}
+
+// Alone is a mesh's decision without the pod's namespace, for whoever has no more than its policy.
+func Alone(policy *selection.Policy, pod *corev1.Pod) selection.Decision {
+	return policy.Decide(pod, nil)
 }
 
 // Addrs returns the addresses that a pod's status has. One that cannot be read is as if it were not there yet.
