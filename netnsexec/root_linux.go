@@ -19,6 +19,7 @@ func AtRoot(root string, fn func() error) error {
 	if root == "" || root == "/" {
 		return fn()
 	}
+	_, _ = own()                          // it is remembered, and the root may have no /proc
 	return onThread(func(*thread) error { // never clean: the thread cannot get its shared root directory back
 		if err := joinRoot(root); err != nil {
 			return fmt.Errorf("%w %s: %w", ErrRoot, root, err)

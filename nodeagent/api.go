@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/bundle"
 	"github.com/meshcni/meshcni/internal/confdir"
+	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/internal/podid"
 	"github.com/meshcni/meshcni/internal/recent"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -151,7 +152,8 @@ func (n nodeAPI) look(ctx context.Context, uid string) agentapi.Pod {
 		p.LiveError = err.Error()
 		return p
 	}
-	enter(ctx, n.options.Dialects, &p, uid, wanted(n.podByUID(uid)), s.HostRoot)
+	w := wanted(n.podByUID(uid))
+	enter(ctx, n.options.inventory(s), n.options.Dialects, &p, uid, netnsstore.Pod{Addrs: w.Addrs, OwnUsers: w.OwnUsers}, s.HostRoot)
 	return p
 }
 

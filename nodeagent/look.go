@@ -7,8 +7,8 @@ import (
 	"errors"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/internal/node/inventory"
-	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -21,8 +21,9 @@ import (
 func Look(ctx context.Context, runDir, hostRoot string, known []dialect.Dialect, uid string) agentapi.Pod {
 	ctx, stop := context.WithTimeoutCause(ctx, agentapi.PodTimeout, errLookTime)
 	defer stop()
-	p := recorded(inventory.New(inventory.Options{Records: attachment.Open(runDir)}), uid)
-	enter(ctx, builtIn(known), &p, uid, podnetns.Wanted{}, hostRoot)
+	there := inventory.New(inventory.Options{Records: attachment.Open(runDir)})
+	p := recorded(there, uid)
+	enter(ctx, there, builtIn(known), &p, uid, netnsstore.Pod{}, hostRoot)
 	return p
 }
 
@@ -40,7 +41,7 @@ func recorded(known *inventory.Inventory, uid string) agentapi.Pod {
 }
 
 // enter reads the rules in the pod's network namespace.
-func enter(ctx context.Context, known []dialect.Dialect, pod *agentapi.Pod, uid string, want podnetns.Wanted, hostRoot string) {
+func enter(ctx context.Context, there *inventory.Inventory, known []dialect.Dialect, pod *agentapi.Pod, uid string, sought netnsstore.Pod, hostRoot string) {
 	last := attachment.Record{Pod: status.ID{UID: uid}}
 	if len(pod.Records) > 0 {
 		last = pod.Records[len(pod.Records)-1]
@@ -49,7 +50,7 @@ func enter(ctx context.Context, known []dialect.Dialect, pod *agentapi.Pod, uid 
 	for _, d := range known {
 		owners = append(owners, d.Names.Owner().EmptyRuleset())
 	}
-	live, err := podrules.Look(ctx, last, want, hostRoot, owners...)
+	live, err := podrules.Look(ctx, there, sought, last, hostRoot, owners...)
 	pod.Bypasses, pod.BypassError = live.Bypasses, live.BypassError
 	if err != nil {
 		pod.LiveError = err.Error()

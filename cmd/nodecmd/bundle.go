@@ -256,7 +256,8 @@ func (n *nodeBundle) decisions(ctx context.Context) {
 		text, err := bundle.ReadEnd(path)
 		n.Add("run/"+filepath.Base(path), n.scrub.Lines(text), err)
 	}
-	text, records, err := bundle.Records(inventory.New(inventory.Options{Records: attachment.Open(n.settings.RunDir)}), n.scrub)
+	known := inventory.New(inventory.Options{Records: attachment.Open(n.settings.RunDir), CacheDir: n.settings.CNICacheDir})
+	text, records, err := bundle.Records(known, n.scrub)
 	n.Add("run/attachments.jsonl", text, err)
 	for _, pod := range n.pods {
 		i := 0
@@ -265,7 +266,7 @@ func (n *nodeBundle) decisions(ctx context.Context) {
 				continue
 			}
 			i++
-			n.rules(ctx, fmt.Sprintf("pods/%s-%d.json", strings.ReplaceAll(pod, "/", "_"), i), r)
+			n.rules(ctx, known, fmt.Sprintf("pods/%s-%d.json", strings.ReplaceAll(pod, "/", "_"), i), r)
 		}
 		if i == 0 {
 			n.Fail("pods/"+pod, errors.New("the plugin has no record of the pod"))
@@ -273,8 +274,8 @@ func (n *nodeBundle) decisions(ctx context.Context) {
 	}
 }
 
-func (n *nodeBundle) rules(ctx context.Context, name string, r attachment.Record) {
-	text, err := bundle.Rules(ctx, r, n.hostRoot, n.scrub)
+func (n *nodeBundle) rules(ctx context.Context, known *inventory.Inventory, name string, r attachment.Record) {
+	text, err := bundle.Rules(ctx, known, r, n.hostRoot, n.scrub)
 	n.Add(name, text, err)
 }
 

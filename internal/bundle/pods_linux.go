@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 
-	"github.com/meshcni/meshcni/internal/podnetns"
+	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/podrules"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -26,9 +27,9 @@ type podRules struct {
 }
 
 // Rules returns the live rules of a pod of which there is a record, and how they differ from what was set up, as JSON. It
-// finds the namespace by the record, or by the pod's processes.
-func Rules(ctx context.Context, record attachment.Record, hostRoot string, s *Scrubber) ([]byte, error) {
-	live, err := podrules.Look(ctx, record, podnetns.Wanted{}, hostRoot)
+// finds the namespace by what the node knows, or by the pod's processes.
+func Rules(ctx context.Context, known *inventory.Inventory, record attachment.Record, hostRoot string, s *Scrubber) ([]byte, error) {
+	live, err := podrules.Look(ctx, known, netnsstore.Pod{}, record, hostRoot)
 	if live.NetNS == "" {
 		return nil, err
 	}

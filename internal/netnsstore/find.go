@@ -47,7 +47,7 @@ func (s *Store) FindAll(ctx context.Context, pods ...Pod) map[types.UID]Found {
 		p.Addrs = plain(p.Addrs)
 		found[p.UID] = Found{}
 		switch {
-		case !podnetns.ValidUID(string(p.UID)):
+		case !podnetns.ValidUID(string(p.UID)) && p.Record == nil:
 			found[p.UID] = Found{Err: fmt.Errorf("find network namespace of pod %q: %w", p.UID, ErrUID)}
 		default:
 			held = append(held, p)
@@ -185,7 +185,7 @@ func (s *Store) processes(ctx context.Context, pods []Pod, known map[types.UID]*
 				addrs = c.addrs
 			}
 		}
-		if len(addrs) == 0 {
+		if len(addrs) == 0 && p.Record == nil {
 			results[p.UID] = podnetns.Result{Err: ErrNoAddress}
 			continue
 		}
@@ -273,13 +273,18 @@ func (s *Store) first(ctx context.Context, p Pod, known *knowledge, process podn
 			tried.Tried = append(tried.Tried, Attempt{c.source, c.err})
 		}
 	}
-	c := &candidate{claim: claim{uid: p.UID, source: Process, addrs: p.Addrs, process: process.Found, since: known.held}, err: process.Err}
+	c := &candidate{claim: claim{uid: p.UID, source: Process, addrs: p.Addrs, process: process.Found, look: p.Record != nil, since: known.held}, err: process.Err}
 	if c.err == nil {
 		c.ns, c.err = process.Found.Open(s.o.ProcRoot)
+	}
+	if r := p.Record; c.err == nil && r != nil && r.NetNS.Ino != 0 && !r.NetNS.Is(c.ns.ID()) {
+		c.err = fmt.Errorf("%w: %s is not that of the record", ErrForeign, c.ns.Path())
 	}
 	var ref *Ref
 	if c.err == nil {
 		ref, c.err = s.keep(ctx, c)
+	} else if c.ns != nil {
+		_ = c.ns.Close()
 	}
 	if c.err != nil {
 		tried.Tried = append(tried.Tried, Attempt{Process, c.err})

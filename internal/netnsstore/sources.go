@@ -41,6 +41,14 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 	}
 	s.mu.Unlock()
 	open := map[*candidate]told{}
+	for _, p := range pods {
+		if p.Record != nil && p.Record.NetNS.Ino != 0 {
+			t := tell(inventory.Row{Source: inventory.Record, NetNS: p.Record.NetNS})
+			c := &candidate{claim: t.claim} // its numbers do, also where the path leads through a process
+			c.uid, c.look, open[c] = p.UID, true, t
+			all[p.UID].candidates = append(all[p.UID].candidates, c)
+		}
+	}
 	for _, t := range s.told(s.o.Inventory.Look(), func(uid types.UID) bool { return all[uid] != nil }) {
 		c := &candidate{claim: t.claim, err: t.err}
 		if t.uid == "" {
@@ -57,9 +65,9 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 	if len(open) == 0 {
 		return all
 	}
-	openAll := func(root string) error {
+	openAll := func(root string, taken func(*candidate) bool) {
 		for c, t := range open {
-			if c.ns != nil {
+			if c.ns != nil || !taken(c) {
 				continue
 			}
 			path := t.path
@@ -69,22 +77,28 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 				}
 				path = filepath.Join(root, path)
 			}
-			c.ns, c.err = netnsexec.Open(path)
-			if c.err == nil && t.id != (netnsexec.ID{}) && t.id != c.ns.ID() {
-				c.err = fmt.Errorf("%w: %s leads to %s, and not to the %s of the attachment", ErrForeign, t.path, c.ns.ID(), t.id)
-				_ = c.ns.Close()
-				c.ns = nil
+			ns, err := netnsexec.Open(path)
+			if err == nil && t.id != (netnsexec.ID{}) && t.id != ns.ID() {
+				err = fmt.Errorf("%w: %s leads to %s, and not to the %s of the attachment", ErrForeign, t.path, ns.ID(), t.id)
+				_ = ns.Close()
+			}
+			switch {
+			case err == nil:
+				c.ns, c.err = ns, nil
+			case c.err == nil:
+				c.err = err
 			}
 		}
-		return nil
 	}
-	if err := netnsexec.AtRoot(s.o.HostRoot, func() error { return openAll("") }); err != nil { // without CAP_SYS_CHROOT, say
-		_ = openAll(s.o.HostRoot)
-		_ = openAll("") // our own mounts may have them too
-		for c := range open {
-			if c.err != nil {
-				c.err = errors.Join(c.err, err)
-			}
+	every := func(*candidate) bool { return true }
+	err := netnsexec.AtRoot(s.o.HostRoot, func() error { openAll("", every); return nil })
+	// Without CAP_SYS_CHROOT, say, what we see of the root, and our own mounts may have them too. A look takes that of any root.
+	for _, root := range []string{s.o.HostRoot, ""} {
+		openAll(root, func(c *candidate) bool { return err != nil || c.look && s.o.HostRoot != "" })
+	}
+	for c := range open {
+		if c.err != nil && err != nil {
+			c.err = errors.Join(c.err, err)
 		}
 	}
 	return all
@@ -94,24 +108,30 @@ func (s *Store) candidates(pods []Pod) map[types.UID]*knowledge {
 func (s *Store) told(reading inventory.Reading, wanted func(types.UID) bool) (all []told) {
 	for _, r := range reading.Rows {
 		uid := types.UID(r.Pod.UID)
-		if !wanted(uid) {
-			continue
+		if uid != "" && wanted(uid) {
+			all = append(all, tell(r))
 		}
-		t := told{claim: claim{uid: uid, source: sources[r.Source], named: true, addrs: r.Addrs}, path: r.NetNS.Path, id: netnsexec.ID{Dev: r.NetNS.Dev, Ino: r.NetNS.Ino}}
-		switch {
-		case r.Source == inventory.Record && r.NetNS.Ino == 0:
-			t.err = errors.New("it does not say which namespace it was")
-		case t.path == "":
-			t.err = errors.New("it does not name a namespace")
-		case strings.HasPrefix(filepath.Clean(t.path), "/proc/"):
-			t.err = errByProcess
-		}
-		all = append(all, t)
 	}
 	for source, err := range reading.Unread { // what cannot be read may be of any of them
 		all = append(all, told{claim: claim{source: sources[source]}, err: err})
 	}
 	return all
+}
+
+func tell(r inventory.Row) told {
+	t := told{
+		claim: claim{uid: types.UID(r.Pod.UID), source: sources[r.Source], named: true, addrs: r.Addrs},
+		path:  r.NetNS.Path, id: netnsexec.ID{Dev: r.NetNS.Dev, Ino: r.NetNS.Ino},
+	}
+	switch {
+	case r.Source == inventory.Record && r.NetNS.Ino == 0:
+		t.err = errors.New("it does not say which namespace it was")
+	case t.path == "":
+		t.err = errors.New("it does not name a namespace")
+	case strings.HasPrefix(filepath.Clean(t.path), "/proc/"):
+		t.err = errByProcess
+	}
+	return t
 }
 
 // sources are the inventory's.

@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/internal/podnetns"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // Source is the origin of the knowledge of a namespace. The package's documentation says what each proves.
@@ -73,6 +74,9 @@ type Pod struct {
 	Addrs []netip.Addr
 	// OwnUsers: the pod has a user namespace of its own (hostUsers: false).
 	OwnUsers bool
+	// Record is of the pod's attachment, or zero, if the pod is only to be looked at: what is found then needs no address if none is known,
+	// and no UID if the record has the namespace. A namespace with other numbers than the record's is not taken. nil: the pod is to be changed.
+	Record *attachment.Record
 }
 
 // Store is the namespaces of a node's pods. It is safe for concurrent use. Make one with [New].
@@ -133,6 +137,7 @@ type claim struct {
 	named   bool // by the runtime
 	addrs   []netip.Addr
 	process podnetns.Found
+	look    bool // no address is needed if none is known
 	// since was held when the search began whose result this is. It counts no more if another came meanwhile.
 	since *handle
 }
@@ -148,7 +153,7 @@ func (s *Store) take(ctx context.Context, ns *netnsexec.NetNS, c claim) (*Ref, e
 	}
 	s.mu.Unlock()
 	kept, err := proven(ctx, ns, c.addrs, before)
-	if err != nil {
+	if err != nil && !(c.look && errors.Is(err, ErrNoAddress)) {
 		return nil, errors.Join(err, ns.Close())
 	}
 	if s.o.Fleeting {

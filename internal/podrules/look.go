@@ -12,9 +12,12 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/bypass"
-	"github.com/meshcni/meshcni/internal/podnetns"
+	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -33,17 +36,18 @@ type Live struct {
 	BypassError string
 }
 
-// Look reads the rules in the network namespace of the record's pod, or, if it names none, in the one that is as wanted in which the pod with
-// its UID has a process. Rules are ours if they are those of the record's mesh or of one of the owners.
-func Look(ctx context.Context, record attachment.Record, want podnetns.Wanted, hostRoot string, owners ...ruleset.Ruleset) (l Live, err error) {
-	ns, err := enter(ctx, record, want, hostRoot)
+// Look reads the rules in the pod's network namespace. The record is that of its attachment, by whose UID the pod is known, or has its UID
+// alone. Rules are ours if they are those of the record's mesh or of one of the owners.
+func Look(ctx context.Context, known *inventory.Inventory, pod netnsstore.Pod, record attachment.Record, hostRoot string, owners ...ruleset.Ruleset) (l Live, err error) {
+	ref, err := enter(ctx, known, pod, record, hostRoot)
 	if err != nil {
 		return l, err
 	}
-	defer func() { _ = ns.Close() }()
+	defer func() { _ = ref.Close() }()
+	ns := ref.NetNS()
 	l.NetNS = ns.Path()
 	var unread error
-	if l.Bypasses, unread = bypass.Live(ns, want.Addrs); unread != nil {
+	if l.Bypasses, unread = bypass.Live(ns, pod.Addrs); unread != nil {
 		l.BypassError = unread.Error()
 	}
 	o := apply.Options{Root: hostRoot}
@@ -69,50 +73,29 @@ func differences(ctx context.Context, ns *netnsexec.NetNS, record attachment.Rec
 // errHidden says that whether a namespace is there cannot be told from here.
 var errHidden = errors.New("the agent may not look into the pod")
 
-// enter opens the namespace of the record. Its path is the host's, whose root may be elsewhere, and may by now lead to
-// another namespace.
-func enter(ctx context.Context, record attachment.Record, want podnetns.Wanted, hostRoot string) (*netnsexec.NetNS, error) {
-	path := record.NetNS.Path
+// enter finds the pod's namespace.
+func enter(ctx context.Context, known *inventory.Inventory, pod netnsstore.Pod, record attachment.Record, hostRoot string) (*netnsstore.Ref, error) {
+	pod.UID, pod.Record = types.UID(record.Pod.UID), &record
+	pod.OwnUsers = pod.OwnUsers || record.NetNS.Ino != 0 // the record tells
+	ref, err := netnsstore.New(netnsstore.Options{Inventory: known, HostRoot: hostRoot, Fleeting: true}).Find(ctx, pod)
+	switch {
+	case err == nil:
+		return ref, nil
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%w: %w", errHidden, err)
+	case record.NetNS.Path != "" && !visible(record.NetNS.Path, hostRoot) && errors.Is(err, netnsstore.ErrNoProcess):
+		return nil, fmt.Errorf("%w: neither %s nor a process of the pod is to be seen from here", errHidden, record.NetNS.Path)
+	}
+	return nil, err
+}
+
+// visible reports whether the place where a namespace would be is to be seen: a container without the node's has an empty one, or none.
+func visible(path, hostRoot string) bool {
 	if strings.HasPrefix(path, "/var/run/") { // a link, which would lead out of the host's root
 		path = strings.TrimPrefix(path, "/var")
 	}
-	var errs []error
-	seen := false // the place where the namespace would be
-	for _, root := range slices.Compact([]string{hostRoot, ""}) {
-		if path == "" {
-			break
-		}
-		at := filepath.Join("/", root, path)
-		ns, err := netnsexec.Open(at)
-		if err == nil && record.NetNS.Is(ns.ID()) {
-			return ns, nil
-		}
-		if err == nil {
-			err = fmt.Errorf("%s is another namespace by now", ns.Path())
-			_ = ns.Close()
-		}
-		entries, unread := os.ReadDir(filepath.Dir(at))
-		seen = seen || unread == nil && (root != "" || len(entries) > 0) // a container without the node's has an empty one, or none
-		errs = append(errs, err)
-	}
-	want.OwnUsers = want.OwnUsers || record.NetNS.Ino != 0 // the record tells
-	found, err := podnetns.Find(ctx, podnetns.At("/proc"), record.Pod.UID, want)
-	if err == nil {
-		var ns *netnsexec.NetNS
-		if ns, err = found.Open("/proc"); err == nil && record.NetNS.Ino != 0 && !record.NetNS.Is(ns.ID()) {
-			err = errors.Join(fmt.Errorf("%s is not the namespace of the record", ns.Path()), ns.Close())
-		}
-		if err == nil {
-			return ns, nil
-		}
-	}
-	errs = append(errs, err)
-	switch all := errors.Join(errs...); {
-	case errors.Is(all, fs.ErrPermission):
-		return nil, fmt.Errorf("%w: %w", errHidden, all)
-	case path != "" && !seen && errors.Is(err, podnetns.ErrNoProcess):
-		return nil, fmt.Errorf("%w: neither %s nor a process of the pod is to be seen from here", errHidden, path)
-	default:
-		return nil, all
-	}
+	return slices.ContainsFunc([]string{hostRoot, ""}, func(root string) bool {
+		entries, err := os.ReadDir(filepath.Dir(filepath.Join("/", root, path)))
+		return err == nil && (root != "" || len(entries) > 0)
+	})
 }

@@ -37,6 +37,11 @@ var doors = []door{
 		what: regexp.MustCompile(`Records\.(Write|Read|ReadFile|All|Remove|Retain|Tidy)\(`), in: []string{"internal/node/inventory"},
 		why: "a store of records is for internal/node/inventory, which is given it",
 	},
+	{
+		what: regexp.MustCompile(`podnetns\.(Find|FindAll|Has)\(`), in: []string{"internal/netnsstore", "internal/conntables", "internal/podnetns"},
+		why: "only internal/netnsstore finds a pod's network namespace: the runtime's word outranks processes, and a pod may have none. A pod's connection " +
+			"tracking is read by its process, whose file in /proc shows the table without entering the namespace",
+	},
 }
 
 // TestDoors: what has one way in is not gone into by another.

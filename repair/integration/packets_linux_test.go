@@ -1,11 +1,14 @@
 package integration
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -106,6 +109,47 @@ func TestRepairInPlace(t *testing.T) {
 			assert.Equal(t, captured, broken.fates(t))
 		})
 	}
+}
+
+// TestRepairBetweenAttempts: where no pause process runs, nothing of a pod runs while its check waits to be started again. The runtime's
+// cache, as libcni writes it, names its network namespace, so it is mended then, and the next attempt succeeds.
+func TestRepairBetweenAttempts(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t, netnstest.Root, netnstest.IPv6, kubetest.Servers)
+	w := newWorld(t)
+	pod := podFrom(t, "crash-loop", w.ns, "waits", w.node)
+	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}, {IP: "fd00:10:244::5"}}
+	p := livingPod{w.Create(t, pod), netnstest.NewWorld(t, netnstest.Options{})}
+	other := netnstest.NewWorld(t, netnstest.Options{}) // with the same addresses, and nobody's
+
+	bin, cache := t.TempDir(), t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "bridge"), []byte(`#!/bin/sh
+case "$CNI_COMMAND" in
+ADD) echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'"$CNI_NETNS"'"}],"ips":[{"address":"10.244.1.5/24","interface":0},{"address":"fd00:10:244::5/64","interface":0}]}' ;;
+VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' ;;
+esac
+`), 0o755))
+	conf, err := libcni.NetworkConfFromBytes([]byte(`{"cniVersion":"1.0.0","name":"k8s","plugins":[{"type":"bridge"}]}`))
+	require.NoError(t, err)
+	_, err = libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, nil).AddNetworkList(t.Context(), conf, &libcni.RuntimeConf{
+		ContainerID: "c0ffee", NetNS: p.net.Pod.Path(), IfName: "eth0",
+		Args: [][2]string{{"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_UID", string(p.UID)}},
+	})
+	require.NoError(t, err)
+	require.Equal(t, bypassing, p.fates(t))
+
+	ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
+		o.Action, o.Backend = repair.ActionRepair, ruleset.BackendNftables
+		o.Detect = &repair.Detection{CacheDir: cache}
+	})
+	ag.outcome("repaired check-failed")
+	assert.Equal(t, captured, p.fates(t))
+	assert.Equal(t, bypassing, livingPod{nil, other}.fates(t))
+	assert.Zero(t, ag.counts("meshcni_repair_outcomes_total")["no-process no-process"])
+	next := podFrom(t, "recovered", w.ns, "waits", w.node)
+	next.UID, next.Status.PodIPs = p.UID, p.Status.PodIPs
+	w.SetStatus(t, next)
+	ag.outcome("recovered recovered")
 }
 
 func withStatus(pod *corev1.Pod, uid types.UID) *corev1.Pod {
