@@ -17,7 +17,7 @@ func (p Program) compareCommand() *cobra.Command {
 	cmd, _ := p.newCommand("compare -f pod.yaml --from-rules saved.txt",
 		"List every packet and connection whose fate differs between a live pod's saved rules and ours", func(c *common, cmd *cobra.Command) error {
 			if from == "" {
-				return cli.Usagef("--from-rules is required: what iptables-save and ip6tables-save, or nft list ruleset, print in the live pod")
+				return cli.Usagef("--from-rules is required: what iptables-save and ip6tables-save print in the live pod")
 			}
 			if from == "-" && c.inputs() > 0 {
 				return cli.Usagef("--from-rules: only one file can be standard input")
@@ -25,15 +25,14 @@ func (p Program) compareCommand() *cobra.Command {
 			return runCompare(cmd.Context(), c, from, output)
 		})
 	cmd.Long = `compare reads the rules that another mesh's program has set in a live pod, as
-iptables-save and ip6tables-save print them, or nft list ruleset if the program
-writes to nftables directly. It traces one packet of every kind that these or our
-rules tell apart, and the connection that it opens, both ways. It exits 0 when both treat all alike, and 1 when a packet's fate or a connection
+iptables-save and ip6tables-save print them. It traces one packet of every kind
+that these or our rules tell apart, and the connection that it opens, both ways. It exits 0 when both treat all alike, and 1 when a packet's fate or a connection
 differs, or when rules are not understood; those are listed.
 
 It does not compare:
 ` + "  - " + strings.Join(compare.Blind(), "\n  - ")
 	fs := cmd.Flags()
-	fs.StringVar(&from, "from-rules", "", "what iptables-save and ip6tables-save, or nft list ruleset, print; - is standard input")
+	fs.StringVar(&from, "from-rules", "", "what iptables-save and ip6tables-save print; - is standard input")
 	fs.VarP(cli.Choice(&output, "text", "json"), "output", "o", "text or json")
 	return cmd
 }

@@ -136,34 +136,9 @@ func TestCompareUsage(t *testing.T) {
 	assert.Contains(t, got.errOut, "--from-rules: parse saved rules: table nat has no COMMIT")
 }
 
-// TestCompareNative: so it is with what nft prints of rules that a program has written to it directly.
+// TestCompareNative: what nft prints is refused.
 func TestCompareNative(t *testing.T) {
-	rules := `table inet linkerd {
-	chain prerouting {
-		type nat hook prerouting priority dstnat; policy accept;
-		tcp dport { 4190, 4191 } return
-		meta l4proto tcp redirect to :4143
-	}
-	chain output {
-		type nat hook output priority -100; policy accept;
-		meta skuid 2102 return
-		oifname "lo" return
-		tcp dport 3306 counter packets 1 bytes 60 return
-		meta l4proto tcp redirect to :4140
-	}
-}
-`
-	got := compared(t, rules)
-	assert.Zero(t, got.code, "%+v", got)
-	assert.Contains(t, got.out, "the same: ")
-	got = compared(t, strings.Replace(rules, "dport 3306", "dport 3307", 1))
+	got := compared(t, "table inet linkerd {\n}\n")
 	assert.Equal(t, 1, got.code)
-	assert.Contains(t, got.out, "missing: out tcp 10.244.1.5 -> 10.96.0.10:3306 ")
-	got = compared(t, strings.Replace(rules, "dport 3306", "dport 3306 limit rate 1/second", 1))
-	assert.Equal(t, 1, got.code)
-	assert.Contains(t, got.out, "1 saved rules are outside the model")
-	assert.Contains(t, got.out, `inet linkerd/output: tcp dport 3306 limit rate 1/second counter packets 1 bytes 60 return ("limit": not understood)`)
-	got = compared(t, rules+both(savedRules))
-	assert.Equal(t, 1, got.code)
-	assert.Contains(t, got.errOut, "it has rules of iptables and of nftables")
+	assert.Contains(t, got.errOut, "it has rules of nftables, of which only the live ones are compared")
 }

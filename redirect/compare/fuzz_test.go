@@ -24,20 +24,3 @@ func FuzzSaved(f *testing.F) {
 		}
 	})
 }
-
-// FuzzNative: so it is with what nft prints.
-func FuzzNative(f *testing.F) {
-	f.Add(native)
-	f.Add("table ip x {\nset s {\ntype inet_service; flags interval; elements = { 1, 3-5 }\n}\nchain c {\ntype nat hook output priority 0 - 5;\ntcp dport @s redirect to :1 comment \"a\n}\n}")
-	f.Add("table inet x {\nchain c { type filter hook output priority filter; ct state new,invalid meta mark & 3 == 1 log prefix \"a\" drop; }\n}")
-	f.Fuzz(func(t *testing.T, text string) {
-		rs, err := parse(text, ruleset.Ruleset{})
-		if err != nil || rs.IPv4.NumRules() > 4 || rs.IPv6.NumRules() > 4 {
-			return
-		}
-		report, err := compare.Compare(t.Context(), rs, rs, compare.Options{PodAddrs: pod})
-		if err == nil && len(report.Differences) > 0 {
-			t.Errorf("it differs from itself: %s", report.Differences[0])
-		}
-	})
-}

@@ -2,7 +2,7 @@ package migration_test
 
 import (
 	"bytes"
-	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,7 +22,7 @@ import (
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
-	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
 // left is a pod with the rules that a peer leaves in it.
@@ -81,16 +81,18 @@ func TestRules(t *testing.T) {
 
 // TestManyRules: a rule with a large set is as many rules as it takes, of which the packets would be too many to trace.
 func TestManyRules(t *testing.T) {
-	var set strings.Builder
-	for i := range 500 {
-		fmt.Fprintf(&set, "10.1.%d.%d, ", i/256, i%256)
+	rule := ruleset.LiveRule{
+		Backend: ruleset.BackendNftables, Family: ruleset.IPv4, Table: "inet x", Chain: "o", Position: 1, Text: "ip daddr @s return",
+		Hook: &ruleset.Hook{Type: "nat", Point: "output", Priority: -100, Policy: "accept"},
+	}
+	for i := range 501 {
+		dst := netip.AddrFrom4([4]byte{10, 1, byte(i / 256), byte(i % 256)})
+		rule.Rules = append(rule.Rules, ruleset.Rule{Dst: ruleset.MatchPrefix(netip.PrefixFrom(dst, 32)), Target: ruleset.Target{Action: ruleset.ActionReturn}})
 	}
 	l := left{Peer: "istio-cni", Verdict: migration.Unknown, Causes: []string{"no more than 400 are compared"}}
 	l.Pod.Annotations = map[string]string{"sidecar.istio.io/status": "{}"}
 	l.Pod.Spec.Containers = []corev1.Container{{Name: "istio-proxy"}}
-	live, err := compare.Parse("table inet x {\nchain o {\ntype nat hook output priority -100;\nip daddr { " + set.String() + "10.2.0.1 } return\n}\n}\n")
-	require.NoError(t, err)
-	l.judge(t, "nft", migration.Observed{Live: live})
+	l.judge(t, "nft", migration.Observed{Live: ruleset.Live{rule}})
 }
 
 func (l *left) judge(t *testing.T, variant string, o migration.Observed) {

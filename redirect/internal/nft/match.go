@@ -55,16 +55,14 @@ func (r *ruleParser) l4proto() error {
 	return nil
 }
 
-func (r *ruleParser) ports(proto ruleset.Proto, to *ruleset.PortMatch) error {
+// ports reads the ports of TCP and UDP, which the rule must have matched before.
+func (r *ruleParser) ports(to *ruleset.PortMatch) error {
 	not, values, err := r.values()
-	hasPorts := func(p ruleset.Proto) bool { return p == ruleset.TCP || p == ruleset.UDP }
+	portless := func(p ruleset.Proto) bool { return p != ruleset.TCP && p != ruleset.UDP }
 	switch {
 	case err != nil:
 		return err
-	case proto != ruleset.AnyProto && len(r.protos) == 0:
-		r.protos = []ruleset.Proto{proto}
-	case proto != ruleset.AnyProto && !slices.Equal(r.protos, []ruleset.Proto{proto}), len(r.protos) == 0,
-		slices.ContainsFunc(r.protos, func(p ruleset.Proto) bool { return !hasPorts(p) }), !to.IsZero():
+	case len(r.protos) == 0, slices.ContainsFunc(r.protos, portless), !to.IsZero():
 		return errUnknown
 	}
 	to.Not = not
@@ -128,8 +126,8 @@ func validInterface(name string) bool {
 	return len(name) <= 15 && name != "." && name != ".." && chains.Safe(strings.TrimSuffix(name, "+"))
 }
 
-// iface reads names. By its index only lo is known.
-func (r *ruleParser) iface(to *[]ruleset.InterfaceMatch, index bool) error {
+// iface reads names.
+func (r *ruleParser) iface(to *[]ruleset.InterfaceMatch) error {
 	not, values, err := r.values()
 	switch {
 	case err != nil:
@@ -148,7 +146,7 @@ func (r *ruleParser) iface(to *[]ruleset.InterfaceMatch, index bool) error {
 		if prefix, wildcard := strings.CutSuffix(v, "*"); wildcard && !escaped {
 			name = prefix + "+"
 		}
-		if index && v != "lo" || !validInterface(name) {
+		if !validInterface(name) {
 			return fmt.Errorf("%q: %w", v, errUnknown)
 		}
 		*to = append(*to, ruleset.InterfaceMatch{Name: name, Not: not})
@@ -223,10 +221,6 @@ func (r *ruleParser) state() error {
 	if err != nil || not || r.base.States != 0 {
 		return errors.Join(err, errUnknown)
 	}
-	for len(r.words) > 1 && r.words[0].is(",") {
-		r.next()
-		values = append(values, r.next().text)
-	}
 	for _, v := range strings.Split(strings.Join(values, ","), ",") {
 		at := slices.IndexFunc(states, func(s ruleset.States) bool { return strings.ToLower(s.String()) == v })
 		if at < 0 {
@@ -244,7 +238,7 @@ func (r *ruleParser) mark(to *ruleset.MarkMatch) error {
 		return errors.New("two matches of one mark")
 	}
 	var err error
-	if r.take("and") || r.take("&") {
+	if r.take("and") {
 		if m.Mask, _, err = numbers(r.next().text, 32); err != nil || m.IsZero() {
 			return errors.Join(err, errUnknown)
 		}

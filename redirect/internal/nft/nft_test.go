@@ -174,6 +174,28 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 	}
 }
 
+// TestReaderIsBounded: a rule of a pod's is counted before it becomes one for each combination of its sets' elements.
+func TestReaderIsBounded(t *testing.T) {
+	var words []nft.Word
+	for word := range strings.FieldsSeq("ip saddr @s ip daddr @s return") {
+		words = append(words, nft.Name(word))
+	}
+	var addrs []string
+	for i := range 65 {
+		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}).String())
+	}
+	var reader nft.Reader
+	assert.Contains(t, reader.Read("inet", words, map[string][]string{"s": addrs}).Foreign, "more than 4096 rules")
+	sets := map[string][]string{"s": addrs[:64]}
+	for range 16 {
+		got := reader.Read("inet", words, sets)
+		require.Empty(t, got.Foreign)
+		assert.Len(t, got.Rules, 4096)
+	}
+	assert.Contains(t, reader.Read("inet", words, sets).Foreign, "the rules are more than 65536 without their sets")
+	assert.Contains(t, reader.Read("inet", words, nil).Foreign, "the elements of set s are not known")
+}
+
 // TestNFTManyPorts: the kernel takes quadratic time for a set of many single
 // ports that is not one of intervals.
 func TestNFTManyPorts(t *testing.T) {

@@ -127,7 +127,7 @@ func (r *ruleParser) known(t ruleset.Target) (known ruleset.Rule, matches bool) 
 	}
 	known.Target = ruleset.Target{Action: ruleset.ActionUnknown}
 	mapped := func(w Word) bool {
-		return !w.quoted && (w.text == "map" || w.text == "vmap" || w.text == "goto" || w.is("{"))
+		return !w.quoted && (w.text == "map" || w.text == "goto")
 	}
 	switch {
 	case len(r.does) > 0 || slices.ContainsFunc(r.words, mapped):
@@ -172,7 +172,6 @@ var parts = []struct {
 	{"ct zone set", (*ruleParser).setZone},
 	{"meta nfproto", (*ruleParser).nfproto},
 	{"meta l4proto", (*ruleParser).l4proto},
-	{"ip protocol", func(r *ruleParser) error { return errors.Join(r.only(ruleset.IPv4), r.l4proto()) }},
 	{"meta mark", func(r *ruleParser) error { return r.mark(&r.base.Mark) }},
 	{"ct mark", func(r *ruleParser) error { return r.mark(&r.base.ConnMark) }},
 	{"ct state", (*ruleParser).state},
@@ -180,23 +179,15 @@ var parts = []struct {
 	{"ip daddr", func(r *ruleParser) error { return r.address(ruleset.IPv4, &r.dsts) }},
 	{"ip6 saddr", func(r *ruleParser) error { return r.address(ruleset.IPv6, &r.srcs) }},
 	{"ip6 daddr", func(r *ruleParser) error { return r.address(ruleset.IPv6, &r.dsts) }},
-	{"tcp sport", func(r *ruleParser) error { return r.ports(ruleset.TCP, &r.base.SrcPorts) }},
-	{"tcp dport", func(r *ruleParser) error { return r.ports(ruleset.TCP, &r.base.DstPorts) }},
-	{"udp sport", func(r *ruleParser) error { return r.ports(ruleset.UDP, &r.base.SrcPorts) }},
-	{"udp dport", func(r *ruleParser) error { return r.ports(ruleset.UDP, &r.base.DstPorts) }},
-	{"th sport", func(r *ruleParser) error { return r.ports(ruleset.AnyProto, &r.base.SrcPorts) }},
-	{"th dport", func(r *ruleParser) error { return r.ports(ruleset.AnyProto, &r.base.DstPorts) }},
-	{"iifname", func(r *ruleParser) error { return r.iface(&r.ins, false) }},
-	{"oifname", func(r *ruleParser) error { return r.iface(&r.outs, false) }},
-	{"iif", func(r *ruleParser) error { return r.iface(&r.ins, true) }},
-	{"oif", func(r *ruleParser) error { return r.iface(&r.outs, true) }},
+	{"th sport", func(r *ruleParser) error { return r.ports(&r.base.SrcPorts) }},
+	{"th dport", func(r *ruleParser) error { return r.ports(&r.base.DstPorts) }},
+	{"iifname", func(r *ruleParser) error { return r.iface(&r.ins) }},
+	{"oifname", func(r *ruleParser) error { return r.iface(&r.outs) }},
 	{"meta skuid", func(r *ruleParser) error { return r.owner(ruleset.OwnerUID) }},
 	{"meta skgid", func(r *ruleParser) error { return r.owner(ruleset.OwnerGID) }},
-	{"skuid", func(r *ruleParser) error { return r.owner(ruleset.OwnerUID) }},
-	{"skgid", func(r *ruleParser) error { return r.owner(ruleset.OwnerGID) }},
 	{"fib saddr type", func(r *ruleParser) error { return r.addrType(&r.base.SrcType) }},
 	{"fib daddr type", func(r *ruleParser) error { return r.addrType(&r.base.DstType) }},
-	{"counter", (*ruleParser).counter},
+	{"counter", func(*ruleParser) error { return nil }},
 	{"comment", func(r *ruleParser) error { r.base.Comment = r.next().text; return nil }},
 	{"log", (*ruleParser).log},
 	{"notrack", func(r *ruleParser) error { return r.do(ruleset.Target{Action: ruleset.ActionNoTrack}) }},
@@ -241,18 +232,12 @@ func (r *ruleParser) values() (not bool, values []string, err error) {
 	_ = not || r.take("==")
 	w := r.next()
 	switch set, named := strings.CutPrefix(w.text, "@"); {
-	case w.is("{"):
-		end := slices.IndexFunc(r.words, func(w Word) bool { return w.is("}") })
-		if end < 0 {
-			return false, nil, errUnknown
-		}
-		values, r.words = listed(r.words[:end]), r.words[end+1:]
 	case named && !w.quoted:
 		var known bool
 		if values, known = r.sets[set]; !known {
 			return false, nil, fmt.Errorf("the elements of set %s are not known", set)
 		}
-	case w.mark || w.text == "" || strings.ContainsAny(w.text, "<>="):
+	case w.text == "" || strings.ContainsAny(w.text, "<>="):
 		return false, nil, errUnknown
 	default:
 		values = []string{w.text}
@@ -261,17 +246,6 @@ func (r *ruleParser) values() (not bool, values []string, err error) {
 		return false, nil, errors.New("an empty set")
 	}
 	return not, values, nil
-}
-
-func (r *ruleParser) counter() error {
-	if r.take("packets") {
-		r.next()
-		if !r.take("bytes") {
-			return errUnknown
-		}
-		r.next()
-	}
-	return nil
 }
 
 func (r *ruleParser) rules() ([]ruleset.Rule, error) {

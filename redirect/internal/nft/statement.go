@@ -57,30 +57,26 @@ func (r *ruleParser) setMark() error {
 	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.ActionSetMark, Mark: n}))
 }
 
-// setConnMark reads a number, the packet's mark, or "ct mark and MASK xor VALUE", which nft also prints with "or".
+// setConnMark reads a number, the packet's mark, or "ct mark and MASK xor VALUE".
 func (r *ruleParser) setConnMark() error {
-	if r.take("meta", "mark") || r.take("mark") {
+	if r.take("meta", "mark") {
 		return r.do(ruleset.Target{Action: ruleset.ActionSaveMark})
 	}
 	if !r.take("ct", "mark") {
 		n, err := r.number()
 		return errors.Join(err, r.do(ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: n, Mask: ruleset.FullMask}))
 	}
-	if !r.take("and") && !r.take("&") {
+	if !r.take("and") {
 		return errUnknown
 	}
 	keep, err := r.number()
 	if err != nil {
 		return err
 	}
-	or := r.take("or") || r.take("|")
-	if !or && !r.take("xor") && !r.take("^") {
+	if !r.take("xor") {
 		return errUnknown
 	}
 	value, err := r.number()
-	if or {
-		keep &^= value
-	}
 	return errors.Join(err, r.do(ruleset.Target{Action: ruleset.ActionSetConnMark, Mark: value, Mask: ^keep}))
 }
 

@@ -107,6 +107,8 @@ func (c *Chain) write(b *strings.Builder) {
 	b.WriteString("\t}\n")
 }
 
+var priorityNames = map[string]int{"raw": -300, "mangle": -150, "dstnat": -100, "filter": 0, "security": 50, "srcnat": 100}
+
 // priorityName uses the names that nft knows since 0.9.1, which is also the first to know NAT in inet tables.
 func priorityName(p int32, hook string) string {
 	for name, priority := range priorityNames {
