@@ -133,6 +133,7 @@ type Agent struct {
 	sock    *socket   // nil: the plugin does not ask this agent
 	left    *leftover // nil: no pods are left of an agent with Config.Ambient
 	full    tables
+	hook    *runtimeHook
 	kernel  *features
 	cilium  *cilium
 	past    passedBy
@@ -160,8 +161,9 @@ func New(o Options) (*Agent, error) {
 	if err := o.Config.validate(o.invalid == nil, o.Dialects); err != nil {
 		return nil, err
 	}
-	o.known = o.inventory(o.Config)
-	a := &Agent{options: o, log: o.Log, turn: newTurn(), invalid: because(codeDialectsInvalid, o.invalid), config: o.Config, metrics: prometheus.NewRegistry()}
+	told := &runtimeHook{limit: nodeevents.Limit()}
+	o.known = inventory.New(inventory.Options{Records: attachment.Open(o.Config.RunDir), CacheDir: o.Config.CNICacheDir, Runtime: told.rows})
+	a := &Agent{options: o, hook: told, log: o.Log, turn: newTurn(), invalid: because(codeDialectsInvalid, o.invalid), config: o.Config, metrics: prometheus.NewRegistry()}
 	if a.invalid != nil {
 		o.Config.Repair, o.Config.AutoEvict, o.Config.Ambient.Enabled = repair.Options{}, false, false
 	}
@@ -176,6 +178,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.kernel = o.newFeatures(a.present, a.notify)
 	a.connect()
+	told.agent = a
 	if !o.Config.InstalledElsewhere {
 		if a.install, err = installer.New(a.installation()); err != nil {
 			return nil, err
@@ -187,7 +190,7 @@ func New(o Options) (*Agent, error) {
 		n := a.api()
 		return n.installed(n.settings()).Plugins
 	})
-	a.metrics.MustRegister(a.repairs, a.full, a.sock, a.kernel, a.cilium)
+	a.metrics.MustRegister(a.repairs, a.full, a.sock, a.kernel, a.cilium, a.hook)
 	if a.held != nil {
 		a.metrics.MustRegister(a.held)
 	}
@@ -312,6 +315,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	both.Go(func() error { return a.turn.first(staying, a.sock.run) })
 	both.Go(func() error { return a.turn.first(staying, a.held.run) })
+	if a.invalid == nil {
+		both.Go(func() error { return a.turn.first(ctx, a.hook.run) })
+	}
 	both.Go(func() error { return a.left.run(ctx) })
 	both.Go(func() error {
 		return a.turn.first(ctx, reporter{path: filepath.Join(o.Config.RunDir, statusFile), log: o.Log, now: a.Status}.run)
@@ -436,7 +442,7 @@ const tellEvery = time.Second
 func (a *Agent) tell(ctx context.Context) error {
 	for told := map[string]bool{}; ; {
 		now := map[string]bool{}
-		for _, text := range slices.Concat(a.listening.Load().unheard(), a.sock.outdated(), a.cilium.warnings()) {
+		for _, text := range slices.Concat(a.listening.Load().unheard(), a.sock.outdated(), a.cilium.warnings(), a.hook.warnings()) {
 			code, says, _ := strings.Cut(text, ": ")
 			if now[code] = true; !told[code] {
 				a.log.Warn(says, "code", code)
@@ -512,7 +518,7 @@ func (a *Agent) passed() error {
 
 // warnings returns what needs somebody's attention.
 func (a *Agent) warnings() []string {
-	texts := slices.Concat(a.repairs.warnings(), a.held.warnings(), a.full.warnings(), a.left.warnings(), a.listening.Load().unheard(), a.sock.outdated(), a.cilium.warnings())
+	texts := slices.Concat(a.repairs.warnings(), a.held.warnings(), a.full.warnings(), a.left.warnings(), a.listening.Load().unheard(), a.sock.outdated(), a.cilium.warnings(), a.hook.warnings())
 	if why := a.whyRefused(); why != "" {
 		texts = append(texts, noticeConfigRefused+": the changed configuration is refused, and the one before it is in force: "+strings.ReplaceAll(why, "\n", "; "))
 	}

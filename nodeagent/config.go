@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/hostpath"
+	"github.com/meshcni/meshcni/internal/node/hook"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
@@ -41,6 +42,12 @@ type Config struct {
 	AutoEvict bool
 	// Ambient is about pods whose mesh has its proxy on the node.
 	Ambient Ambient
+	// RuntimeHook is what is done at the container runtime's own hook (NRI) about a pod of the mesh that the plugin has not captured: "capture"
+	// captures it before its first container, for which the agent needs the capabilities SYS_ADMIN and NET_ADMIN and sees /var/run/netns; "gate"
+	// refuses its containers; "auto" is one of the two, by the agent's capabilities, where NRISocket is there; "off" is neither. NRISocket is the
+	// runtime's socket. Default: "off", and /var/run/nri/nri.sock.
+	RuntimeHook hook.Mode
+	NRISocket   string
 
 	// MetricsAddress and HealthAddress are the addresses to listen on. Default: ":15014" and ":8000". Empty: no server; see
 	// [Agent.ServeHTTP].
@@ -68,6 +75,7 @@ func DefaultConfig(of meshcni.Identity) Config {
 	return Config{
 		Config: installer.Default(of), MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: of.Agent,
 		PluginServiceAccount: of.PluginAccount, TokenLifetime: netconf.Duration(4 * time.Hour), ProcRoot: "/proc",
+		RuntimeHook: hook.Off, NRISocket: "/var/run/nri/nri.sock",
 		Repair: repair.Options{Action: repair.ActionNone, Detect: &repair.Detection{Act: true}},
 		Ambient: Ambient{
 			ZDSSocket: "/var/run/ztunnel/ztunnel.sock", VerifyInterval: netconf.Duration(nodecontrol.DefaultVerifyInterval), DrainTimeout: nodecontrol.DefaultDrainTimeout,
@@ -222,6 +230,12 @@ func (c Config) validate(work bool, known []dialect.Dialect) error {
 			errs = append(errs, errors.New(needs.what+" needs node-name"))
 		}
 	}
+	if err := new(hook.Mode).UnmarshalText([]byte(c.RuntimeHook)); err != nil {
+		errs = append(errs, fmt.Errorf("runtime-hook %w", err))
+	}
+	if c.RuntimeHook != hook.Off && (!filepath.IsAbs(c.NRISocket) || len(c.NRISocket) > maxSocketPath) {
+		errs = append(errs, fmt.Errorf("nri-socket %q: must be an absolute path of at most %d bytes", c.NRISocket, maxSocketPath))
+	}
 	if c.HostRoot != "" && !filepath.IsAbs(c.HostRoot) {
 		errs = append(errs, fmt.Errorf("repair-host-root %q: not an absolute path", c.HostRoot))
 	}
@@ -295,18 +309,19 @@ func WithNodeProxies(known []dialect.Dialect) (names netconf.Dialects) {
 
 // keeps refuses changes of settings that are only read at the start.
 func (c Config) keeps(next Config) error {
-	fixed := func(c Config) [20]string {
+	fixed := func(c Config) [22]string {
 		return [...]string{
 			string(c.Repair.Action), strconv.FormatBool(c.AutoEvict), strconv.FormatBool(c.Repair.Detect != nil), c.Node, c.MetricsAddress, c.HealthAddress,
 			string(c.UninstallOnExit), c.DaemonSetName, c.PluginServiceAccount, c.TokenLifetime.String(), string(c.entry().Agent),
 			strconv.FormatBool(c.Ambient.Enabled), c.Ambient.ZDSSocket, c.Ambient.VerifyInterval.String(), strconv.FormatBool(c.Ambient.ReadyNeedsProxy),
 			c.Ambient.DrainTimeout.String(), c.Ambient.DrainMinimum.String(), c.StartSocket, c.CNICacheDir, strconv.FormatBool(c.InstalledElsewhere),
+			string(c.RuntimeHook), c.NRISocket,
 		}
 	}
 	if fixed(next) != fixed(c) {
 		return errors.New("repair, detect, node-name, metrics-address, health-address, uninstall-on-exit, daemonset-name, " +
 			"plugin-service-account, token-lifetime, agent, ambient, zds-socket, ambient-verify-interval, ambient-drain-timeout, ambient-drain-minimum, ready-needs-proxy, " +
-			"start-socket and cni-cache-dir need a restart of the agent")
+			"start-socket, runtime-hook, nri-socket and cni-cache-dir need a restart of the agent")
 	}
 	return c.Config.Keeps(next.Config)
 }

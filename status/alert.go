@@ -22,6 +22,8 @@ func alertTable() []Row {
 			"See the metric's cause: a network's agent that keeps restarting, or configuration management"),
 		alert("MeshcniAgentStepsFail", "the agent cannot do a step", "Its log says more: a missing mount, a full or read-only disk, SELinux (seLinuxOptions)"),
 		alert("MeshcniConfigRefused", "a changed configuration is wrong, or needs a restart; the old one is in force", "Correct what the agent's log names"),
+		alert("MeshcniRuntimeHookLost", "the container runtime's hook is not connected, so pods that the network's plugins do not capture start without their rules",
+			"See that the runtime runs and has NRI on, and that its socket is runtimeHook.socket"),
 		alert("MeshcniTokenExpires", "the plugin's token is not renewed; after it no pod of the mesh starts",
 			"See no new token in the agent's log: RBAC, pluginServiceAccount.name, NODE_NAME, the connection, or the node's clock"),
 		alert("MeshcniTokenOfTheAgent", "the plugin has the agent's own token", "Nothing on Kubernetes before 1.31: docs/security.md#without-tokens-for-nodes"),

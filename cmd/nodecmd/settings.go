@@ -74,6 +74,10 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		fs.BoolVar(&s.Plugin.ReadyWithoutAgent, "ready-without-agent", s.Plugin.ReadyWithoutAgent, "let the runtime start pods before the agent has run")
 		text(fs, &s.pluginConfigFile, "plugin-config", "file", "a template for the plugin's entry instead of all of these (or CNI_NETWORK_CONFIG, the template itself)")
 	})
+	cli.Group(fs, "The container runtime's hook", func(fs *pflag.FlagSet) {
+		text(fs, &s.RuntimeHook, "runtime-hook", "auto|off|gate|capture", "pods that the plugin has not captured: refuse their containers, or capture them before (needs SYS_ADMIN and NET_ADMIN); auto: what the agent may, where the socket is")
+		text(fs, &s.NRISocket, "nri-socket", "path", "the runtime's socket for that (NRI)")
+	})
 	cli.Group(fs, "Pods that run outside of the mesh", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&s.detect, "detect", s.detect, "find and report this node's pods in the mesh that started without the plugin")
 		fs.Var(cli.Required((*string)(&s.Repair.Action), "mode"), "repair", "none, label, delete or repair; auto: evict pods that lost the plugin, if the API server confines the agent to its node")

@@ -103,6 +103,7 @@ var options = map[string]values{
 	"several meshes":   {"dialect": []string{"linkerd", "istio", "consul"}, "repair": values{"mode": "repair", "verifyInterval": "5m"}},
 	"a list of one":    {"dialect": []string{"kuma"}},
 	"by label":         {"excludeNamespaceSelector": "mesh in (off,no),!keep"},
+	"runtime hook":     {"runtimeHook": values{"mode": "capture", "socket": "/var/run/mesh/nri.sock"}},
 	"ambient settings": {"ambient": values{"dnsCapture": false, "ipv6": false, "enablementSelectors": []values{}, "probeIPv4": "198.18.0.1", "probeIPv6": "2001:db8::7"}},
 	"ambient":          {"ambient": values{"enabled": true, "zdsSocket": "/var/run/mesh/x/zds.sock", "verifyInterval": "45s", "drainTimeout": "0", "drainMinimum": "4s"}, "agent": "require"},
 	"ambient, further": {"ambient": values{"enabled": true}, "dialect": []string{"linkerd", "ambient", "consul"}, "hostNetwork": false, "openshift": values{"scc": "create"}},

@@ -47,8 +47,16 @@ type agent struct {
 // all pods are removed and the agent is uninstalled.
 func (n *node) runAgent(t testing.TB, args ...string) *agent {
 	t.Helper()
+	return n.runAgentAs(t, func(*corev1.Pod) {}, args...)
+}
+
+// runAgentAs does the same with another pod than the manifest's.
+func (n *node) runAgentAs(t testing.TB, change func(*corev1.Pod), args ...string) *agent {
+	t.Helper()
 	n.apply(t)
-	pod := n.create(t, n.agentPod(t, "x2x8p", args...))
+	pod := n.agentPod(t, "x2x8p", args...)
+	change(pod)
+	pod = n.create(t, pod)
 	volumes := n.volumes(t, pod)
 	s, err := n.RunPod(t.Context(), pod, volumes)
 	require.NoError(t, err)

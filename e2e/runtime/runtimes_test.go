@@ -36,6 +36,7 @@ var table = []struct {
 	{name: "AgentRestart", test: testAgentRestart},
 	{name: "Uninstall", test: testUninstall, calls: true},
 	{name: "Reboot", test: testReboot},
+	{name: "Hook", test: testHook},
 	{name: "Hundred", test: testHundred, without: map[string]string{crioName: "the test reads containerd's own histogram"}},
 }
 
@@ -45,12 +46,12 @@ func TestContainerd(t *testing.T) {
 	if err != nil {
 		version = "none" // newNode says what is missing
 	}
-	onKind(t, kind{name: containerdName, need: containerd.Need, version: version, plugins: containerd.Plugins, start: startContainerd}, false)
+	onKind(t, kind{name: containerdName, need: containerd.Need, version: version, plugins: containerd.Plugins, hook: containerd.NRI(), start: startContainerd}, false)
 }
 
 // TestCRIO is the table on CRI-O, with networks of CNI 1.1.0, and what depends on that with 1.0.0 too.
 func TestCRIO(t *testing.T) {
-	k := kind{name: crioName, need: crio.Need, version: "1.1.0", plugins: crio.Plugins, checks: true, collects: true, users: true, start: startCRIO}
+	k := kind{name: crioName, need: crio.Need, version: "1.1.0", plugins: crio.Plugins, checks: true, collects: true, users: true, hook: true, start: startCRIO}
 	onKind(t, k, false)
 	k.version, k.collects = "1.0.0", false
 	t.Run(k.version, func(t *testing.T) { onKind(t, k, !longtest.On) })
@@ -89,6 +90,8 @@ type kind struct {
 	collects bool
 	// users: it gives pods user namespaces of their own, in each version that the tests run it in.
 	users bool
+	// hook: it has a hook of its own, NRI.
+	hook  bool
 	start func() (containerRuntime, error)
 }
 

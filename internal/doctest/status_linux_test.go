@@ -187,7 +187,8 @@ func TestEventsOfPods(t *testing.T) {
 // TestStatusIsWhole: package status has each code that is declared elsewhere.
 func TestStatusIsWhole(t *testing.T) {
 	for kind, declared := range map[status.Kind][]string{
-		status.KindNotice:  append(constants(t, "installer", "NoticeCode"), "other-dialect", "address-taken", "pods-outdated", "cilium-socket-lb", "ambient-pods-held"), // the last five are the agent's own
+		status.KindNotice: append(constants(t, "installer", "NoticeCode"), "other-dialect", "address-taken", "pods-outdated", "cilium-socket-lb", "ambient-pods-held",
+			"runtime-hook-lost", "runtime-hook-refused", "runtime-hook-late", "runtime-hook-held"), // those after the installer's are the agent's own
 		status.KindCause:   constants(t, "installer", "cause"),
 		status.KindBypass:  constants(t, "dialect", "BypassCode"),
 		status.KindWarning: append(constants(t, "warning", "Code"), string(dialect.WarningContested)),

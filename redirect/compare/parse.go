@@ -12,7 +12,7 @@ import (
 func Parse(text string) (ruleset.Live, error) {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "table ") {
-			return nil, errors.New("it has rules of nftables, of which only the live ones are compared: kubectl meshcni migrate reads them")
+			return nil, errors.New("it has rules of nftables, of which only the live ones are compared: the migration's report reads them")
 		}
 	}
 	chains, err := ruleset.Parse(0, text)

@@ -29,11 +29,13 @@ import (
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/conntables"
+	"github.com/meshcni/meshcni/internal/node/hook"
 	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/internal/versionmetric"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -59,6 +61,7 @@ func settings(t *testing.T) map[string]string {
 		"MESHCNI_CNI_CACHE_DIR": dir + "/cache", "MESHCNI_RUN_DIR": dir + "/run", "MESHCNI_SERVICE_ACCOUNT_DIR": dir + "/sa",
 		"MESHCNI_KUBERNETES_SERVICE_HOST": "127.0.0.1", "MESHCNI_KUBERNETES_SERVICE_PORT": "1", "MESHCNI_KUBERNETES_SERVICE_PROTOCOL": "http",
 		"MESHCNI_REPAIR": "delete", "MESHCNI_REPAIR_VERIFY_INTERVAL": "1h", "MESHCNI_NODE_NAME": "n",
+		"MESHCNI_RUNTIME_HOOK": "gate", "MESHCNI_NRI_SOCKET": dir + "/nri.sock",
 	}
 }
 
@@ -89,7 +92,8 @@ func exported(t *testing.T) map[string]metric {
 	_, err := installer.New(installer.Options{Config: config, Registry: registry})
 	require.NoError(t, err)
 	require.NoError(t, openRepair(env, registry))
-	registry.MustRegister(nodeProxy(t), taintmetrics.New(meshcni.Identity{}), conntables.New(conntables.Options{}))
+	registry.MustRegister(nodeProxy(t), taintmetrics.New(meshcni.Identity{}), conntables.New(conntables.Options{}),
+		hook.New(hook.Options{Config: func() netconf.Config { return netconf.Config{} }}))
 	found := map[string]metric{}
 	describe(found, registry)
 	// Of the agent's socket and its backends, which nothing exports but a running agent; TestScrape sees it.
@@ -124,7 +128,7 @@ func TestScrape(t *testing.T) {
 	require.Eventually(t, func() bool { // it listens soon, and repair begins
 		var err error
 		shown, err = get(ctx, "http://"+address+"/metrics")
-		return err == nil && strings.Contains(shown, "meshcni_pods_controller_ready")
+		return err == nil && strings.Contains(shown, "meshcni_pods_controller_ready") && strings.Contains(shown, "meshcni_runtime_hook_connected")
 	}, netnstest.Patience, time.Millisecond, "%s", &said)
 	stop()
 	require.Zero(t, <-code, "%s", &said)

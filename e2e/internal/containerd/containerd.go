@@ -46,6 +46,9 @@ var (
 	binDir  = newest("bin", "/usr/bin")
 )
 
+// NRI reports whether this containerd has a hook at its default path, without being asked for.
+func NRI() bool { return os.Getenv("MESHCNI_E2E_RUNTIME") == "newest" }
+
 // Need are the programs.
 var Need = netnstest.Need{Name: "containerd, runc and the reference CNI plugins (run e2e/setup.sh)", Check: func() error {
 	_, errRunc := exec.LookPath("runc")

@@ -199,7 +199,7 @@ signature_policy = "%[4]s"
 pause_image = "%[5]s"
 pause_command = ""
 [crio.nri]
-enable_nri = false
+enable_nri = true
 `
 	return fmt.Sprintf(format, o.LogLevel, pinns, runc, policy, o.Pause)
 }

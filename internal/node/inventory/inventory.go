@@ -255,3 +255,23 @@ func (i *Inventory) Write(r attachment.Record, writer string) error {
 	r.By, r.Program, r.Time = writer, "", time.Now().UTC()
 	return i.o.Records.Write(r)
 }
+
+// Sign makes the record of an attachment the writer's. It is nil if there is none.
+func (i *Inventory) Sign(id attachment.ID, writer string) error {
+	r, err := i.o.Records.Read(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return i.Write(r, writer)
+}
+
+// Remove removes an attachment's record, if there is one.
+func (i *Inventory) Remove(id attachment.ID) error { return i.o.Records.Remove(id) }
+
+// Retain removes the records of a network's attachments but these.
+func (i *Inventory) Retain(network string, attachments []attachment.ID) error {
+	return i.o.Records.Retain(network, attachments)
+}

@@ -175,3 +175,24 @@ func TestChange(t *testing.T) {
 		assert.Equal(t, changed, r.By == "repair" && time.Since(r.Time) < time.Hour)
 	}
 }
+
+// TestSign: a record has another writer, and nothing else of it changes; what is not there stays so.
+func TestSign(t *testing.T) {
+	t.Parallel()
+	i, records, _ := aNode(t, nil)
+	record(t, records, "c1", "u")
+	at := attachment.ID{Network: "k8s", ContainerID: "c1", IfName: "eth0"}
+	was, err := records.Read(at)
+	require.NoError(t, err)
+	require.NoError(t, i.Sign(at, "nri"))
+	is, err := records.Read(at)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"ADD", "nri"}, []string{was.By, is.By})
+	assert.Equal(t, was.Rules, is.Rules)
+	require.NoError(t, i.Sign(attachment.ID{Network: "k8s", ContainerID: "c2", IfName: "eth0"}, "nri"))
+	require.NoError(t, i.Retain("other", nil))
+	assert.True(t, i.Has(func(r Row) bool { return r.ContainerID == "c1" }))
+	require.NoError(t, i.Retain("k8s", nil))
+	assert.Empty(t, i.Look().Rows)
+	require.NoError(t, i.Remove(at))
+}

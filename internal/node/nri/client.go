@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -79,8 +80,8 @@ type Options struct {
 	Handler     Handler
 	Gate        bool         // CreateContainer is wanted
 	Log         *slog.Logger // nil: discarded
-	// OnRequest is told of each request that has been answered: its method, and how long that took. Nil: nobody is told.
-	OnRequest func(method string, took time.Duration, late bool)
+	// OnRequest is told of each request about a pod that has been answered: its method, and ok, refused or late. Nil: nobody is told.
+	OnRequest func(method, outcome string)
 }
 
 // State is what is known of the connection.
@@ -94,7 +95,8 @@ type State struct {
 	// Gate is the request at which containers are refused; empty: none.
 	Gate string
 	// Late is the number of requests that were answered after the runtime's patience had ended.
-	Late int
+	Late     int
+	LastLate time.Time
 	// Refused: the runtime ended the connection when it was told what is wanted of it.
 	Refused bool
 }
@@ -116,7 +118,7 @@ func New(o Options) *Client {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.OnRequest == nil {
-		o.OnRequest = func(string, time.Duration, bool) {}
+		o.OnRequest = func(string, string) {}
 	}
 	return &Client{o: o, older: map[string]bool{}}
 }
@@ -377,14 +379,22 @@ func (s *session) serve(ctx context.Context, id uint32, q request) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	payload, refused := s.handle(ctx, q)
-	took := time.Since(began)
-	late := took > timeout
-	if late {
-		s.change(func(now *State) { now.Late++ })
+	outcome := "ok"
+	switch {
+	case time.Since(began) > timeout:
+		outcome = "late"
+		s.change(func(now *State) { now.Late, now.LastLate = now.Late+1, time.Now() })
+	case refused != nil || q.method == validation && payload != nil:
+		outcome = "refused"
 	}
 	s.answer(id, payload, refused)
-	s.o.OnRequest(q.method, took, late)
+	if slices.Contains(methods, q.method) { // another name would be the runtime's choice
+		s.o.OnRequest(q.method, outcome)
+	}
 }
+
+// methods are those that are answered.
+var methods = []string{"StateChange", "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "Shutdown", creation, validation}
 
 // handle returns the answer to a request.
 func (s *session) handle(ctx context.Context, q request) (payload, refused []byte) {
@@ -428,8 +438,7 @@ func (s *session) handle(ctx context.Context, q request) (payload, refused []byt
 	case event == eventRemovePodSandbox:
 		s.o.Handler.RemovePodSandbox(in.pods[0])
 	}
-	switch q.method {
-	case "StateChange", "RunPodSandbox", "RemovePodSandbox", "StopPodSandbox", "Shutdown", creation, validation:
+	if slices.Contains(methods, q.method) {
 		return nil, nil
 	}
 	return nil, refusal(codeUnimplemented, "unimplemented")

@@ -92,6 +92,7 @@
 {{- $args = append $args (printf "--detect=%t" $.Values.detect.enabled) -}}
 {{- $args = append $args (printf "--repair=%s" $.Values.repair.mode) -}}
 {{- $args = concat $args (include "meshcni.ambientArgs" . | fromYamlArray) -}}
+{{- with include "meshcni.runtimeHook" . }}{{- if ne . "off" }}{{- $args = append $args (printf "--runtime-hook=%s" .) }}{{- $args = append $args (printf "--nri-socket=%s" $.Values.runtimeHook.socket) }}{{- end }}{{- end -}}
 {{- if and .Values.ambient.enabled .Values.taint.enabled .Values.taint.needsProxy }}{{- $args = append $args "--ready-needs-proxy=true" }}{{- end -}}
 {{- /* An unquoted off is false in YAML. */ -}}
 {{- with ternary "off" $.Values.agent (eq (toString $.Values.agent) "false") }}{{- if ne . "prefer" }}{{- $args = append $args (printf "--agent=%s" .) }}{{- end }}{{- end -}}
@@ -162,7 +163,7 @@
 {{- define "meshcni.argsAsEnv" -}}
 {{- $vars := dict -}}
 {{- $prefix := include "meshcni.envPrefix" . -}}
-{{- range list "agent" "ambient" "ambient-drain-minimum" "ambient-drain-timeout" "ambient-verify-interval" "chained" "cni-bin-dir" "cni-cache-dir" "cni-conf-dir" "cni-conf-name" "config" "detect" "health-address" "kubernetes-service-host" "kubernetes-service-port" "kubernetes-service-protocol" "metrics-address" "own-file" "plugin-config" "plugin-service-account" "ready-needs-proxy" "repair" "run-dir" "token-lifetime" "uninstall-on-exit" "zds-socket" -}}
+{{- range list "agent" "ambient" "ambient-drain-minimum" "ambient-drain-timeout" "ambient-verify-interval" "chained" "cni-bin-dir" "cni-cache-dir" "cni-conf-dir" "cni-conf-name" "config" "detect" "health-address" "kubernetes-service-host" "kubernetes-service-port" "kubernetes-service-protocol" "metrics-address" "nri-socket" "own-file" "plugin-config" "plugin-service-account" "ready-needs-proxy" "repair" "run-dir" "runtime-hook" "token-lifetime" "uninstall-on-exit" "zds-socket" -}}
 {{- $_ := set $vars (upper . | replace "-" "_" | printf "%s%s" $prefix) "" -}}
 {{- end -}}
 {{- range include "meshcni.args" . | fromYamlArray -}}

@@ -184,7 +184,13 @@ container; a mount that propagates there by itself would take a privileged one. 
 {{- if or .Values.ambient.enabled (include "meshcni.usesHostPrograms" .) }}{{- $add = append $add "SYS_CHROOT" }}{{- end -}}
 {{- if has $.Values.backend (list "auto" "iptables" "iptables-legacy") }}{{- $add = append $add "NET_RAW" }}{{- end -}}
 {{- end -}}
+{{- if eq (include "meshcni.runtimeHook" .) "capture" }}{{- $add = concat $add (list "NET_ADMIN" "SYS_ADMIN") }}{{- end -}}
 {{- toYaml (concat $add $.Values.extraCapabilities | uniq | sortAlpha) -}}
+{{- end -}}
+
+{{/* What is done at the container runtime's hook. An unquoted off is false in YAML. */}}
+{{- define "meshcni.runtimeHook" -}}
+{{ ternary "off" .Values.runtimeHook.mode (eq (toString .Values.runtimeHook.mode) "false") }}
 {{- end -}}
 
 {{/* Whether the agent runs the host's iptables. Empty is no. */}}

@@ -1,0 +1,187 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/e2e/internal/containerd"
+	"github.com/meshcni/meshcni/e2e/internal/machine"
+)
+
+// hooked is an agent's pod as runtimeHook.mode has it: it meets the runtime's hook, and may capture pods there or not.
+func hooked(capabilities ...corev1.Capability) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		create, slave := corev1.HostPathDirectoryOrCreate, corev1.MountPropagationHostToContainer
+		c := &pod.Spec.Containers[0]
+		paths := map[string]string{"nri": "/var/run/nri", "netns": "/var/run/netns"}
+		for i, v := range pod.Spec.Volumes {
+			if path := paths[v.Name]; path != "" {
+				pod.Spec.Volumes[i].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &create}}
+			}
+		}
+		for i, m := range c.VolumeMounts {
+			if path := paths[m.Name]; path != "" {
+				c.VolumeMounts[i].MountPath, c.VolumeMounts[i].MountPropagation = path, &slave
+			}
+		}
+		c.SecurityContext.Capabilities.Add = capabilities
+	}
+}
+
+// entryGone takes our entry from the network's list, as the runtime sees it; the agent, in its own mounts, does not, and so does not put it back.
+func (n *node) entryGone(t *testing.T) {
+	t.Helper()
+	without := filepath.Join(machine.Dir, "without.conflist")
+	require.NoError(t, os.WriteFile(without, []byte(n.named(ptp(false))), 0o600))
+	require.NoError(t, unix.Mount(without, networkFile, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(networkFile, 0)); n.stir(t) })
+	n.stir(t)
+	n.waitNetworks(t, func(networks string) bool { return !strings.Contains(networks, "meshcni") })
+}
+
+// stir makes the runtime read its directory again.
+func (n *node) stir(t *testing.T) {
+	t.Helper()
+	path := filepath.Join(containerd.CNIConfDir, "99-stir.conflist")
+	require.NoError(t, os.WriteFile(path, []byte("{}"), 0o600))
+	require.NoError(t, os.Remove(path))
+}
+
+// connects waits until the agent is connected to the hook, or is not.
+func (a *agent) connects(t *testing.T, want bool) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("the hook is connected: %t", want), func() error {
+		resp, err := http.Get("http://127.0.0.1:15014/metrics")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		text, err := io.ReadAll(resp.Body)
+		if is := strings.Contains(string(text), "meshcni_runtime_hook_connected 1"); err == nil && is != want {
+			err = errors.New("it is not so")
+		}
+		return err
+	})
+}
+
+// early is a pod of the mesh whose application connects as the first thing it does. Its proxy is there before.
+func early(namespace, name string) *corev1.Pod {
+	pod := meshed(namespace, name)
+	c := pod.Spec.Containers
+	c[0], c[1] = c[1], c[0]
+	c[1].Args = []string{"probe", "tcp:" + hostAt(elsewhere4, 80)}
+	return pod
+}
+
+// firstFate is what became of that connection.
+func firstFate(t *testing.T, s *sandbox) string {
+	t.Helper()
+	code, err := s.WaitContainer(t.Context(), "app")
+	require.NoError(t, err)
+	require.Zero(t, code, s.Output("app"))
+	return s.Output("app")
+}
+
+const proxied = "proxy:15001 orig=" + elsewhere4
+
+// testHook shows what the runtime's hook does for pods that the network's list does not hand to the plugin: they are captured before their first
+// container, or held. A runtime without a hook is as before.
+func testHook(t *testing.T, k kind) {
+	if !k.hook {
+		n := newNode(t, k, ptp(false))
+		n.runAgent(t, "--runtime-hook=auto")
+		requireCaptured(t, n.run(t, meshed(n.namespace(t), "web")))
+		return
+	}
+	t.Run("capture", func(t *testing.T) {
+		n := newNode(t, k, ptp(false))
+		a := n.runAgentAs(t, hooked("SYS_ADMIN", "NET_ADMIN"), "--runtime-hook=auto")
+		a.connects(t, true)
+		ns := n.namespace(t)
+		requireCaptured(t, n.run(t, meshed(ns, "both"))) // by ADD, and then known
+		n.entryGone(t)
+		assert.Contains(t, firstFate(t, n.run(t, early(ns, "early"))), proxied)
+		s := n.run(t, meshed(ns, "hook"))
+		requireCaptured(t, s)
+		requireFree(t, n.run(t, plain(ns, "plain")))
+		records, err := filepath.Glob(filepath.Join(runDir, "attachments", "meshcni.nri@"+s.ID+"@*.json"))
+		require.NoError(t, err)
+		require.Len(t, records, 1)
+		text, err := os.ReadFile(records[0])
+		require.NoError(t, err)
+		assert.Contains(t, string(text), `"by":"nri"`)
+
+		// A pod that its mesh refuses is held, with the refusal's words.
+		refused := n.create(t, meshed(ns, "refused", annotate("traffic.sidecar.istio.io/includeInboundPorts", "many")))
+		held, err := n.RunSandbox(t.Context(), refused)
+		require.NoError(t, err, "never refused at RunPodSandbox")
+		require.ErrorContains(t, held.StartContainer(t.Context(), &refused.Spec.Containers[0], nil), "includeInboundPorts")
+
+		// Killed, and back: what comes then is captured again.
+		require.NoError(t, a.KillContainer(t.Context(), agentName))
+		a.start(t)
+		a.connects(t, true)
+		assert.Contains(t, firstFate(t, n.run(t, early(ns, "again"))), proxied)
+
+		// The runtime restarts.
+		n.Kill()
+		require.NoError(t, n.Boot())
+		a.connects(t, true)
+		n.waitNetworks(t, func(networks string) bool { return strings.Contains(networks, n.network()) })
+		assert.Contains(t, firstFate(t, n.run(t, early(ns, "restarted"))), proxied)
+		require.NoError(t, s.Remove(t.Context()))
+		eventually(t, "the record of a pod that has gone goes", func() error {
+			if left, _ := filepath.Glob(records[0]); len(left) > 0 {
+				return errors.New("it stays")
+			}
+			return nil
+		})
+	})
+	t.Run("gate", func(t *testing.T) {
+		n := newNode(t, k, ptp(false))
+		a := n.runAgentAs(t, hooked(), "--runtime-hook=auto")
+		a.connects(t, true)
+		ns := n.namespace(t)
+		requireCaptured(t, n.run(t, meshed(ns, "by-add")))
+		n.entryGone(t)
+		requireFree(t, n.run(t, plain(ns, "plain")))
+		pod := n.create(t, early(ns, "held"))
+		s, err := n.RunSandbox(t.Context(), pod)
+		require.NoError(t, err)
+		for range 2 {
+			require.ErrorContains(t, s.StartContainer(t.Context(), &pod.Spec.Containers[0], nil), "have not set up its redirection")
+		}
+		eventually(t, "the pod has an event", func() error {
+			var events corev1.EventList
+			if err := n.admin.Try(http.MethodGet, "/api/v1/namespaces/"+ns+"/events", nil, &events); err != nil {
+				return err
+			}
+			for _, e := range events.Items {
+				if e.InvolvedObject.Name == "held" && e.Reason == "RuntimeHookHeld" && strings.Contains(e.Message, "redirection") {
+					return nil
+				}
+			}
+			return fmt.Errorf("%v", events.Items)
+		})
+		// An agent that may capture it comes: the same sandbox goes on.
+		a.stop(t)
+		a.Pod.Spec.Containers[0].SecurityContext.Capabilities.Add = []corev1.Capability{"SYS_ADMIN", "NET_ADMIN"}
+		a.start(t)
+		a.connects(t, true)
+		for i := range pod.Spec.Containers {
+			require.NoError(t, s.StartContainer(t.Context(), &pod.Spec.Containers[i], nil))
+		}
+		assert.Contains(t, firstFate(t, s), proxied)
+	})
+}

@@ -1,0 +1,139 @@
+package hook
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/nri"
+	"github.com/meshcni/meshcni/netnsexec"
+	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/apply"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
+
+// by is the writer of the hook's records.
+const by = "nri"
+
+// add runs the plugin's ADD for the pod. The error has the plugin's words for people.
+func (h *Hook) add(ctx context.Context, p nri.Pod) error {
+	switch {
+	case p.NetNS == "":
+		return errors.New("the container runtime does not say which network namespace is the pod's")
+	case !attachment.ValidName(p.Namespace) || !attachment.ValidName(p.Name) || p.UID != "" && !attachment.ValidName(p.UID):
+		return fmt.Errorf("the container runtime's names of the pod, %q, %q and UID %q, are no names of objects", p.Namespace, p.Name, p.UID)
+	}
+	c := h.o.Config()
+	c.CNIVersion, c.Name, c.AddDeadline = "1.0.0", network, netconf.Duration(attemptTime)
+	if c.Agent == netconf.AgentOff { // that is about other processes
+		c.Agent = netconf.AgentPrefer
+	}
+	stdin, err := request(c, p)
+	if err != nil {
+		return err
+	}
+	env := map[string]string{
+		"CNI_COMMAND": "ADD", "CNI_CONTAINERID": p.ID, "CNI_NETNS": p.NetNS, "CNI_IFNAME": ifName,
+		"CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=" + p.Namespace + ";K8S_POD_NAME=" + p.Name + ";K8S_POD_UID=" + p.UID,
+	}
+	asked := h.o.Plugin
+	var done plugin.Event
+	asked.OnEvent = func(_ context.Context, e plugin.Event) { done = e }
+	asked.OpenLog = func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) { return h.o.Log.With("by", by), nil }
+	here := agent{Hook: h}
+	if h.o.Mode != Capture {
+		here.gates = errGate
+		asked.OpenNetNS = openGate
+	}
+	asked.OpenAgent = func(netconf.Config) plugin.Agent { return here }
+	code := asked.Run(ctx, plugin.IO{Args: []string{asked.Identity.WithDefaults().Plugin}, Getenv: func(key string) string { return env[key] }, Stdin: bytes.NewReader(stdin)})
+	switch {
+	case done.Err != nil && done.Err.Details != "":
+		return fmt.Errorf("%s; %s", done.Err.Msg, done.Err.Details)
+	case done.Err != nil:
+		return errors.New(done.Err.Msg)
+	case code != 0:
+		return errors.New("the plugin's ADD failed in the agent, whose log says why")
+	}
+	if err := h.o.Inventory.Sign(recordID(p), by); err != nil {
+		h.o.Log.Warn("the record of a pod does not say that the runtime's hook has written it", "namespace", p.Namespace, "pod", p.Name, "error", err.Error())
+	}
+	return nil
+}
+
+// request is what the runtime would pass to the plugin on stdin.
+func request(c netconf.Config, p nri.Pod) ([]byte, error) {
+	text, err := json.Marshal(c)
+	all := map[string]any{}
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	result := map[string]any{"cniVersion": c.CNIVersion, "interfaces": []any{map[string]any{"name": ifName, "sandbox": p.NetNS}}}
+	if len(p.Addrs) > 0 {
+		result["ips"] = prefixed(p.Addrs)
+	}
+	all["prevResult"] = result
+	if p.Annotations != nil { // none at all may mean that they are not said
+		all["runtimeConfig"] = map[string]any{netconf.AnnotationsCapability: p.Annotations}
+	}
+	if err == nil {
+		text, err = json.Marshal(all)
+	}
+	return text, err
+}
+
+// netnsOf identifies the namespace at a path, without the right to enter it.
+func netnsOf(path string) (netnsexec.ID, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return netnsexec.ID{}, err
+	}
+	is, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return netnsexec.ID{}, errors.New("it is no file of a network namespace")
+	}
+	return netnsexec.ID{Dev: is.Dev, Ino: is.Ino}, nil
+}
+
+// errGate is the failure of a pod that has no rules, where nobody here may set them up.
+var errGate = errors.New("the network's plugins have not set up its redirection, and this agent's runtime hook, in mode \"gate\", has no right to; the pod starts once they have: " +
+	"the node's agent says at /readyz why they do not")
+
+// gate is a namespace into which nobody here may go.
+type gate struct{ id netnsexec.ID }
+
+func openGate(path string) (plugin.NetNS, error) {
+	id, err := netnsOf(path)
+	if err != nil {
+		return nil, err
+	}
+	return gate{id}, nil
+}
+
+func (g gate) Backend(context.Context, ruleset.Backend) (plugin.Backend, error) { return g, nil }
+func (g gate) ID() netnsexec.ID                                                 { return g.id }
+func (gate) Kernel() (redirect.Kernel, error)                                   { return redirect.Kernel{}, nil }
+func (gate) Addrs(string) ([]netip.Addr, error)                                 { return nil, nil }
+func (gate) Bypasses([]netip.Addr) ([]dialect.Bypass, error)                    { return nil, nil }
+func (gate) Close() error                                                       { return nil }
+func (gate) SyscallConn() (syscall.RawConn, error)                              { return nil, errGate }
+func (gate) Name() ruleset.Backend                                              { return "" }
+
+func (gate) Apply(context.Context, ruleset.Ruleset) (apply.Result, error) {
+	return apply.Result{}, errGate
+}
+
+func (gate) Check(context.Context, ruleset.Ruleset) ([]ruleset.Difference, error) {
+	return nil, errGate
+}

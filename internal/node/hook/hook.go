@@ -1,0 +1,423 @@
+package hook
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/nri"
+	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/status"
+)
+
+// Mode is what is done about a pod that must be captured and is not.
+type Mode string
+
+// The modes.
+const (
+	Auto    Mode = "auto"    // Capture with the rights for it, else Gate; Off where the runtime has no hook
+	Off     Mode = "off"     // nothing
+	Gate    Mode = "gate"    // its containers are refused
+	Capture Mode = "capture" // it is captured; where that fails, its containers are refused
+)
+
+// UnmarshalText accepts the names of the modes.
+func (m *Mode) UnmarshalText(text []byte) error {
+	if !slices.Contains([]Mode{Auto, Off, Gate, Capture}, Mode(text)) {
+		return fmt.Errorf("%q: not one of auto, off, gate and capture", text)
+	}
+	*m = Mode(text)
+	return nil
+}
+
+// Resolve returns what Auto comes to: there is a socket or not, and this process may enter pods' namespaces or not.
+func (m Mode) Resolve(socket string) Mode {
+	if m != Auto {
+		return m
+	}
+	if _, err := os.Stat(socket); err != nil {
+		return Off
+	}
+	if mayCapture() {
+		return Capture
+	}
+	return Gate
+}
+
+// mayCapture reports whether this process may enter network namespaces and change their rules.
+func mayCapture() bool {
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &sets[0]); err != nil {
+		return false
+	}
+	has := func(capability int) bool { return sets[capability/32].Effective&(1<<(capability%32)) != 0 }
+	return has(unix.CAP_SYS_ADMIN) && has(unix.CAP_NET_ADMIN)
+}
+
+const (
+	// runShare and gateShare are the parts of the runtime's patience for which a pod's first call, and a container's, waits for an attempt to capture
+	// the pod, up to maxWait: the runtime has one lock over the hooks of all pods.
+	runShare, gateShare = 2, 4
+	maxWait             = time.Second
+	// attemptTime bounds an attempt, and so the wait for a proxy on the node.
+	attemptTime = time.Second
+	// watchTime bounds the wait for a pod that the node's watch does not have yet; then the API server is asked.
+	watchTime = 500 * time.Millisecond
+	// workers bounds the pods that are dealt with at a time after the runtime has named all of them.
+	workers = 4
+	// sweepEvery is the interval at which it is looked for pods that have gone.
+	sweepEvery = 10 * time.Second
+	// network stands for that of CNI in the records of pods that the hook has dealt with.
+	network = "meshcni.nri"
+	// ifName is a pod's first interface, as the kubelet's runtimes call it.
+	ifName = "eth0"
+)
+
+// Options configure a [Hook]. All are required but what says otherwise.
+type Options struct {
+	Socket string
+	// Mode is Gate or Capture.
+	Mode Mode
+	// Plugin decides and captures. Its Dialects, Identity and OpenPods count; the rest is the hook's.
+	Plugin plugin.Plugin
+	// Config returns the plugin's present configuration.
+	Config func() netconf.Config
+	// Inventory has the records of the plugin's ADDs.
+	Inventory *inventory.Inventory
+	// Pod is the node's watch. Agent serves the pods of a proxy on the node, if there is one.
+	Pod    func(context.Context, status.ID) (agentsock.Pod, error)
+	Attach func(context.Context, agentsock.Attachment, *os.File) (agentsock.Attached, error)
+	Detach func(context.Context, attachment.ID) error
+	// Held is told of a pod whose containers are refused, once for each reason.
+	Held func(pod status.ID, why string)
+	Log  *slog.Logger
+}
+
+// Hook deals with the pods of which the runtime tells. As a Prometheus collector it has the connection's metrics.
+type Hook struct {
+	o      Options
+	client *nri.Client
+
+	connected *prometheus.Desc
+	requests  *prometheus.CounterVec
+
+	ctx     context.Context // of Run: attempts outlive the call that began them
+	working sync.WaitGroup
+
+	mu        sync.Mutex
+	sandboxes map[string]*sandbox
+}
+
+// sandbox is what is known of a pod's. The hook's mu guards it.
+type sandbox struct {
+	pod     nri.Pod
+	settled bool          // nothing is left to do: it is captured, or not to be
+	trying  chan struct{} // closed at the end of the attempt that runs; nil: none does
+	err     error         // why the last attempt failed
+	told    string        // the reason that people have been told
+}
+
+// New returns a hook, which does nothing before [Hook.Run].
+func New(o Options) *Hook {
+	id := o.Plugin.Identity.WithDefaults()
+	h := &Hook{
+		o: o, sandboxes: map[string]*sandbox{},
+		connected: prometheus.NewDesc(id.Metric("runtime_hook_connected"), "1: the container runtime's hook is connected; 0: it is not, and pods that the plugin is not called for start without their rules.", nil, nil),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: id.Metric("runtime_hook_requests_total"),
+			Help: "Requests of the container runtime's hook, by request and outcome: ok, refused (a container), late (after the runtime's patience, so the answer did not count).",
+		}, []string{"request", "outcome"}),
+	}
+	h.client = nri.New(nri.Options{
+		Socket: o.Socket, Name: id.Plugin, Index: "90", Handler: h, Gate: true, Log: o.Log,
+		OnRequest: func(method string, outcome string) { h.requests.WithLabelValues(method, outcome).Inc() },
+	})
+	return h
+}
+
+// Run is the hook, until the context ends.
+func (h *Hook) Run(ctx context.Context) error {
+	h.ctx = ctx
+	defer h.working.Wait()
+	h.working.Go(h.sweep)
+	return h.client.Run(ctx)
+}
+
+// sweep forgets the pods whose namespaces have gone: a runtime that has restarted may not tell of the end of those that it had before.
+func (h *Hook) sweep() {
+	for {
+		select {
+		case <-h.ctx.Done():
+			return
+		case <-time.After(sweepEvery):
+		}
+		for _, p := range h.Pods() {
+			if p.NetNS == "" {
+				continue
+			}
+			if _, err := os.Stat(p.NetNS); errors.Is(err, fs.ErrNotExist) {
+				h.RemovePodSandbox(p)
+			}
+		}
+	}
+}
+
+// State returns the connection's state.
+func (h *Hook) State() nri.State { return h.client.State() }
+
+// Pods returns the pods as the runtime names them: those of the last connection, and those that have come since.
+func (h *Hook) Pods() []nri.Pod {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	pods := make([]nri.Pod, 0, len(h.sandboxes))
+	for _, s := range h.sandboxes {
+		pods = append(pods, s.pod)
+	}
+	return pods
+}
+
+// Rows returns the runtime's word on the pods that have a network of their own, for [inventory.Options].
+func (h *Hook) Rows() (rows []inventory.Row) {
+	for _, p := range h.Pods() {
+		ns, err := netnsOf(p.NetNS)
+		if err != nil || p.Network != nri.NetworkOwn {
+			continue
+		}
+		rows = append(rows, inventory.Row{
+			ID: attachment.ID{ContainerID: p.ID}, Pod: id(p), NetNS: attachment.NetNS{Path: p.NetNS, Dev: ns.Dev, Ino: ns.Ino}, Addrs: p.Addrs,
+		})
+	}
+	return rows
+}
+
+// Describe implements [prometheus.Collector].
+func (h *Hook) Describe(ch chan<- *prometheus.Desc) {
+	ch <- h.connected
+	h.requests.Describe(ch)
+}
+
+// Collect implements [prometheus.Collector].
+func (h *Hook) Collect(ch chan<- prometheus.Metric) {
+	value := 0.0
+	if h.State().Connected {
+		value = 1
+	}
+	ch <- prometheus.MustNewConstMetric(h.connected, prometheus.GaugeValue, value)
+	h.requests.Collect(ch)
+}
+
+// Synchronize implements [nri.Handler]. Pods that run already are for repair to find: here nothing can be done before their first packet.
+func (h *Hook) Synchronize(ctx context.Context, pods []nri.Pod) {
+	here := map[string]bool{}
+	var ids []attachment.ID
+	h.mu.Lock()
+	for _, p := range pods {
+		here[p.ID] = true
+		ids = append(ids, recordID(p))
+		if s := h.sandboxes[p.ID]; s != nil {
+			s.pod = p
+		} else {
+			h.sandboxes[p.ID] = &sandbox{pod: p, settled: p.Ran}
+		}
+	}
+	for id, s := range h.sandboxes {
+		if !here[id] && s.trying == nil {
+			delete(h.sandboxes, id)
+		}
+	}
+	h.mu.Unlock()
+	if err := h.o.Inventory.Retain(network, ids); err != nil {
+		h.o.Log.Warn("records of pods that have gone stay", "error", err.Error())
+	}
+	slots := make(chan struct{}, workers)
+	for _, p := range pods {
+		if p.Ran {
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		h.working.Go(func() {
+			defer func() { <-slots }()
+			_ = h.settle(ctx, p, attemptTime) // its containers are refused then
+		})
+	}
+}
+
+// RunPodSandbox implements [nri.Handler].
+func (h *Hook) RunPodSandbox(ctx context.Context, p nri.Pod) {
+	if err := h.settle(ctx, p, min(maxWait, h.State().Timeout/runShare)); err != nil {
+		h.o.Log.Warn("a pod is held at the container runtime's hook", "namespace", p.Namespace, "pod", p.Name, "error", err.Error())
+	}
+}
+
+// CreateContainer implements [nri.Handler].
+func (h *Hook) CreateContainer(ctx context.Context, p nri.Pod) error {
+	err := h.settle(ctx, p, min(maxWait, h.State().Timeout/gateShare))
+	if err == nil {
+		return nil
+	}
+	h.mu.Lock()
+	s := h.sandboxes[p.ID]
+	news := s != nil && s.told != err.Error()
+	if news {
+		s.told = err.Error()
+	}
+	h.mu.Unlock()
+	if news {
+		h.o.Held(id(p), err.Error())
+	}
+	return err
+}
+
+// RemovePodSandbox implements [nri.Handler].
+func (h *Hook) RemovePodSandbox(p nri.Pod) {
+	h.mu.Lock()
+	s := h.sandboxes[p.ID]
+	delete(h.sandboxes, p.ID)
+	h.mu.Unlock()
+	if s == nil {
+		return
+	}
+	h.working.Go(func() {
+		ctx, cancel := context.WithTimeout(h.ctx, attemptTime)
+		defer cancel()
+		err := h.o.Inventory.Remove(recordID(p))
+		if gone := h.o.Detach(ctx, recordID(p)); !errors.Is(gone, agentsock.ErrUnsupported) {
+			err = errors.Join(err, gone)
+		}
+		if err != nil {
+			h.o.Log.Warn("a pod's record stays", "namespace", p.Namespace, "pod", p.Name, "error", err.Error())
+		}
+	})
+}
+
+func id(p nri.Pod) status.ID { return status.ID{Namespace: p.Namespace, Name: p.Name, UID: p.UID} }
+
+func recordID(p nri.Pod) attachment.ID {
+	return attachment.ID{Network: network, ContainerID: p.ID, IfName: ifName}
+}
+
+// errUndecided: an attempt goes on, and the runtime is not kept waiting for it.
+var errUndecided = errors.New("the pod is being captured, or it is not known yet whether it must be; the container is made once that is done")
+
+// settle returns nil once the pod is captured, or is not to be. It waits as long as that for an attempt, which goes on by itself.
+func (h *Hook) settle(ctx context.Context, p nri.Pod, patience time.Duration) error {
+	if p.Network == nri.NetworkHost {
+		return nil
+	}
+	h.mu.Lock()
+	s := h.sandboxes[p.ID]
+	if s == nil {
+		s = &sandbox{}
+		h.sandboxes[p.ID] = s
+	}
+	s.pod = p
+	if s.settled {
+		h.mu.Unlock()
+		return nil
+	}
+	if s.trying == nil {
+		s.trying = make(chan struct{})
+		h.working.Go(func() { h.try(s, p) })
+	}
+	trying := s.trying
+	h.mu.Unlock()
+	ended := time.NewTimer(patience)
+	defer ended.Stop()
+	select {
+	case <-trying:
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return s.err
+	case <-ended.C:
+	case <-ctx.Done():
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return cmp.Or(s.err, errUndecided)
+}
+
+// try is one attempt.
+func (h *Hook) try(s *sandbox, p nri.Pod) {
+	ctx, cancel := context.WithTimeout(h.ctx, attemptTime)
+	defer cancel()
+	var err error
+	if !h.known(p) {
+		err = h.add(ctx, p)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.settled, s.err = err == nil, err
+	close(s.trying)
+	s.trying = nil
+}
+
+// known reports whether the plugin's ADD, or an attempt before, has dealt with the pod: by a record of this sandbox and this very namespace.
+func (h *Hook) known(p nri.Pod) bool {
+	ns, err := netnsOf(p.NetNS)
+	if err != nil {
+		return false
+	}
+	return h.o.Inventory.Has(func(r inventory.Row) bool {
+		return r.Source == inventory.Record && r.ContainerID == p.ID && r.NetNS.Is(ns)
+	})
+}
+
+// agent is this process as the plugin's agent.
+type agent struct {
+	*Hook
+	gates error // why no pod is attached; nil: they are
+}
+
+func (a agent) Pod(ctx context.Context, id status.ID) (agentsock.Pod, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), watchTime) // the plugin's own bound is for a process that does not answer
+	defer cancel()
+	return a.o.Pod(ctx, id)
+}
+
+func (a agent) Attach(ctx context.Context, to agentsock.Attachment, ns syscall.Conn) (done agentsock.Attached, err error) {
+	if a.gates != nil {
+		return done, a.gates
+	}
+	raw, err := ns.SyscallConn()
+	if err != nil {
+		return done, err
+	}
+	fd, failed := -1, error(nil)
+	if err := raw.Control(func(from uintptr) { fd, failed = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0) }); err != nil || failed != nil {
+		return done, errors.Join(err, failed)
+	}
+	return a.o.Attach(ctx, to, os.NewFile(uintptr(fd), filepath.Base(to.NetNS)))
+}
+
+func (a agent) Detach(ctx context.Context, id attachment.ID) error { return a.o.Detach(ctx, id) }
+
+func (agent) Ready(context.Context) error { return nil }
+
+// prefixed are addresses as a result of CNI has them.
+func prefixed(addrs []netip.Addr) (all []map[string]any) {
+	for _, addr := range addrs {
+		all = append(all, map[string]any{"address": netip.PrefixFrom(addr, addr.BitLen()).String(), "interface": 0})
+	}
+	return all
+}

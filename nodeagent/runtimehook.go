@@ -1,0 +1,158 @@
+//go:build linux
+
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshcni/meshcni/internal/node/hook"
+	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/nodeevents"
+	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/plugin/kubepod"
+	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/status"
+)
+
+const (
+	// hookLook is the interval at which it is looked whether the runtime has a hook by now.
+	hookLook = 5 * time.Second
+	// hookGrace bounds the time without a connection that is no news: a runtime that restarts.
+	hookGrace = 15 * time.Second
+	// hookLateFor is how long an answer that came too late is told of.
+	hookLateFor = 10 * time.Minute
+	// maxEvent bounds an event's text, in bytes.
+	maxEvent = 1024
+)
+
+// runtimeHook runs the hook of the container runtime with the present settings. As a Prometheus collector it has its metrics.
+type runtimeHook struct {
+	agent *Agent
+	limit func() bool
+
+	running atomic.Pointer[hook.Hook] // nil: there is none
+	well    atomic.Int64              // when it was connected last, or began to run; Unix nanoseconds
+}
+
+// rows returns the runtime's word on the node's pods.
+func (h *runtimeHook) rows() []inventory.Row {
+	if running := h.running.Load(); running != nil {
+		return running.Rows()
+	}
+	return nil
+}
+
+// run runs the hook until the context ends.
+func (h *runtimeHook) run(ctx context.Context) error {
+	c := h.agent.present()
+	mode := c.RuntimeHook.Resolve(c.NRISocket)
+	for said := false; mode == hook.Off; mode = c.RuntimeHook.Resolve(c.NRISocket) {
+		if c.RuntimeHook == hook.Off {
+			return nil
+		}
+		if !said {
+			said = true
+			h.agent.log.Info("the container runtime has no hook here, so pods are captured by the network's plugins alone", "socket", c.NRISocket)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(hookLook):
+		}
+	}
+	h.agent.log.Info("the container runtime's hook is used", "mode", mode, "socket", c.NRISocket)
+	running := hook.New(h.agent.hookOptions(mode, h.held))
+	h.well.Store(time.Now().UnixNano())
+	h.running.Store(running)
+	defer h.running.Store(nil)
+	return running.Run(ctx)
+}
+
+// hookOptions returns the options of a hook that decides and captures as the plugin on the node does.
+func (a *Agent) hookOptions(mode hook.Mode, held func(status.ID, string)) hook.Options {
+	k := a.sock
+	o := hook.Options{
+		Socket: a.present().NRISocket, Mode: mode, Inventory: a.options.inventory(a.present()), Held: held, Log: a.log,
+		Plugin: plugin.Plugin{Identity: a.options.Config.Identity, Dialects: a.options.Dialects, OpenPods: plugin.PodsFrom(kubepod.Open)},
+		Config: func() netconf.Config {
+			c := a.present()
+			p := c.Plugin
+			if text, err := c.Entry(); err == nil {
+				p, _, _ = netconf.Parse(text, c.Identity)
+			}
+			p.RunDir, p.Kubernetes.Kubeconfig = c.RunDir, filepath.Join(c.RunDir, c.KubeconfigName)
+			return p
+		},
+		Pod: func(context.Context, status.ID) (agentsock.Pod, error) {
+			return agentsock.Pod{}, agentsock.ErrUnsupported
+		},
+		Attach: func(_ context.Context, _ agentsock.Attachment, ns *os.File) (agentsock.Attached, error) {
+			return agentsock.Attached{}, errors.Join(agentsock.ErrUnsupported, ns.Close())
+		},
+		Detach: func(context.Context, attachment.ID) error { return agentsock.ErrUnsupported },
+	}
+	if k != nil {
+		o.Pod, o.Attach, o.Detach = k.Pod, k.Attach, k.Detach
+	}
+	return o
+}
+
+// held tells the log and the pod's object that its containers are refused.
+func (h *runtimeHook) held(id status.ID, why string) {
+	h.agent.log.Error("the containers of a pod are refused at the container runtime's hook", "code", noticeHookHeld, "namespace", id.Namespace, "pod", id.Name, "error", why)
+	recorder := h.agent.recorder(h.agent.options.name())
+	if recorder == nil || !h.limit() {
+		return
+	}
+	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: id.Namespace, Name: id.Name, UID: types.UID(id.UID)}
+	if pod := h.agent.sock.podByUID(id.UID); pod != nil { // a static pod has another UID
+		ref.UID = pod.UID
+	}
+	recorder.Event(ref, corev1.EventTypeWarning, nodeevents.Reason(noticeHookHeld), truncate.Text(why, maxEvent))
+}
+
+// warnings returns what keeps the hook from doing its work.
+func (h *runtimeHook) warnings() (all []string) {
+	running := h.running.Load()
+	if running == nil {
+		return nil
+	}
+	s := running.State()
+	switch well := time.Unix(0, h.well.Load()); {
+	case s.Connected:
+		h.well.Store(time.Now().UnixNano())
+	case s.Refused:
+		all = append(all, fmt.Sprintf("%s: the container runtime %s %s does not take part in the hook: %v", noticeHookRefused, s.Runtime, s.Version, truncate.Error(s.Err, maxEvent)))
+	case time.Since(well) > hookGrace && s.Err != nil:
+		all = append(all, fmt.Sprintf("%s: the container runtime's hook at %s is not connected, so pods that the network's plugins do not capture start without their rules: %v",
+			noticeHookLost, h.agent.present().NRISocket, truncate.Error(s.Err, maxEvent)))
+	}
+	if s.Late > 0 && time.Since(s.LastLate) < hookLateFor {
+		all = append(all, fmt.Sprintf("%s: %d of the container runtime's requests were answered after its patience of %s had ended; a pod may have started without its rules then",
+			noticeHookLate, s.Late, s.Timeout))
+	}
+	return all
+}
+
+// Describe implements [prometheus.Collector]. There are no metrics without a hook.
+func (h *runtimeHook) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector].
+func (h *runtimeHook) Collect(ch chan<- prometheus.Metric) {
+	if running := h.running.Load(); running != nil {
+		running.Collect(ch)
+	}
+}

@@ -1,0 +1,49 @@
+//go:build linux
+
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/node/hook"
+	"github.com/meshcni/meshcni/internal/waittest"
+)
+
+// A hook that is asked for and not there is told of; with auto it is not missed.
+func TestRuntimeHookIsMissed(t *testing.T) {
+	for mode, want := range map[hook.Mode]string{hook.Gate: "runtime-hook-lost: ", hook.Auto: "", hook.Off: ""} {
+		t.Run(string(mode), func(t *testing.T) {
+			a := &Agent{config: DefaultConfig(meshcni.Identity{}), log: slog.New(slog.DiscardHandler), options: Options{}.withDefaults()}
+			a.config.RuntimeHook, a.config.NRISocket = mode, filepath.Join(t.TempDir(), "nri.sock")
+			h := &runtimeHook{agent: a}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- h.run(ctx) }()
+			if want != "" {
+				waittest.Eventually(t, "the agent has tried to connect", func() error {
+					if running := h.running.Load(); running == nil || running.State().Err == nil {
+						return errors.New("not yet")
+					}
+					return nil
+				})
+				assert.Empty(t, h.warnings(), "a runtime may restart")
+				h.well.Store(time.Now().Add(-time.Hour).UnixNano())
+				require.Len(t, h.warnings(), 1)
+				assert.True(t, strings.HasPrefix(h.warnings()[0], want), h.warnings()[0])
+			}
+			cancel()
+			require.NoError(t, <-ended)
+			assert.Empty(t, h.warnings())
+		})
+	}
+}
