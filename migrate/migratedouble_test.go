@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -17,7 +18,16 @@ func TestDouble(t *testing.T) {
 	t.Parallel()
 	ours := []attachment.Record{{Selected: true}}
 	native := func(table, rule string, mine bool) ruleset.LiveRule {
-		return read(t, "table "+table+" {\nchain c {\n"+rule+"\n}\n}\n", ruleset.BackendNftables, mine)[0]
+		action := ruleset.ActionRedirect
+		switch word, _, _ := strings.Cut(rule, " "); word {
+		case "tproxy":
+			action = ruleset.ActionTProxy
+		case "dnat":
+			action = ruleset.ActionDNAT
+		case "tcp":
+			action = ruleset.ActionDrop
+		}
+		return ruleset.LiveRule{Backend: ruleset.BackendNftables, Table: table, Chain: "c", Position: 1, Text: rule, Action: action.String(), Ours: mine}
 	}
 	iptables := readChain(t, "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001", ruleset.BackendIptablesNFT, true)[0]
 	m := move{cluster: &cluster{&kubectl.Cluster{Identity: own}}}
