@@ -14,8 +14,8 @@ import (
 // It belongs to the product, not to a cluster: nothing in it is ever taken from a pod. Agents that are updated must keep it, because they
 // know by it what those before them have left on the node and in the cluster.
 type Identity struct {
-	// Name is the product's, a DNS label such as "acme". Its programs are NAME-redirect, NAME-repair and NAME-taint, its Leases
-	// NAME-repair-budget and NAME-taint, and its image has the plugin in /opt/NAME/bin. Default: meshcni.
+	// Name is the product's, a DNS label such as "acme". Its programs are NAME-redirect, NAME-repair and NAME-taint, its Lease
+	// NAME-taint, and its image has the plugin in /opt/NAME/bin. Default: meshcni.
 	Name string
 	// Version is printed by --version, and is in logs and requests. Default: this module's, with the build.
 	Version string

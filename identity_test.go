@@ -22,7 +22,7 @@ func TestDefaultIdentity(t *testing.T) {
 	assert.Equal(t, i, meshcni.Identity{Name: "meshcni"}.WithDefaults())
 	require.NoError(t, i.Validate())
 	for want, got := range map[string]string{
-		"meshcni-repair-budget": i.Program("repair-budget"), "kubectl-meshcni": i.KubectlProgram(), "meshcni-node-": i.AgentPrefix(),
+		"meshcni-redirect": i.Program("redirect"), "kubectl-meshcni": i.KubectlProgram(), "meshcni-node-": i.AgentPrefix(),
 		"meshcni.io/not-redirected": i.Key("not-redirected"), "meshcni.io/agent-not-ready": i.Taint(), "meshcni_pods": i.Metric("pods"),
 		"MESHCNI_CNI_CONF_DIR": i.Env("cni-conf-dir"), "docs/check.md#no-agents": i.Page("check.md#no-agents"),
 		"kubectl meshcni check": i.Text("kubectl meshcni check"),

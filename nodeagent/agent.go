@@ -183,7 +183,6 @@ func New(o Options) (*Agent, error) {
 		if a.install, err = installer.New(a.installation()); err != nil {
 			return nil, err
 		}
-		a.repairs.putBack = func() time.Time { return a.install.State().PutBack }
 		a.repairs.since = func() time.Time { return a.install.State().FirstInstalled }
 	}
 	a.cilium = o.newCilium(func() []string {

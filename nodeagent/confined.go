@@ -278,7 +278,7 @@ const AutoAction = "auto"
 // evicting returns the settings of an agent that evicts by itself: pods that others replace and that lost the plugin, or whose own check says
 // that they have no rules.
 func (s Config) evicting() Config {
-	s.Repair.Action, s.Repair.Force, s.Repair.ClusterBudget.PerMinute = repair.ActionDelete, false, 0
+	s.Repair.Action, s.Repair.Force = repair.ActionDelete, false
 	return s
 }
 

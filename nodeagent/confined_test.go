@@ -190,11 +190,10 @@ func TestAutoEvict(t *testing.T) {
 func TestEvicting(t *testing.T) {
 	t.Parallel()
 	c := DefaultConfig(meshcni.Identity{})
-	c.Repair.Force, c.Repair.ClusterBudget.PerMinute = true, 3
+	c.Repair.Force = true
 	e := c.evicting()
 	assert.Equal(t, repair.ActionDelete, e.Repair.Action)
 	assert.False(t, e.Repair.Force)
-	assert.Zero(t, e.Repair.ClusterBudget.PerMinute)
 	relied := func(change func(*Config)) time.Time {
 		c := DefaultConfig(meshcni.Identity{})
 		change(&c)

@@ -28,7 +28,6 @@ type repairer struct {
 	options   Options
 	events    func() record.EventRecorder // for its events; nil: the API server
 	installed func() error                // why new pods would not be captured; nil: they would
-	putBack   func() time.Time
 	suspects  func() []string
 	elsewhere func(dialect string) bool
 	since     func() time.Time // the plugin was first in place
@@ -197,7 +196,7 @@ func (r *repairer) begin(context.Context) (c repairing, run func(context.Context
 	}
 	c.Registry = prometheus.NewRegistry()
 	o.Metrics, o.Log, o.Pods = c.Registry, r.log, r.watch
-	o.Installed, o.PutBack, o.Suspects, o.Elsewhere = r.installed, r.putBack, r.suspects, r.elsewhere
+	o.Installed, o.Suspects, o.Elsewhere = r.installed, r.suspects, r.elsewhere
 	if evicts {
 		o.Confined = r.confined.confirm
 		if o.Detect != nil {
@@ -234,9 +233,6 @@ func (o Options) permissible(s Config) (repair.Options, error) {
 	all.Meshes = meshes
 	if all.Backend, err = ruleset.ParseBackend(string(plugin.Backend)); err != nil {
 		return all, err
-	}
-	if all.ClusterBudget.PerMinute == 0 {
-		all.ClusterBudget = repair.Budget{} // no bound
 	}
 	all.Criteria = maps.Clone(all.Criteria)
 	for name, c := range all.Criteria {

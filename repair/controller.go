@@ -59,10 +59,8 @@ type Controller struct {
 	events        record.EventRecorder
 	record        func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
 	permissions   func(context.Context) ([]kube.Permission, error)  // returns the missing ones; nil if nobody knows
-	limits        *budget.Groups                                    // of all actions, by namespace
-	clusterBudget *leaseBudget                                      // nil: none
-	boots         boots
-	breaker       breaker
+	limits        *budget.Namespaces                                // of all actions
+	holds         holds
 	lineage       lineage
 	tracks        tracks
 	reports       reports
@@ -98,16 +96,14 @@ type Controller struct {
 func newController(o Options) (*Controller, error) {
 	c := &Controller{
 		opts: o, cluster: o.cluster, redirector: o.redirector, events: o.Events,
-		limits:  budget.ForGroups(o.NodeBudget, o.MaxBrokenShare, o.MinBroken, o.TrialInterval),
-		boots:   boots{putBack: o.PutBack},
-		breaker: breaker{node: budget.Breaker{MaxShare: o.MaxBrokenShare, MinBroken: o.MinBroken}, installed: o.Installed, confined: o.Confined, holds: map[string]status.Code{}},
+		limits:  budget.ForNamespaces(o.NodeBudget),
+		holds:   holds{installed: o.Installed, confined: o.Confined},
 		tracks:  tracks{byUID: map[types.UID]track{}},
 		metrics: newMetrics(o),
 		mayTell: nodeevents.Limit(), mayTellBypass: nodeevents.Limit(), families: map[string]bool{},
 		keys: map[types.UID]types.NamespacedName{}, uids: map[types.NamespacedName]types.UID{},
 		queue: newQueue(), verifying: newQueue(), looks: make(chan struct{}, mostLooks),
 	}
-	c.breaker.limits = c.limits
 	if c.inventory = o.Inventory; c.inventory == nil {
 		known := inventory.Options{Records: o.Records}
 		if o.Detect != nil {
@@ -182,9 +178,6 @@ func (c *Controller) useAPI(api *kube.Client) {
 	if o.Events == nil {
 		c.record = func() (record.EventRecorder, func()) { return api.Recorder(o.Log, func(err error) { c.refused(err) }) }
 	}
-	if o.limitsCluster() {
-		c.clusterBudget = &leaseBudget{leases: api, lease: o.lease(), tokens: o.Identity.Key("repair-tokens"), holder: o.Node, Budget: o.ClusterBudget}
-	}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(api)
 	}
@@ -222,7 +215,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.enqueueAll()
 	c.learnAll(ctx)
 	c.sweep()
-	c.count()
+	c.metrics.setReady(c.Ready())
 	c.opts.Log.Info("repair controller has the node's pods", "node", c.opts.Node,
 		"pods", len(c.pods()), "action", string(c.opts.Action))
 	wg.Go(func() { c.queue.Run(ctx, workers, c.next) })
@@ -244,8 +237,7 @@ func (c *Controller) tick(ctx context.Context) {
 			c.askPermissions(ctx)
 		}
 		if c.source.Synced() {
-			c.breaker.keep(c.count())
-			c.metrics.setHeld(c.breaker.holding())
+			c.keep()
 			c.tracks.keep(c.pods())
 			c.learnAll(ctx)
 			c.sweep()
@@ -290,25 +282,15 @@ func (c *Controller) next(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
-// count returns how many of the node's pods check their redirection, and how many of those are broken, less those whose cause is known and
-// over.
-func (c *Controller) count() census {
-	pods := census{}
+// keep drops the budgets of namespaces without pods, and what held deletions back once no pod is broken.
+func (c *Controller) keep() {
+	namespaces, broken := map[string]bool{}, false
 	for _, pod := range c.pods() {
-		f, n := c.diagnose(pod), pods[pod.Namespace]
-		if f.Broken && c.boots.explains(pod) {
-			continue
-		}
-		if f.Candidate {
-			n.candidates++
-		}
-		if f.Broken {
-			n.broken++
-		}
-		pods[pod.Namespace] = n
+		namespaces[pod.Namespace] = true
+		broken = broken || c.diagnose(pod).Broken
 	}
-	c.metrics.setReady(c.Ready())
-	return pods
+	c.limits.Keep(namespaces)
+	c.metrics.setHeld(c.holds.holding(broken))
 }
 
 // Ready returns nil while the controller works, and otherwise why it does not: a permission is missing, or the node's

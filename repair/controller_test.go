@@ -228,12 +228,6 @@ func TestNewRefuses(t *testing.T) {
 		"no API server":     func(o *repair.Options) { o.SetCluster(nil) },
 		"not one of":        func(o *repair.Options) { o.Action = "destroy" },
 		"budget of 1 a minute and 0 at once: both must be positive": func(o *repair.Options) { o.NodeBudget = repair.Budget{PerMinute: 1} },
-		"budget of 0 a minute and 3 at once: both must be positive": func(o *repair.Options) {
-			o.Action, o.ClusterBudget = repair.ActionDelete, repair.Budget{Burst: 3}
-		},
-		"cluster budget without": func(o *repair.Options) {
-			o.Action, o.ClusterBudget = repair.ActionDelete, repair.Budget{PerMinute: 1, Burst: 3}
-		},
 	} {
 		o := good
 		change(&o)

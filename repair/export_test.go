@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair/internal/kube"
@@ -40,11 +38,6 @@ func (c *Controller) Waiting() int {
 // SetPermissions replaces how the controller finds out which permissions are missing.
 func (c *Controller) SetPermissions(missing func(context.Context) ([]kube.Permission, error)) {
 	c.permissions = missing
-}
-
-// SetLeases gives the controller a cluster budget in leases.
-func (c *Controller) SetLeases(l *FakeLeases, b Budget) {
-	c.clusterBudget = &leaseBudget{leases: l, lease: types.NamespacedName{Namespace: "ns", Name: "budget"}, tokens: "meshcni.io/repair-tokens", Budget: b}
 }
 
 // Redirector is what a controller reads and writes the rules of pods by.

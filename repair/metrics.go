@@ -40,7 +40,7 @@ func newMetrics(o Options) *metrics {
 			"Pods of this node of a mesh that the plugin is not configured for, and no other plugin serves, by its dialect.", "dialect"),
 		uncaptured: counter("pods_uncaptured_total",
 			"Pods in the mesh that were found without their rules, by how: not-called, passed-over, no-rules. A pod counts once for each.", "reason"),
-		held:  gauge("repair_held", "Whether deleting is held back in any namespace, by reason.", "reason"),
+		held:  gauge("repair_held", "Whether deleting is held back, by reason.", "reason"),
 		ready: gauge("pods_controller_ready", "Whether the controller of running pods works: 1 or 0.").WithLabelValues(),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    o.Identity.Metric("repair_action_duration_seconds"),
@@ -48,7 +48,7 @@ func newMetrics(o Options) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 		}, []string{"action"}),
 	}
-	m.setHeld(nil)
+	m.setHeld("")
 	m.begin(o)
 	if reg := o.Metrics; reg != nil {
 		reg.MustRegister(m.watch, m.otherDialect, m.uncaptured, m.ready)
@@ -70,7 +70,7 @@ var troubles = map[status.Code][]status.Code{
 	statuscode.Unverified:  {statuscode.NoLabel, statuscode.NotDeleting, statuscode.RulesDiffer},
 	statuscode.NoProcess:   {statuscode.NoProcess},
 	statuscode.TooLate:     {statuscode.CheckFailed},
-	statuscode.Deferred:    {statuscode.NodeBudget, statuscode.ClusterBudget},
+	statuscode.Deferred:    {statuscode.NodeBudget},
 	statuscode.Blocked:     {statuscode.DisruptionBudget},
 }
 
@@ -100,10 +100,10 @@ func (m *metrics) begin(o Options) {
 
 func (m *metrics) setReady(err error) { m.ready.Set(oneIf(err == nil)) }
 
-// setHeld shows why deletions are held back, in any namespace or on the whole node.
-func (m *metrics) setHeld(reasons map[status.Code]bool) {
-	for _, reason := range []status.Code{statuscode.PluginNotReady, statuscode.NotConfined, statuscode.TooManyBroken} {
-		m.held.WithLabelValues(string(reason)).Set(oneIf(reasons[reason]))
+// setHeld shows why deletions are held back; empty: they are not.
+func (m *metrics) setHeld(now status.Code) {
+	for _, reason := range []status.Code{statuscode.PluginNotReady, statuscode.NotConfined} {
+		m.held.WithLabelValues(string(reason)).Set(oneIf(reason == now))
 	}
 }
 

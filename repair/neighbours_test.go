@@ -38,53 +38,6 @@ func (b *bench) evicted() map[string]int {
 	return n
 }
 
-// TestNeighboursBreaker: a tenant all of whose pods are broken, and who has most of the node's, holds back its own deletions alone.
-func TestNeighboursBreaker(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		pods := append(podsIn(t, "tenant", "crash-loop", 30), podsIn(t, "shop", "crash-loop", 2)...)
-		b := start(t, func(_ *bench, c *repair.Options) {
-			c.Action, c.TrialInterval = repair.ActionDelete, time.Hour
-		}, append(pods, podsIn(t, "shop", "passed", 3)...)...)
-		assert.Equal(t, map[string]int{"shop": 2}, b.evicted())
-		assert.Equal(t, 30, b.outcomes()["held too-many-broken"])
-		assert.Equal(t, map[string]int{"too-many-broken": 1}, b.counter("meshcni_repair_held"), "though another namespace is not held")
-		time.Sleep(time.Hour)
-		assert.Equal(t, map[string]int{"shop": 2, "tenant": 1}, b.evicted(), "a trial")
-		for _, p := range pods[:30] {
-			b.cluster.Gone(p.Namespace, p.Name)
-		}
-		time.Sleep(time.Minute)
-		assert.Empty(t, b.counter("meshcni_repair_held"), "nobody is left who is held")
-	})
-}
-
-// TestNeighboursNode: while most of a node's namespaces have mostly broken pods, the fault is the node's: each has one trial in an
-// interval, also those of a few pods.
-func TestNeighboursNode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var pods []*corev1.Pod
-		for i := range 5 {
-			pods = append(pods, podsIn(t, fmt.Sprintf("broken-%d", i), "crash-loop", 2)...)
-		}
-		pods = append(pods, podsIn(t, "well", "passed", 9)...)
-		pods = append(pods, podsIn(t, "well", "crash-loop", 1)...)
-		b := start(t, func(_ *bench, c *repair.Options) {
-			c.Action, c.TrialInterval = repair.ActionDelete, 5*time.Minute
-		}, pods...)
-		assert.Equal(t, map[string]int{"held too-many-broken": 11}, b.outcomes())
-		assert.Empty(t, b.evicted())
-		assert.Contains(t, b.log.String(), "most pods in the mesh are broken in 5 of the node's 6 namespaces")
-		time.Sleep(5*time.Minute + 10*time.Second)
-		for namespace, n := range b.evicted() {
-			assert.LessOrEqual(t, n, 2, namespace)
-		}
-		assert.Len(t, b.evicted(), 6, "each namespace has its trial")
-		time.Sleep(10 * time.Minute)
-		assert.Equal(t, 11, b.outcomes()["evicted check-failed"])
-		assert.Empty(t, b.counter("meshcni_repair_held"))
-	})
-}
-
 // TestNeighboursBudget: what one namespace's pods have used up is not taken from another's.
 func TestNeighboursBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

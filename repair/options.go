@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
@@ -56,13 +55,8 @@ type Options struct {
 	Detect *Detection
 
 	// NodeBudget limits all actions on this node, for the pods of each namespace by itself, so that one tenant's broken pods keep no
-	// other's waiting. Zero means 30 a minute and 10 at once.
+	// other's waiting. Zero means 120 a minute and 110 at once, as many as a node has pods by default: after a boot all of them may be broken.
 	NodeBudget Budget
-	// ClusterBudget limits deletions in the whole cluster; set the same on all nodes. Zero means no such limit. The
-	// nodes share it through the identity's Lease NAME-repair-budget.
-	ClusterBudget Budget
-	// BudgetNamespace is the namespace of that Lease. Empty means the identity's.
-	BudgetNamespace string
 
 	// Installed reports why new pods on this node would not get their rules, or nil if they would. While it returns an
 	// error, nothing is deleted. A nil Installed means that they would.
@@ -70,19 +64,6 @@ type Options struct {
 	// Confined reports why the API server might let this program delete pods of other nodes, or nil if it does not. While it returns an
 	// error, nothing is deleted. It is called for each deletion, so it answers from what it knows. nil: it does not matter.
 	Confined func() error
-	// PutBack returns when the plugin was last put back into the node's network, after a boot or another program had removed it from
-	// there; zero if it never was. Broken pods that started before then have a cause that is over: they have bootBudget, which is full
-	// when that happens, and do not count for MaxBrokenShare. What replaces them does, and so tells if the cause is another. nil: not known.
-	PutBack func() time.Time
-	// MaxBrokenShare is the share of a namespace's pods with a check on the node that may be broken, from 0 to 1. Above it the
-	// controller only deletes one of them every TrialInterval. If it is exceeded in more than that share of the node's namespaces,
-	// it only deletes one pod of each namespace every TrialInterval. Zero means 0.5; 1 or more, no limit.
-	MaxBrokenShare float64
-	// MinBroken is the number of broken pods of a namespace, and of such namespaces of the node, from which MaxBrokenShare
-	// applies. Zero means 4.
-	MinBroken int
-	// TrialInterval is the time between those deletions. Zero means a minute.
-	TrialInterval time.Duration
 
 	// Backend is the firewall backend. Zero means auto.
 	Backend ruleset.Backend
@@ -108,17 +89,13 @@ type Options struct {
 	// Log receives one record per outcome. nil discards them.
 	Log *slog.Logger
 
-	// cluster replaces the API server at Config in tests. There are then no events, no permission checks and no ClusterBudget. It needs
+	// cluster replaces the API server at Config in tests. There are then no events and no permission checks. It needs
 	// a method Namespace like [kube.Client]'s if the dialect may read namespaces.
 	cluster kube.Cluster
 	unheard time.Duration // for how long the API server may tell nothing; zero: [unheard.For]
 	// redirector programs running pods. nil means an [InPlace] made from these Options; tests have another.
 	redirector redirector
 }
-
-// bootBudget limits the actions on pods that started before the plugin was put back, for each namespace: as many at once as a node has pods
-// by default, since that is how they start at a boot. Each pod has one such action at most, because its successor starts later.
-var bootBudget = Budget{PerMinute: 120, Burst: 110}
 
 // redirector reads and writes the rules of a running pod. [InPlace] implements it.
 type redirector interface {
@@ -132,11 +109,7 @@ type redirector interface {
 func (o Options) WithDefaults() Options {
 	o.Identity = o.Identity.WithDefaults()
 	o.Action = cmp.Or(o.Action, ActionNone)
-	o.NodeBudget = cmp.Or(o.NodeBudget, Budget{PerMinute: 30, Burst: 10})
-	o.BudgetNamespace = cmp.Or(o.BudgetNamespace, o.Identity.Namespace)
-	o.MaxBrokenShare = cmp.Or(o.MaxBrokenShare, 0.5)
-	o.MinBroken = cmp.Or(o.MinBroken, 4)
-	o.TrialInterval = cmp.Or(o.TrialInterval, time.Minute)
+	o.NodeBudget = cmp.Or(o.NodeBudget, Budget{PerMinute: 120, Burst: 110})
 	o.Criteria = maps.Clone(o.Criteria)
 	if o.Criteria == nil {
 		o.Criteria = map[string]Criteria{}
@@ -163,9 +136,6 @@ func (o Options) WithDefaults() Options {
 func (o Options) validate() error {
 	_, errAction := ParseAction(string(o.Action))
 	err := errors.Join(o.Identity.Validate(), dialect.Validate(o.Meshes.Known()), errAction, o.NodeBudget.Validate())
-	if o.limitsCluster() {
-		err = errors.Join(err, o.ClusterBudget.Validate())
-	}
 	if o.needsCheck() {
 		err = errors.Join(err, o.anyCheck())
 	}
@@ -181,8 +151,6 @@ func (o Options) validate() error {
 		err = errors.Join(err, errors.New("no dialect"))
 	case o.Config == nil && o.cluster == nil:
 		err = errors.Join(err, errors.New("no API server"))
-	case o.cluster != nil && o.limitsCluster():
-		err = errors.Join(err, errors.New("a cluster budget without an API server"))
 	}
 	return err
 }
@@ -203,11 +171,6 @@ func (o Options) shares(d dialect.Dialect) bool {
 		foreign := d.Policy.ForeignAnnotation
 		return other.NodeProxy == nil && (foreign == "" || other.Policy.StatusAnnotation != foreign)
 	})
-}
-
-// limitsCluster reports whether the cluster's budget applies.
-func (o Options) limitsCluster() bool {
-	return o.Action == ActionDelete && o.ClusterBudget != Budget{} && o.ClusterBudget != Unlimited
 }
 
 // anyCheck returns an error if no mesh has criteria by which a pod could be found broken. One alone is enough: the pods of
@@ -242,11 +205,6 @@ func (o Options) labelSelector() string {
 	return selector
 }
 
-// lease names the Lease with the cluster's budget.
-func (o Options) lease() types.NamespacedName {
-	return types.NamespacedName{Namespace: o.BudgetNamespace, Name: o.Identity.Program("repair-budget")}
-}
-
 // uses lists the permissions that the options take.
 func (o Options) uses() kube.Uses {
 	inPlace := o.Action == ActionRepair || o.VerifyInterval > 0
@@ -257,9 +215,6 @@ func (o Options) uses() kube.Uses {
 			return o.shares(d) && (d.Policy.ReadsNamespace() || inPlace && d.NodeProxy == nil && d.ReadsNamespace(nil)) ||
 				len(d.Policy.ExcludedNamespaceLabels) > 0
 		}),
-	}
-	if o.limitsCluster() {
-		u.Lease = o.lease()
 	}
 	return u
 }

@@ -88,45 +88,42 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 		return r
 	}
 	// Without a token, the pod is not even read.
-	limits := c.limits.Of(cached.Namespace)
-	if c.boots.explains(cached) {
-		limits = c.boots.limits(cached.Namespace)
-	}
-	if wait := limits.Take(); wait > 0 {
-		return deferred("node", statuscode.NodeBudget, wait)
+	if wait := c.turn(cached); wait > 0 {
+		r := result{wait: wait}
+		if wait >= longWait {
+			r.outcome, r.reason = statuscode.Deferred, statuscode.NodeBudget
+			r.detail = fmt.Sprintf("the namespace's budget on the node allows this action in %s", wait.Round(time.Second))
+		}
+		return r
 	}
 	start := time.Now()
 	fresh, r, ok := c.reread(ctx, cached)
 	if !ok {
-		limits.GiveBack()
+		c.limits.GiveBack(cached.Namespace)
 		return r
-	}
-	if c.clusterBudget != nil {
-		wait, err := c.clusterBudget.take(ctx)
-		if err != nil || wait > 0 {
-			limits.GiveBack()
-			if err != nil {
-				return c.failed(err)
-			}
-			return deferred("cluster", statuscode.ClusterBudget, wait)
-		}
 	}
 	r = c.act(ctx, fresh)
 	c.metrics.duration.WithLabelValues(string(c.opts.Action)).Observe(time.Since(start).Seconds())
 	if r.outcome == "" || r.outcome == statuscode.Blocked || r.outcome == statuscode.Conflict { // nothing was done to the pod
-		limits.GiveBack()
-		if c.clusterBudget != nil {
-			_ = c.clusterBudget.giveBack(ctx) // a lost token only slows the pace
-		}
+		c.limits.GiveBack(cached.Namespace)
 	}
 	return r
 }
 
-func deferred(whose string, reason status.Code, wait time.Duration) result {
-	return result{
-		outcome: statuscode.Deferred, reason: reason, wait: wait,
-		detail: fmt.Sprintf("the %s's budget allows the next action in %s", whose, wait.Round(100*time.Millisecond)),
-	}
+// longWait is the wait for a budget that is worth a report.
+const longWait = time.Minute
+
+// turn returns how long a pod has to wait for its namespace's budget, and takes its turn once that has come.
+func (c *Controller) turn(pod *corev1.Pod) (wait time.Duration) {
+	c.tracks.change(pod.UID, func(t *track) {
+		if t.turn.IsZero() {
+			t.turn = c.limits.Turn(pod.Namespace)
+		}
+		if wait = time.Until(t.turn); wait <= 0 {
+			t.turn = time.Time{}
+		}
+	})
+	return wait
 }
 
 // before returns why a pod is not acted on now, as far as that is known without a request.
@@ -150,11 +147,10 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 		if _, owned := ownerOf(pod); c.opts.SpareUnmanaged && !owned {
 			return result{outcome: statuscode.Spared, reason: statuscode.Unmanaged, detail: "nothing would replace the pod"}, true
 		}
-		now := time.Now()
-		h := c.lineage.check(pod, t.seen, now)
+		h := c.lineage.check(pod, t.seen, time.Now())
 		if h == nil {
-			h = c.breaker.check(pod.Namespace, c.count(), now)
-			c.metrics.setHeld(c.breaker.holding())
+			h = c.holds.check()
+			c.metrics.setHeld(c.holds.holding(true))
 		}
 		if h != nil {
 			return result{outcome: statuscode.Held, reason: h.reason, detail: h.detail, wait: h.wait}, true

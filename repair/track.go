@@ -18,6 +18,7 @@ import (
 type track struct {
 	seen       time.Time // first
 	looks      budget.Changes
+	turn       time.Time // when its namespace's budget allows the next action; zero: it has not been asked
 	outcome    status.Code
 	reason     status.Code
 	repaired   time.Time // when its rules were last seen to be right

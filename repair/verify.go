@@ -179,14 +179,13 @@ func verifyFailed(err error) status.Code {
 
 // restore restores drifted rules within the budget of the pod's namespace. Without a token, the next round does.
 func (c *Controller) restore(ctx context.Context, pod *corev1.Pod, was []ruleset.Difference) {
-	limits := c.limits.Of(pod.Namespace)
-	if limits.Take() > 0 {
+	if c.limits.Take(pod.Namespace) > 0 {
 		return
 	}
 	applied, left, err := c.write(ctx, pod)
 	switch {
 	case errors.Is(err, errSlow):
-		limits.GiveBack()
+		c.limits.GiveBack(pod.Namespace)
 	case err != nil:
 		c.verified(pod, verifyFailed(err), words(err))
 	case len(left) > 0:

@@ -50,9 +50,9 @@ func alertTable() []Row {
 		alert("MeshcniPodsControllerNotReady", "running pods are not looked after", "See /readyz: a permission (deploy/rbac), or the API server"),
 		alert("MeshcniRepairFails", "repair does not help", "Look up the outcome: too-late, delete the pod; ineffective, see its check's log"),
 		alert("MeshcniRepairWaits", "broken pods wait",
-			"Outcome deferred: it goes on by itself (--repair-node-rate, --repair-cluster-rate); blocked: mend the disruption budget at zero, or use --repair-force-delete"),
+			"Outcome deferred: it goes on by itself (--repair-node-rate); blocked: mend the disruption budget at zero, or use --repair-force-delete"),
 		alert("MeshcniRepairHeld", "deleting is held back, since it would make more broken pods",
-			"Look up the reason; over --repair-max-broken-share one pod is tried each --repair-trial-interval"),
+			"Look up the reason: the node's plugin is not ready, or the API server is not proven to confine the agent"),
 		alert("MeshcniPodsControllerRequestsFail", "the API server is overloaded or restarting", nextAttempt),
 
 		alert("MeshcniNodeProxyMissing", "no ztunnel is connected: captured pods may be refused connections, new ones do not start",

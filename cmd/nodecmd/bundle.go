@@ -145,8 +145,8 @@ func (n *nodeBundle) configuration() {
 	var b bytes.Buffer
 	resolved.VisitAll(func(f *pflag.Flag) { fmt.Fprintf(&b, "%s: %s\n", f.Name, n.scrub.Text(f.Value.String())) })
 	r := s.Repair
-	fmt.Fprintf(&b, "repair-verify-interval: %s\nrepair-host-root: %s\nrepair-node-budget: %+v\nrepair-cluster-budget: %+v\n",
-		r.VerifyInterval, s.HostRoot, r.NodeBudget, r.ClusterBudget)
+	fmt.Fprintf(&b, "repair-verify-interval: %s\nrepair-host-root: %s\nrepair-node-budget: %+v\n",
+		r.VerifyInterval, s.HostRoot, r.NodeBudget)
 	n.Add("settings.txt", b.Bytes(), nil)
 	if s.configFile != "" {
 		raw, err := readKeys(s.configFile)

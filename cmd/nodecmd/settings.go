@@ -129,9 +129,6 @@ func (p Program) read(typed *pflag.FlagSet) (settings, error) {
 	action := s.Repair.Action
 	s.Repair, s.HostRoot, s.ProcRoot = finer.Options, finer.HostRoot, finer.ProcRoot
 	s.Repair.Action, s.Repair.Node, s.Repair.HostRoot, s.Repair.ProcRoot = action, "", "", ""
-	if s.Repair.ClusterBudget.PerMinute == 0 {
-		s.Repair.ClusterBudget = repair.Budget{} // no bound
-	}
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.register(fs, p.Dialects)
 	usual := s.Plugin.Dialects

@@ -230,10 +230,9 @@ func TestEvictingSettings(t *testing.T) {
 	assert.True(t, s.AutoEvict)
 	assert.True(t, s.Repair.SpareUnmanaged, "nobody would make such a pod anew")
 	assert.Equal(t, "none", string(s.Repair.Action), "until there is a proof")
-	s, err = parsed(map[string]string{"MESHCNI_REPAIR_SPARE_UNMANAGED": "false", "MESHCNI_REPAIR_CLUSTER_RATE": "3"}, "--repair=auto", "--node-name=n")
+	s, err = parsed(map[string]string{"MESHCNI_REPAIR_SPARE_UNMANAGED": "false"}, "--repair=auto", "--node-name=n")
 	require.NoError(t, err)
 	assert.False(t, s.Repair.SpareUnmanaged)
-	assert.EqualValues(t, 3, s.Repair.ClusterBudget.PerMinute)
 }
 
 // TestFinerSettingsOfRepair come from the environment, also for pods without a check, which detection finds.

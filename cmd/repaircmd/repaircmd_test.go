@@ -70,7 +70,6 @@ func TestUsage(t *testing.T) {
 		"label selector":          {args: []string{"--node-name=n", "--repair-label-selector=a in b", "SA"}, code: 2, says: "--repair-label-selector"},
 		"field selector":          {args: []string{"--node-name=n", "--repair-field-selector=status.happy=true", "SA"}, code: 2, says: `pods are not selected by "status.happy"`},
 		"node budget":             {args: []string{"--node-name=n", "--repair-node-rate=0", "SA"}, code: 2, says: "--repair-node-rate"},
-		"cluster budget":          {args: []string{"--node-name=n", "--repair=delete", "--repair-cluster-rate=-1", "SA"}, code: 2, says: "--repair-cluster-rate"},
 		"address that is no good": {args: []string{"--node-name=n", "--metrics-address=nowhere:x", "--health-address=", "SA"}, code: 1, says: "--metrics-address"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +152,6 @@ func TestSettings(t *testing.T) {
 	o, err := s.options(builtin.All())
 	require.NoError(t, err, "no file is read")
 	assert.Equal(t, 3, o.NodeBudget.Burst)
-	assert.Zero(t, o.ClusterBudget, "no rate, no bound")
 	assert.Equal(t, repair.ActionDelete, o.Action)
 	assert.Equal(t, dialect.Options{UncapturedFamily: redirect.UncapturedDrop, RefuseProxyUID: true, RefuseNetRaw: true}, o.Meshes.Options(), "as the plugin's")
 	assert.Equal(t, "istio", o.Meshes.String(), "the first is the default")

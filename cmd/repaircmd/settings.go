@@ -108,11 +108,6 @@ func (s settings) options(known []dialect.Dialect) (o repair.Options, err error)
 	if err := s.NodeBudget.Validate(); err != nil {
 		return o, fmt.Errorf("--repair-node-rate, --repair-node-burst: %w", err)
 	}
-	if s.ClusterBudget.PerMinute == 0 {
-		o.ClusterBudget = repair.Budget{} // no bound
-	} else if err := s.ClusterBudget.Validate(); err != nil {
-		return o, fmt.Errorf("--repair-cluster-rate, --repair-cluster-burst: %w", err)
-	}
 	o.Criteria, err = s.CriteriaOf(o.Meshes)
 	return o, err
 }

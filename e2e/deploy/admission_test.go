@@ -74,11 +74,10 @@ func TestTokensEndAtTheirNode(t *testing.T) {
 				g.evict("evict a pod of the node", n1, "web-1", ""), g.evict("evict another's", n1, "web-2", notEvicted),
 				g.evict("evict without a node", g.unbound, "web-1", noNode),
 				{"delete past the budget", n1, http.MethodDelete, kubetest.PodPath(g.pods, "web-1"), nil, mayNot + "DELETE pods"},
-				g.lease("no budget", n1, http.MethodPost, "meshcni-repair-budget", "node-1", mayNot+"CREATE leases.coordination.k8s.io"),
 				g.status("label", n1, "web-1", mark("labels", "meshcni.io/not-redirected", "true"), mayNot+"UPDATE pods/status"),
 			}
 		}},
-		"force-delete": {values{"repair": values{"mode": "delete", "forceDelete": true, "clusterRate": 2}}, deletes},
+		"force-delete": {values{"repair": values{"mode": "delete", "forceDelete": true}}, deletes},
 		"ambient":      {ambientOn.with(never), ambientMarks},
 		"status":       {values{"dialect": "consul", "writeStatus": true, "repair": values{"initContainer": "check", "exitCodes": []int{3}}}, pluginMarks},
 	} {
@@ -158,7 +157,6 @@ func nothingOfPods(g *guarded, n1, _ string) []request {
 		g.status("label", n1, "web-1", mark("labels", "meshcni.io/not-redirected", "true"), mayNot+"UPDATE pods/status"),
 		g.evict("evict", n1, "web-1", mayNot+"CREATE pods/eviction"),
 		{"delete all pods", n1, http.MethodDelete, collection("v1", "Pod", g.pods), nil, mayNot + "DELETE pods"},
-		g.lease("a lease", n1, http.MethodPost, "meshcni-repair-budget", "node-1", mayNot+"CREATE leases.coordination.k8s.io"),
 		g.status("the plugin", g.plugin["node-1"], "web-1", mark("annotations", "a", "b"), mayNot+"UPDATE pods/status"),
 	}
 }
@@ -230,10 +228,6 @@ func deletes(g *guarded, n1, n2 string) []request {
 	return []request{
 		g.evict("evict another's", n1, "web-2", notEvicted), g.evict("evict", n1, "web-1", ""),
 		remove("delete another's", n1, "web-2", otherNode), remove("delete", n2, "web-2", ""),
-		g.lease("of another name", n1, http.MethodPost, "kube-scheduler", "node-1", "may write the lease"),
-		g.lease("in another's name", n1, http.MethodPost, "meshcni-repair-budget", "node-2", "in the name of its own node only"),
-		g.lease("the budget", n1, http.MethodPost, "meshcni-repair-budget", "node-1", ""),
-		g.lease("the budget again", n2, http.MethodPatch, "meshcni-repair-budget", "node-2", ""),
 	}
 }
 

@@ -55,8 +55,7 @@ func TestEveryValueIsExplained(t *testing.T) {
 	}
 	r := repair.Options{}.WithDefaults()
 	for name, value := range map[string]any{
-		"nodeRate": r.NodeBudget.PerMinute, "nodeBurst": r.NodeBudget.Burst, "clusterBurst": r.NodeBudget.Burst,
-		"maxBrokenShare": r.MaxBrokenShare, "minBroken": r.MinBroken, "trialInterval": r.TrialInterval,
+		"nodeRate": r.NodeBudget.PerMinute, "nodeBurst": r.NodeBudget.Burst,
 	} {
 		assert.Contains(t, said[name], fmt.Sprintf("null: %v.", value), "values.yaml: repair.%s", name)
 	}
@@ -353,7 +352,7 @@ func TestNamesThatLookLikeNumbers(t *testing.T) {
 		"serviceAccount": values{"name": "0"}, "priorityClassName": "1", "excludeNamespaces": []string{"7", "8e1"}, "image": values{"tag": "1.0"},
 		"cni": values{"chained": false}, "networkAttachmentDefinition": values{"enabled": true, "name": "5", "namespaces": []string{"6"}},
 		"metrics": values{"serviceMonitor": values{"enabled": true, "namespace": "9"}}, "openshift": values{"scc": "privileged"},
-		"repair": values{"mode": "delete", "clusterRate": 1000000, "clusterBurst": 2000000, "annotation": "2", "message": "3"}, "commonLabels": values{"a": "4"},
+		"repair": values{"mode": "delete", "nodeRate": 1000000, "nodeBurst": 2000000, "annotation": "2", "message": "3"}, "commonLabels": values{"a": "4"},
 		"podAnnotations": values{"b": "true"}, "apiServer": values{"host": "10.0", "port": "443"},
 	}.write(t))
 	require.NoError(t, err)
@@ -371,7 +370,7 @@ func TestNamesThatLookLikeNumbers(t *testing.T) {
 	agent := ds.Spec.Template.Spec.Containers[0]
 	assert.Equal(t, placeholder+"/meshcni/meshcni:1.0", agent.Image)
 	assert.Equal(t, []string{"--kubernetes-service-host=10.0", "--kubernetes-service-port=443"}, flagsOf(agent, "kubernetes-service-host", "kubernetes-service-port"))
-	for name, want := range map[string]string{"CLUSTER_RATE": "1000000", "CLUSTER_BURST": "2000000", "ANNOTATION": "2", "MESSAGE": "3", "BUDGET_NAMESPACE": "123"} {
+	for name, want := range map[string]string{"NODE_RATE": "1000000", "NODE_BURST": "2000000", "ANNOTATION": "2", "MESSAGE": "3"} {
 		got, _ := value(agent, "MESHCNI_REPAIR_"+name)
 		assert.Equal(t, want, got, name)
 	}

@@ -24,7 +24,7 @@ func TestLifeOfARelease(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, out, "kubectl -n mesh-a rollout status daemonset/meshcni-node")
 	assert.Contains(t, out, "helm -n mesh-a test meshcni --logs")
-	out, err = on("upgrade", values{"profile": "openshift", "dialect": "linkerd", "repair": values{"mode": "delete", "clusterRate": 3, "verifyInterval": "5m"}}.
+	out, err = on("upgrade", values{"profile": "openshift", "dialect": "linkerd", "repair": values{"mode": "delete", "verifyInterval": "5m"}}.
 		with(options["alerts, dashboard"]).with(options["pod monitor"]).with(options["network policy"]))
 	require.NoError(t, err)
 	assert.Contains(t, out, "dialect linkerd, profile openshift, repair delete")
@@ -112,7 +112,7 @@ func TestNotes(t *testing.T) {
 		"open":            {plain, values{"metrics": values{"host": ""}}, []string{openshift, "on port 15014 of every address of each node"}},
 		"not reached":     {plain, values{"metrics": values{"host": "::1", "service": values{"enabled": true}}}, []string{openshift, "only a scraper on the node itself"}},
 		"pods' network":   {plain, values{"hostNetwork": false}, []string{openshift, "the agent starts through the plugin that it installs"}},
-		"repair":          {plain, values{"repair": values{"forceDelete": true, "clusterRate": 1}}, []string{openshift, "repair.forceDelete does nothing with repair.mode auto", "repair.clusterRate does nothing"}},
+		"repair":          {plain, values{"repair": values{"forceDelete": true}}, []string{openshift, "repair.forceDelete does nothing with repair.mode auto"}},
 		"no policies":     {plain, values{"admission": values{"enabled": false}}, []string{openshift, "admission.enabled is false", "stay outside the mesh until somebody deletes them"}},
 		"always":          {plain, values{"uninstallOnExit": true}, []string{openshift, "uninstallOnExit true takes the plugin away"}},
 		"never":           {plain, values{"uninstallOnExit": false}, []string{openshift, "uninstallOnExit false leaves the plugin"}},

@@ -52,7 +52,6 @@ var repairModes = []repairMode{
 	{name: "label", values: values{"mode": "label"}, roles: []string{"label"}},
 	{name: "label, verify", values: values{"mode": "label", "verifyInterval": "1h"}, roles: []string{"label"}, enters: true},
 	{name: "delete", values: values{"mode": "delete"}, roles: []string{"delete"}},
-	{name: "delete, budget", values: values{"mode": "delete", "clusterRate": 2.5, "clusterBurst": 4}, roles: []string{"delete", "budget"}},
 	{name: "force-delete", values: values{"mode": "delete", "forceDelete": true}, roles: []string{"force-delete"}},
 	{name: "repair", values: values{"mode": "repair"}, roles: []string{"repair"}, enters: true},
 }
@@ -154,8 +153,8 @@ var options = map[string]values{
 	"no tests": {"tests": values{"enabled": false}},
 	"repair, finer": {"repair": values{
 		"mode": "delete", "initContainer": "check", "exitCodes": []int{95, 126}, "message": "no redirection: $(x) $$", "annotation": "-",
-		"labelSelector": "a in (b,c),!d", "fieldSelector": "metadata.namespace!=dev", "nodeRate": 0.5, "nodeBurst": 2, "clusterRate": 6, "clusterBurst": 3,
-		"maxBrokenShare": 0.25, "minBroken": 4, "trialInterval": "90s", "spareUnmanaged": true, "verifyInterval": "2m",
+		"labelSelector": "a in (b,c),!d", "fieldSelector": "metadata.namespace!=dev", "nodeRate": 0.5, "nodeBurst": 2,
+		"spareUnmanaged": true, "verifyInterval": "2m",
 	}},
 	"repair, auto":  {"repair": values{"mode": "auto"}, "admission": values{"enabled": true}},
 	"repair, label": {"repair": values{"mode": "label", "label": "mesh.example/state=broken"}},

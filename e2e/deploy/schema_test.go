@@ -108,7 +108,6 @@ func TestSchemaRefuses(t *testing.T) {
 		{"repair.label", "broken", "at '/repair/label'"},
 		{"repair.nodeRate", 0, "at '/repair/nodeRate'"},
 		{"repair.nodeBurst", 1.5, "at '/repair/nodeBurst'"},
-		{"repair.maxBrokenShare", 50, "at '/repair/maxBrokenShare'"},
 		{"image.tag", "v1:2", "at '/image/tag'"},
 		{"image.digest", "v1", "at '/image/digest'"},
 		{"image.registry", "https://registry.example", "at '/image/registry'"},

@@ -247,11 +247,9 @@ func TestRepairTakesEverySetting(t *testing.T) {
 		assert.Equal(t, settings.Plugin.RefuseProxyUID, decides.RefuseProxyUID, "%s: repair decides as the plugin", names[i])
 		if names[i] == "repair, finer" {
 			c := r.Criteria["istio"]
-			assert.Equal(t, []any{[]string{"check"}, []int32{95, 126}, "no redirection: $(x) $$", "", "a in (b,c),!d", "metadata.namespace!=dev", namespace, "/proc/1/root"},
-				[]any{c.Containers, c.ExitCodes, c.Message, c.Annotation, c.Labels.String(), c.Fields.String(), r.BudgetNamespace, settings.HostRoot})
-			assert.Equal(t, []repair.Budget{{PerMinute: 0.5, Burst: 2}, {PerMinute: 6, Burst: 3}}, []repair.Budget{r.NodeBudget, r.ClusterBudget})
-			assert.Equal(t, []any{0.25, 4, 90 * time.Second, true, false, 2 * time.Minute},
-				[]any{r.MaxBrokenShare, r.MinBroken, r.TrialInterval, r.SpareUnmanaged, r.Force, r.VerifyInterval})
+			assert.Equal(t, []any{[]string{"check"}, []int32{95, 126}, "no redirection: $(x) $$", "", "a in (b,c),!d", "metadata.namespace!=dev", "/proc/1/root"},
+				[]any{c.Containers, c.ExitCodes, c.Message, c.Annotation, c.Labels.String(), c.Fields.String(), settings.HostRoot})
+			assert.Equal(t, []any{repair.Budget{PerMinute: 0.5, Burst: 2}, true, false, 2 * time.Minute}, []any{r.NodeBudget, r.SpareUnmanaged, r.Force, r.VerifyInterval})
 		}
 	}
 }

@@ -90,7 +90,7 @@ func TestCorrectedUpgrade(t *testing.T) {
 		"wrong directories": {"cni": values{"binDirs": []string{"/opt/cni/bin", "/opt/missing"}}},
 		"template":          {"pluginConfig": `{"type": "meshcni", "ambient": {"probe_ipv4": "none"}}`}, // which the agent sees, and the chart does not
 		"everything": {
-			"repair": values{"mode": "delete", "clusterRate": 3, "verifyInterval": "5m", "forceDelete": true}, "dialect": "linkerd", "excludeNamespaceSelector": "a=b", "writeStatus": true,
+			"repair": values{"mode": "delete", "verifyInterval": "5m", "forceDelete": true}, "dialect": "linkerd", "excludeNamespaceSelector": "a=b", "writeStatus": true,
 			"hostNetwork": false, "seLinuxOptions": values{"type": "spc_t"}, "appArmorProfile": values{"type": "Localhost", "localhostProfile": "x"},
 			"seccompProfile": values{"type": "Localhost", "localhostProfile": "y"}, "uninstallOnExit": true, "metrics": values{"scrapeAnnotations": true},
 			"affinity":       values{"nodeAffinity": values{"requiredDuringSchedulingIgnoredDuringExecution": values{"nodeSelectorTerms": []values{{"matchExpressions": []values{{"key": "x", "operator": "Exists"}}}}}}},

@@ -44,7 +44,7 @@ func TestPrograms(t *testing.T) {
 		"gateway-node run --help": {
 			"GATEWAY_RUN_DIR", "/var/run/gateway-cni", "/opt/gateway/bin", "(default gateway-system)", "(default gateway-node)", "(default gateway-plugin)",
 		},
-		"gateway-repair --help":    {"GATEWAY_REPAIR", "/var/run/gateway-cni", "gateway-repair-budget", "gateway.example/not-redirected=true", "(default gateway-cni)"},
+		"gateway-repair --help":    {"GATEWAY_REPAIR", "/var/run/gateway-cni", "gateway.example/not-redirected=true", "(default gateway-cni)"},
 		"gateway-repair":           {"GATEWAY_NODE_NAME"},
 		"gateway-taint run --help": {"GATEWAY_TAINT_KEY", "gateway.example/agent-not-ready", "app.kubernetes.io/name=gateway,app.kubernetes.io/component=node", "(default gateway-taint)"},
 		"kubectl-gateway --help": {

@@ -1,11 +1,13 @@
-// Package budget keeps controllers from doing harm at speed: a [Budget] limits a rate, and a [Breaker] lets only trials through
-// while a large share of what is watched is broken.
+// Package budget limits the rate of what is done to pods, for those of each namespace by itself, so that what is done to one namespace's holds
+// back no other's.
 package budget
 
 import (
 	"fmt"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Budget limits a rate: Burst actions at once and PerMinute in the long run. It starts empty, so that a controller that
@@ -26,76 +28,88 @@ func (b Budget) Validate() error {
 	return nil
 }
 
-// Bucket is the state of a token bucket at a time. The zero Bucket is not known.
-type Bucket struct {
-	Tokens float64
-	At     time.Time
+// Namespaces has a budget for each namespace. It is safe for concurrent use.
+type Namespaces struct {
+	budget Budget
+	since  time.Time
+
+	mu     sync.Mutex
+	byName map[string]*rate.Limiter
 }
 
-// Take refills the bucket and takes a token, or returns how long until there is one.
-func (b Budget) Take(s Bucket, now time.Time) (Bucket, time.Duration) {
-	if b == Unlimited {
-		return s, 0
+// ForNamespaces returns budgets that are all empty now. A namespace's fills from now on, whenever it is first asked for.
+func ForNamespaces(b Budget) *Namespaces {
+	return &Namespaces{budget: b, since: time.Now(), byName: map[string]*rate.Limiter{}}
+}
+
+func (n *Namespaces) limiter(namespace string) *rate.Limiter {
+	l := n.byName[namespace]
+	if l == nil {
+		l = rate.NewLimiter(rate.Limit(n.budget.PerMinute/time.Minute.Seconds()), n.budget.Burst)
+		l.AllowN(n.since, n.budget.Burst)
+		n.byName[namespace] = l
 	}
-	s = b.refill(s, now)
-	// Rounding to a nanosecond must not leave slightly less than a token.
-	const almost = 1 - 1e-6
-	if s.Tokens < almost {
-		return s, time.Duration((1 - s.Tokens) / b.PerMinute * float64(time.Minute))
-	}
-	s.Tokens = max(0, s.Tokens-1)
-	return s, 0
+	return l
 }
-
-// GiveBack refills the bucket and returns a token to it.
-func (b Budget) GiveBack(s Bucket, now time.Time) (Bucket, time.Duration) {
-	s = b.refill(s, now)
-	s.Tokens = min(float64(b.Burst), s.Tokens+1)
-	return s, 0
-}
-
-// ClockSkew is the tolerated difference between the clocks of two nodes: for this long, a bucket from a faster clock does
-// not fill.
-const ClockSkew = 10 * time.Second
-
-// refill adds the tokens due until now, up to the burst. An unknown bucket is empty. A bucket from the future, written
-// with a wrong clock, counts as one from now; otherwise it would not fill until then.
-func (b Budget) refill(s Bucket, now time.Time) Bucket {
-	if s.At.IsZero() {
-		return Bucket{0, now}
-	}
-	tokens, at := s.Tokens, now
-	switch d := now.Sub(s.At); {
-	case d > 0:
-		tokens += d.Minutes() * b.PerMinute
-	case -d <= ClockSkew:
-		at = s.At // otherwise the difference between two clocks would count again and again
-	}
-	return Bucket{min(float64(b.Burst), tokens), at}
-}
-
-// Node applies a Budget within this process. It is safe for concurrent use.
-type Node struct {
-	Budget
-
-	mu    sync.Mutex
-	state Bucket
-}
-
-// ForNode returns an empty budget.
-func ForNode(b Budget) *Node { return &Node{Budget: b, state: Bucket{0, time.Now()}} }
 
 // Take takes a token, or returns how long until there is one.
-func (n *Node) Take() (wait time.Duration) {
+func (n *Namespaces) Take(namespace string) (wait time.Duration) {
+	if n.budget == Unlimited {
+		return 0
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.state, wait = n.Budget.Take(n.state, time.Now())
-	return wait
+	return take(n.limiter(namespace), time.Now())
+}
+
+// Turn takes a token, and returns when it may be used: now, or once there is one. Who waits for that keeps nobody behind it asking.
+func (n *Namespaces) Turn(namespace string) time.Time {
+	now := time.Now()
+	if n.budget == Unlimited {
+		return now
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return now.Add(n.limiter(namespace).ReserveN(now, 1).DelayFrom(now))
 }
 
 // GiveBack returns a token that was not used.
-func (n *Node) GiveBack() {
+func (n *Namespaces) GiveBack(namespace string) {
+	if n.budget == Unlimited {
+		return
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.state, _ = n.Budget.GiveBack(n.state, time.Now())
+	n.limiter(namespace).AllowN(time.Now(), -1) // a Reservation cannot be canceled once its time has come
+}
+
+// Keep drops the budgets of all other namespaces. One that comes back has a full budget, if there was time to fill it.
+func (n *Namespaces) Keep(namespaces map[string]bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name := range n.byName {
+		if !namespaces[name] {
+			delete(n.byName, name)
+		}
+	}
+}
+
+func take(l *rate.Limiter, now time.Time) (wait time.Duration) {
+	r := l.ReserveN(now, 1)
+	if wait = r.DelayFrom(now); wait > 0 {
+		r.CancelAt(now)
+	}
+	return wait
+}
+
+// Changes bounds the looks at one pod that its changes cause: 20 at once, since one that starts changes some ten times, and one a second in the
+// long run. The zero value is full. It is not safe for concurrent use, and copies share what is left.
+type Changes struct{ limiter *rate.Limiter }
+
+// Take returns how long the look at a change has to wait.
+func (c *Changes) Take(now time.Time) (wait time.Duration) {
+	if c.limiter == nil {
+		c.limiter = rate.NewLimiter(1, 20)
+	}
+	return take(c.limiter, now)
 }

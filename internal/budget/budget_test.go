@@ -21,22 +21,21 @@ func TestBudgetValidate(t *testing.T) {
 	}
 }
 
-// TestNodeBudgetNeverExceeds: whatever the times of asking, in no stretch of time
-// is more taken than the burst and what ripens in it; and what is left waits as
-// long as it was told and no longer.
-func TestNodeBudgetNeverExceeds(t *testing.T) {
+// TestNeverExceeds: whatever the times of asking, in no stretch of time is more taken than the burst and what ripens in it; and what is left
+// waits as long as it was told and no longer.
+func TestNeverExceeds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		b := budget.Budget{PerMinute: rapid.Float64Range(0.1, 600).Draw(rt, "rate"), Burst: rapid.IntRange(1, 20).Draw(rt, "burst")}
 		pauses := rapid.SliceOfN(rapid.Int64Range(0, int64(20*time.Second)), 1, 60).Draw(rt, "pauses")
 		synctest.Test(t, func(t *testing.T) {
-			n := budget.ForNode(b)
+			n := budget.ForNamespaces(b)
 			var taken []time.Time
 			for _, pause := range pauses {
 				time.Sleep(time.Duration(pause))
-				if wait := n.Take(); wait > 0 {
+				for wait := n.Take("a"); wait > 0; wait = n.Take("a") {
+					require.LessOrEqual(t, wait, time.Duration(float64(time.Minute)/b.PerMinute)+time.Microsecond)
 					time.Sleep(wait)
-					require.Zero(t, n.Take(), "it said how long")
 				}
 				taken = append(taken, time.Now())
 			}
@@ -50,35 +49,50 @@ func TestNodeBudgetNeverExceeds(t *testing.T) {
 	})
 }
 
-func TestNodeBudgetReturn(t *testing.T) {
+// TestNamespaces: what one namespace has used up is none of another's, also if that is asked for much later; one that was dropped begins anew;
+// and what was not used is given back, never more than the burst.
+func TestNamespaces(t *testing.T) {
 	t.Parallel()
-	n := budget.ForNode(budget.Budget{PerMinute: 1, Burst: 1})
-	require.Positive(t, n.Take(), "it begins empty")
-	n.GiveBack()
-	n.GiveBack() // never more than the burst
-	require.Zero(t, n.Take())
-	assert.InDelta(t, time.Minute, n.Take(), float64(time.Second))
+	synctest.Test(t, func(t *testing.T) {
+		n := budget.ForNamespaces(budget.Budget{PerMinute: 6, Burst: 3})
+		assert.Positive(t, n.Take("noisy"), "it begins empty")
+		time.Sleep(time.Minute)
+		for range 3 {
+			assert.Zero(t, n.Take("noisy"))
+		}
+		assert.Equal(t, 10*time.Second, n.Take("noisy"))
+		assert.Equal(t, 10*time.Second, n.Take("noisy"), "who waits takes nothing")
+		assert.Zero(t, n.Take("quiet"), "filled since the start")
+		for range 5 {
+			n.GiveBack("noisy")
+		}
+		for range 3 {
+			assert.Zero(t, n.Take("noisy"))
+		}
+		assert.Positive(t, n.Take("noisy"))
+		for i := range 4 {
+			assert.Equal(t, time.Duration(i+1)*10*time.Second, time.Until(n.Turn("noisy")), "each has its turn")
+		}
+		n.Keep(map[string]bool{"quiet": true})
+		assert.Zero(t, n.Take("noisy"), "it was dropped")
+		unlimited := budget.ForNamespaces(budget.Unlimited)
+		for range 1000 {
+			assert.Zero(t, unlimited.Take("a"))
+			unlimited.GiveBack("a")
+		}
+	})
 }
 
-// TestClocksThatDiffer: of two nodes that spend of one bucket, one is ahead. What it is ahead is not counted again with
-// each token.
-func TestClocksThatDiffer(t *testing.T) {
+// TestChanges: a pod that starts is looked at with each change, and one that never stops changing once a second.
+func TestChanges(t *testing.T) {
 	t.Parallel()
-	b, start := budget.Budget{PerMinute: 60, Burst: 100}, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s, taken := budget.Bucket{Tokens: 100, At: start}, 0
-	const minutes = 2
-	for step := range minutes * 600 { // the nodes by turns, ten times a second
-		now := start.Add(time.Duration(step) * 100 * time.Millisecond)
-		if step%2 == 1 {
-			now = now.Add(budget.ClockSkew)
+	synctest.Test(t, func(t *testing.T) {
+		var c budget.Changes
+		for range 20 {
+			assert.Zero(t, c.Take(time.Now()))
 		}
-		if next, wait := b.Take(s, now); wait == 0 {
-			s, taken = next, taken+1
-		}
-	}
-	most := 100 + 60*minutes
-	assert.GreaterOrEqual(t, taken, most-1)
-	assert.LessOrEqual(t, taken, most+int(budget.ClockSkew.Minutes()*60), "the difference counts once")
+		assert.Equal(t, time.Second, c.Take(time.Now()))
+	})
 }
 
 // TestCrashLoop: a controller that starts over and over acts no more often than its budget says.
@@ -88,9 +102,9 @@ func TestCrashLoop(t *testing.T) {
 		taken := 0
 		const lives, life = 60, 10 * time.Second
 		for range lives {
-			n := budget.ForNode(budget.Budget{PerMinute: 6, Burst: 10})
+			n := budget.ForNamespaces(budget.Budget{PerMinute: 6, Burst: 10})
 			for begin := time.Now(); time.Since(begin) < life; time.Sleep(100 * time.Millisecond) {
-				if n.Take() == 0 {
+				if n.Take("a") == 0 {
 					taken++
 				}
 			}

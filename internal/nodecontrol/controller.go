@@ -54,7 +54,7 @@ type Controller struct {
 	bounds func(types.UID) (attempt, look time.Duration)
 	// deafTime: peers are told when nobody has listened for them for so long. settleTime is that of the constant.
 	deafTime, settleTime time.Duration
-	limits               *budget.Groups // of mending, by namespace
+	limits               *budget.Namespaces // of mending
 	metrics              *metrics
 	mayTell              func() bool   // whether the events' limit allows one more
 	proxies              atomic.Uint64 // changes with each proxy that comes or goes
@@ -84,7 +84,7 @@ func New(o Options) (*Controller, error) {
 		opts:     o,
 		bounds:   o.bounds,
 		deafTime: time.Minute, settleTime: settleTime,
-		limits:   budget.ForGroups(o.Budget, o.MaxDriftShare, o.MinDrifted, o.TrialInterval),
+		limits:   budget.ForNamespaces(o.Budget),
 		mayTell:  nodeevents.Limit(),
 		started:  make(chan struct{}),
 		entries:  map[types.UID]*entry{},

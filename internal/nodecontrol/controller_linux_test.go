@@ -105,7 +105,7 @@ func (n *node) start() {
 	o := nodecontrol.Options{
 		Meshes: dialect.SetOf(ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})), Apply: apply.Options{Backend: n.backend},
 		Pods: n.pods, Namespaces: n.namespaces, Proxy: n.proxy, Probes: n.probes, Status: n.pods, Inventory: inventory.New(inventory.Options{Records: n.records}),
-		VerifyInterval: 50 * time.Millisecond, ListenTimeout: 300 * time.Millisecond, DrainTimeout: -1, Budget: budget.Unlimited, MaxDriftShare: 1,
+		VerifyInterval: 50 * time.Millisecond, ListenTimeout: 300 * time.Millisecond, DrainTimeout: -1, Budget: budget.Unlimited,
 		Events: n.events,
 	}
 	if n.options != nil {

@@ -38,8 +38,7 @@
 // Each pod is compared with the kernel once in VerifyInterval, after each change of it or its namespace, and when a proxy comes
 // or goes; with the set of probes, as it was at most a tenth of VerifyInterval before. What is missing is mended: rules, listeners,
 // the probes' exemption, the annotation, all of it in a new namespace. Rules that were in force and are not as they were are
-// written again within a budget; and while those of more than MaxDriftShare of the pods do not stay, one pod is tried every
-// TrialInterval. A failure is tried again after 0.25 s, then after twice as long each time, at most 30 s; what failed and since
+// written again within a budget of the pod's namespace. A failure is tried again after 0.25 s, then after twice as long each time, at most 30 s; what failed and since
 // when is in [Controller.Pods].
 //
 // Pods are worked on in parallel, and each by one worker at a time, by UID. A name decides nothing, and each write to the API

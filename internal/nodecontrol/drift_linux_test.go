@@ -158,91 +158,33 @@ func registered(t *testing.T, c prometheus.Collector) *prometheus.Registry {
 	return reg
 }
 
-// TestMendingIsLimited: rules that were in force are written again within the budget, and not all at once when most differ. A pod
-// that joins is not held back.
+// TestMendingIsLimited: rules that were in force are written again within the budget. A pod that joins is not held back.
 func TestMendingIsLimited(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		limit  func(*nodecontrol.Options)
-		reason string
-	}{
-		"budget":  {func(o *nodecontrol.Options) { o.Budget = budget.Budget{PerMinute: 0.001, Burst: 1} }, "budget"},
-		"breaker": {func(o *nodecontrol.Options) { o.MaxDriftShare, o.MinDrifted, o.TrialInterval = 0.1, 1, time.Hour }, "too-many-drifted"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t, ruleset.BackendNftables)
-			n.options = func(o *nodecontrol.Options) {
-				c.limit(o)
-				// A pod that is looked at again once it is mended would count as one whose rules stay.
-				o.VerifyInterval, o.Status = -1, nil
-			}
-			n.pods.label("shop", "ambient")
-			var uids []types.UID
-			for i := range 5 {
-				uids = append(uids, n.pod(i))
-			}
-			n.start()
-			for _, uid := range uids {
-				n.eventually(uid, status.StateCaptured, "captured")
-			}
-			for _, uid := range uids {
-				n.flush(uid)
-			}
-			for _, uid := range uids {
-				n.pods.change(uid, func(*corev1.Pod) {}) // has them looked at
-			}
-			n.until("some wait", func() bool { return n.metric("pods{reason="+c.reason+",state=drifted}") >= 3 })
-			late := n.pod(9)
-			n.pods.change(late, func(*corev1.Pod) {})
-			n.eventually(late, status.StateCaptured, "captured")
-		})
-	}
-}
-
-// TestMendingGoesByNamespace: who has most of a node's pods and changes their rules keeps nobody else's from being mended.
-func TestMendingGoesByNamespace(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, ruleset.BackendNftables)
 	n.options = func(o *nodecontrol.Options) {
-		o.Budget = budget.Budget{PerMinute: 60_000, Burst: 20}
-		o.MaxDriftShare, o.MinDrifted, o.TrialInterval = 0.5, 4, time.Hour
+		o.Budget = budget.Budget{PerMinute: 0.001, Burst: 1}
 		o.VerifyInterval, o.Status = -1, nil // looked at only when the test says so
 	}
 	n.pods.label("shop", "ambient")
-	n.pods.label("tenant", "ambient")
-	var tenants []types.UID
-	for i := range 8 {
-		uid := n.pod(i)
-		n.pods.change(uid, func(p *corev1.Pod) { p.Namespace = "tenant" })
-		tenants = append(tenants, uid)
+	var uids []types.UID
+	for i := range 5 {
+		uids = append(uids, n.pod(i))
 	}
-	victims := []types.UID{n.pod(10), n.pod(11)}
 	n.start()
-	for _, uid := range append(victims, tenants...) {
+	for _, uid := range uids {
 		n.eventually(uid, status.StateCaptured, "captured")
 	}
-	for _, uid := range tenants {
+	for _, uid := range uids {
 		n.flush(uid)
-		n.pods.change(uid, func(*corev1.Pod) {}) // has it looked at
 	}
-	const held = "pods{reason=too-many-drifted,state=drifted}"
-	n.until("the tenant's wait", func() bool { return n.metric(held) == 4 })
-	for _, uid := range tenants {
-		if s := n.state(uid); s.Reason == "too-many-drifted" {
-			assert.Contains(t, s.Detail, "of the namespace's 8 pods")
-		}
+	for _, uid := range uids {
+		n.pods.change(uid, func(*corev1.Pod) {}) // has them looked at
 	}
-	for _, uid := range victims {
-		n.flush(uid)
-		n.pods.change(uid, func(*corev1.Pod) {})
-	}
-	n.until("the others' are mended", func() bool { return n.metric("drift_mended_total{kind=rules-missing}") == 6 })
-	for _, uid := range victims {
-		differ, _ := n.rules(uid)
-		assert.Empty(t, differ)
-	}
-	assert.InDelta(t, 4, n.metric(held), 0, "the tenant's wait for a trial")
+	n.until("they wait", func() bool { return n.metric("pods{reason=budget,state=drifted}") >= 3 })
+	late := n.pod(9)
+	n.pods.change(late, func(*corev1.Pod) {})
+	n.eventually(late, status.StateCaptured, "captured")
 }
 
 // TestProbesAreReadSeldom: one answer serves many looks, and none after the set was changed.

@@ -65,7 +65,6 @@ type entry struct {
 	state     status.Pod
 	share     nodeproxy.Workload // for a snapshot
 	shared    bool               // whether it belongs there
-	unsteady  bool               // its rules were written again, and have yet to be seen to stay
 	announced status.Code        // the failure that an event was sent about
 	draining  bool               // it has left, and the proxy has it or carries connections of it; changed with the entry's mu held too
 	released  bool               // it was looked at since all pods are given back, so its state is about that

@@ -66,14 +66,6 @@ type Options struct {
 	// Budget limits how often rules are written again that were in force and are not as they were, in each namespace by itself.
 	// Zero means 60 a minute, 20 at once. What a pod gets when it joins is not limited.
 	Budget budget.Budget
-	// MaxDriftShare is the share of a namespace's captured pods on the node whose rules may differ at once, from 0 to 1. Above
-	// it, one pod of the namespace is mended every TrialInterval, since something else then writes the rules too. Zero means
-	// 0.5; 1 or more, no limit.
-	MaxDriftShare float64
-	// MinDrifted is the number of such pods from which MaxDriftShare applies. Zero means 4.
-	MinDrifted int
-	// TrialInterval is the time between those. Zero means 10 s.
-	TrialInterval time.Duration
 
 	// Events receives the pods' events. nil discards them.
 	Events record.EventRecorder
@@ -96,9 +88,6 @@ func (o Options) withDefaults() Options {
 	o.DrainMinimum = cmp.Or(o.DrainMinimum, DefaultDrainMinimum)
 	o.Workers = cmp.Or(o.Workers, max(4, runtime.GOMAXPROCS(0)))
 	o.Budget = cmp.Or(o.Budget, budget.Budget{PerMinute: 60, Burst: 20})
-	o.MaxDriftShare = cmp.Or(o.MaxDriftShare, 0.5)
-	o.MinDrifted = cmp.Or(o.MinDrifted, 4)
-	o.TrialInterval = cmp.Or(o.TrialInterval, 10*time.Second)
 	if o.Events == nil {
 		o.Events = &record.FakeRecorder{} // without a channel it discards them
 	}

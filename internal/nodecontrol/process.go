@@ -161,11 +161,6 @@ func (c *Controller) finish(w *work, first, last machine.Actual, seen bool, err 
 			e.held = heldNo
 		}
 	}
-	if first.Captured() && w.result == nil {
-		c.mu.Lock()
-		e.unsteady = false // they stayed
-		c.mu.Unlock()
-	}
 	c.lookedAt(e, w.releasing)
 	before := c.setState(e, s)
 	if w.before != nil {

@@ -27,24 +27,7 @@ func (h *heldBack) Error() string { return h.detail }
 // mayMend returns nil if the rules of a pod that had them may be written again now. That goes by the pods of its namespace alone: who
 // changes the rules of their own pods keeps nobody else's from being mended.
 func (c *Controller) mayMend(e *entry) error {
-	c.mu.Lock()
-	e.unsteady = true
-	namespace, all, unsteady := e.share.Namespace, 0, 0
-	for _, other := range c.entries {
-		if !other.shared || other.share.Namespace != namespace {
-			continue
-		}
-		if all++; other.unsteady {
-			unsteady++
-		}
-	}
-	c.mu.Unlock()
-	limits := c.limits.Of(namespace)
-	if wait := limits.Check(all, unsteady, time.Now()); wait > 0 {
-		return &heldBack{statuscode.TooManyDrifted, fmt.Sprintf("the rules of %d of the namespace's %d pods do not stay as they were written; the next is tried in %s",
-			unsteady, all, wait.Round(time.Second)), wait}
-	}
-	if wait := limits.Take(); wait > 0 {
+	if wait := c.limits.Take(e.share.Namespace); wait > 0 {
 		return &heldBack{statuscode.Budget, fmt.Sprintf("the namespace's budget allows the next in %s", wait.Round(100*time.Millisecond)), wait}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 // sleepers may sleep on the real clock.
 var sleepers = map[string]string{
 	"netnsexec/main_linux_test.go":             "a child process whose only purpose is to be still there",
+	"repair/integration/slow_linux_test.go":    "an API server that takes its time",
 	"internal/nodecontrol/bench_linux_test.go": "a benchmark of what an agent costs while time passes",
 }
 

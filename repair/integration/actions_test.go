@@ -4,11 +4,9 @@ import (
 	"errors"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -112,28 +110,6 @@ func TestDelete(t *testing.T) {
 		ag.outcome("deleted check-failed")
 		assert.True(t, w.away(w.ns, "web-0", string(pod.UID)))
 	})
-	t.Run("a lease from the future", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		w.make(t, "crash-loop", "a")
-		at := metav1.NewMicroTime(time.Now().Add(24 * 365 * time.Hour))
-		lease := &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "meshcni-repair-budget", Annotations: map[string]string{"meshcni.io/repair-tokens": "0"}},
-			Spec:       coordinationv1.LeaseSpec{RenewTime: &at},
-		}
-		leases := "/apis/coordination.k8s.io/v1/namespaces/" + w.ns + "/leases"
-		w.Do(t, http.MethodPost, leases, lease, nil)
-		ag := runAgent(t, w.s, w.node, func(o *repair.Options) {
-			o.Config.BearerToken = kubetest.AdminToken
-			o.BudgetNamespace = w.ns
-			o.Action, o.ClusterBudget = "delete", repair.Budget{PerMinute: 60, Burst: 3}
-		})
-		ag.outcome("deferred cluster-budget")
-		ag.outcome("evicted check-failed")
-		var left coordinationv1.Lease
-		w.Do(t, http.MethodGet, leases+"/"+"meshcni-repair-budget", nil, &left)
-		assert.True(t, left.Spec.RenewTime.Before(&at), "it is of now")
-	})
 	t.Run("a forged owner", func(t *testing.T) {
 		t.Parallel()
 		w, attacker := newWorld(t), newWorld(t)
@@ -146,33 +122,6 @@ func TestDelete(t *testing.T) {
 		w.Create(t, own)
 		eventually(t, "the victim's too", func() bool { return ag.outcomes()["evicted check-failed"] == 2 })
 		assert.Zero(t, ag.outcomes()["held successor-broken"])
-	})
-	t.Run("within the cluster's budget", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t)
-		for _, name := range []string{"a", "b", "c"} {
-			w.make(t, "crash-loop", name)
-		}
-		limits := func(o *repair.Options) {
-			o.Config.BearerToken = kubetest.AdminToken // the role is for another namespace, which other tests use
-			o.BudgetNamespace = w.ns
-			o.Action, o.ClusterBudget = "delete", repair.Budget{PerMinute: 0.01, Burst: 3}
-		}
-		// It begins empty; three of it are there as after a day without deletions.
-		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.ns, Name: "meshcni-repair-budget", Annotations: map[string]string{"meshcni.io/repair-tokens": "1e9"},
-		}}
-		at := metav1.NewMicroTime(time.Now())
-		lease.Spec.RenewTime = &at
-		w.Do(t, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/"+w.ns+"/leases", lease, nil)
-		// A node of the same cluster spends of the same budget.
-		other := newWorld(t)
-		other.make(t, "crash-loop", "d")
-		one := runAgent(t, other.s, other.node, limits)
-		one.outcome("evicted check-failed")
-		two := runAgent(t, w.s, w.node, limits)
-		two.outcome("deferred cluster-budget")
-		eventually(t, "two of three", func() bool { return two.outcomes()["evicted check-failed"] == 2 })
 	})
 }
 

@@ -120,9 +120,6 @@ func runAgent(t testing.TB, s *kubetest.Server, node string, change func(*repair
 	change(&o)
 	if o.Config.BearerToken == "" {
 		manifests := []string{manifestOf(o)}
-		if o.ClusterBudget.PerMinute > 0 {
-			manifests = append(manifests, "repair-budget")
-		}
 		if o.Meshes.ReadsNamespace(nil) {
 			manifests = append(manifests, "repair-namespaces")
 		}

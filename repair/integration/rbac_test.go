@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
@@ -19,33 +18,26 @@ import (
 	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
-var budgetLease = types.NamespacedName{Namespace: agentNamespace, Name: "meshcni-repair-budget"}
-
 // modes are the deployments that deploy/rbac has a role for.
 var modes = []struct {
 	name      string
 	manifests []string
 	action    repair.Action
 	force     bool
-	budget    bool
 	linkerd   bool // a mesh that reads namespaces
 }{
-	{"none", []string{"repair-none"}, repair.ActionNone, false, false, false},
-	{"label", []string{"repair-label"}, repair.ActionLabel, false, false, false},
-	{"delete", []string{"repair-delete"}, repair.ActionDelete, false, false, false},
-	{"auto", []string{"repair-auto"}, repair.ActionDelete, false, false, false},
-	{"delete with a cluster budget", []string{"repair-delete", "repair-budget"}, repair.ActionDelete, false, true, false},
-	{"force-delete", []string{"repair-force-delete"}, repair.ActionDelete, true, false, false},
-	{"repair", []string{"repair-repair"}, repair.ActionRepair, false, false, false},
-	{"repair, linkerd", []string{"repair-repair", "repair-namespaces"}, repair.ActionRepair, false, false, true},
+	{"none", []string{"repair-none"}, repair.ActionNone, false, false},
+	{"label", []string{"repair-label"}, repair.ActionLabel, false, false},
+	{"delete", []string{"repair-delete"}, repair.ActionDelete, false, false},
+	{"auto", []string{"repair-auto"}, repair.ActionDelete, false, false},
+	{"force-delete", []string{"repair-force-delete"}, repair.ActionDelete, true, false},
+	{"repair", []string{"repair-repair"}, repair.ActionRepair, false, false},
+	{"repair, linkerd", []string{"repair-repair", "repair-namespaces"}, repair.ActionRepair, false, true},
 }
 
-func wanted(a repair.Action, force, budget, namespaces bool) map[string]bool {
+func wanted(a repair.Action, force, namespaces bool) map[string]bool {
 	uses := kube.Uses{
 		Label: a == repair.ActionLabel, Evict: a == repair.ActionDelete, Delete: force, Namespaces: namespaces,
-	}
-	if budget {
-		uses.Lease = budgetLease
 	}
 	out := map[string]bool{}
 	for _, p := range uses.Permissions() {
@@ -69,25 +61,13 @@ func TestRolesGrantNoMore(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			user, _ := account(t, a, m.manifests...)
-			want, got := wanted(m.action, m.force, m.budget, m.linkerd), map[string]bool{}
+			want, got := wanted(m.action, m.force, m.linkerd), map[string]bool{}
 			for _, resource := range resources {
 				for _, verb := range verbs {
 					if p := permission(verb, resource); allowed(t, a, user, p) {
 						got[p.String()] = true
 					}
 				}
-			}
-			for _, p := range (kube.Uses{Lease: budgetLease}).Permissions() {
-				if p.Resource != "leases" {
-					continue
-				}
-				if allowed(t, a, user, p) {
-					got[p.String()] = true
-				}
-				p.Name = "kube-controller-manager"
-				assert.Equal(t, m.budget && p.Verb == "create", allowed(t, a, user, p), "another lease: %s", p)
-				p.Namespace = "kube-system"
-				assert.False(t, allowed(t, a, user, p), "another namespace: %s", p)
 			}
 			assert.Equal(t, want, got)
 		})
@@ -127,9 +107,6 @@ func TestRolesGrantNoLess(t *testing.T) {
 			if m.force {
 				w.Block(t, w.ns)
 			}
-			if m.budget { // the first to come makes the lease
-				_ = w.Try(http.MethodDelete, "/apis/coordination.k8s.io/v1/namespaces/"+agentNamespace+"/leases/meshcni-repair-budget", nil, nil)
-			}
 			for _, name := range []string{"web-0", "web-1"} {
 				pod := podFrom(t, map[bool]string{false: "crash-loop", true: "linkerd"}[m.linkerd], w.ns, name, w.node)
 				pod.Status.Phase = corev1.PodRunning
@@ -146,9 +123,6 @@ func TestRolesGrantNoLess(t *testing.T) {
 				}
 				o.Action, o.Force = m.action, m.force
 				o.VerifyInterval = 100 * time.Millisecond // of a pod without a process: it is read again, and then known as such
-				if m.budget {
-					o.ClusterBudget = repair.Budget{PerMinute: 6000, Burst: 100}
-				}
 			})
 			outcome := map[repair.Action]string{
 				repair.ActionLabel: "labelled check-failed", repair.ActionDelete: "evicted check-failed",
@@ -162,18 +136,12 @@ func TestRolesGrantNoLess(t *testing.T) {
 			}
 			eventually(t, "verified", func() bool { return ag.counts("meshcni_verifications_total")["no-process"] > 0 })
 			eventually(t, "event", func() bool { return len(w.Events(t, w.ns)["web-0"]) > 0 })
-			want := wanted(m.action, m.force, m.budget, m.linkerd)
+			want := wanted(m.action, m.force, m.linkerd)
 			want["create selfsubjectaccessreviews.authorization.k8s.io"] = true // any account may
 			got := map[string]bool{}
 			eventually(t, "everything granted is used", func() bool {
 				got = map[string]bool{}
 				for what := range w.s.Calls(t, ag.user) {
-					if strings.Contains(what, "leases") && !strings.HasPrefix(what, "create") {
-						what += " meshcni-repair-budget"
-					}
-					if strings.Contains(what, "leases") {
-						what += " in namespace " + agentNamespace
-					}
 					got[what] = true
 				}
 				for p := range want {

@@ -19,7 +19,7 @@ import (
 
 // Flags are the values of the flags.
 type Flags struct {
-	// Options are set, less Criteria and Detect. A ClusterBudget without a rate means no bound.
+	// Options are set, less Criteria and Detect.
 	repair.Options
 	// Uncaptured makes the action concern the pods that detection finds too.
 	Uncaptured bool
@@ -53,12 +53,6 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.HostRoot, "repair-host-root", "", "root directory whose iptables is run: /proc/1/root in a container that shares the host's processes (default: our own)")
 	fs.Float64Var(&f.NodeBudget.PerMinute, "repair-node-rate", defaults.NodeBudget.PerMinute, "actions a minute on this node, for the pods of each namespace")
 	fs.IntVar(&f.NodeBudget.Burst, "repair-node-burst", defaults.NodeBudget.Burst, "actions at once on this node, for the pods of each namespace")
-	fs.Float64Var(&f.ClusterBudget.PerMinute, "repair-cluster-rate", 0, "deletions a minute in the whole cluster, kept in a Lease; 0 for no such bound")
-	fs.IntVar(&f.ClusterBudget.Burst, "repair-cluster-burst", defaults.NodeBudget.Burst, "deletions at once in the whole cluster")
-	fs.StringVar(&f.BudgetNamespace, "repair-budget-namespace", f.Identity.Namespace, "namespace of that Lease, "+f.Identity.Program("repair-budget"))
-	fs.Float64Var(&f.MaxBrokenShare, "repair-max-broken-share", defaults.MaxBrokenShare, "share of a namespace's meshed pods here, and of such namespaces, that may be broken; above it deleting is held back")
-	fs.IntVar(&f.MinBroken, "repair-min-broken", defaults.MinBroken, "broken pods of a namespace, and such namespaces, from which on that share counts")
-	fs.DurationVar(&f.TrialInterval, "repair-trial-interval", defaults.TrialInterval, "time between single deletions in a namespace while that share holds back the rest")
 	fs.BoolVar(&f.Force, "repair-force-delete", false, "delete pods whose eviction a disruption budget forbids")
 	fs.BoolVar(&f.SpareUnmanaged, "repair-spare-unmanaged", false, "do not delete pods without a controlling owner, which nothing would make anew")
 	fs.DurationVar(&f.VerifyInterval, "repair-verify-interval", 0, "compare each captured pod's rules with the wanted ones once in this time; 0 for never")

@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,7 +35,6 @@ func init() {
 		corev1.SchemeGroupVersion:          {&corev1.Pod{}, &corev1.PodList{}, &corev1.Namespace{}, &corev1.Event{}},
 		policyv1.SchemeGroupVersion:        {&policyv1.Eviction{}},
 		authorizationv1.SchemeGroupVersion: {&authorizationv1.SelfSubjectAccessReview{}},
-		coordinationv1.SchemeGroupVersion:  {&coordinationv1.Lease{}},
 	} {
 		scheme.AddKnownTypes(gv, kinds...)
 		metav1.AddToGroupVersion(scheme, gv)
@@ -50,8 +48,8 @@ type Client struct {
 	// Keep returns what is kept of a pod; nil: all of it.
 	Keep func(*corev1.Pod) *corev1.Pod
 
-	node, component                   string
-	core, authorization, coordination rest.Interface
+	node, component     string
+	core, authorization rest.Interface
 }
 
 // New returns a client with the configuration's credentials, which reads the pods of one node only. It sends no request. Requests
@@ -70,7 +68,6 @@ func New(of meshcni.Identity, config *rest.Config, node string) (*Client, error)
 	for gv, client := range map[schema.GroupVersion]*rest.Interface{
 		corev1.SchemeGroupVersion:          &c.core,
 		authorizationv1.SchemeGroupVersion: &c.authorization,
-		coordinationv1.SchemeGroupVersion:  &c.coordination,
 	} {
 		config.GroupVersion, config.APIPath = &gv, "/apis"
 		if gv.Group == "" {
@@ -153,21 +150,6 @@ func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, 
 // Namespace reads a namespace.
 func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
 	return into(ctx, c.core.Get().Resource("namespaces").Name(name), &corev1.Namespace{})
-}
-
-// Lease reads a Lease.
-func (c *Client) Lease(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
-	return into(ctx, c.coordination.Get().Namespace(namespace).Resource("leases").Name(name), &coordinationv1.Lease{})
-}
-
-// CreateLease creates a Lease.
-func (c *Client) CreateLease(ctx context.Context, l *coordinationv1.Lease) error {
-	return c.coordination.Post().Namespace(l.Namespace).Resource("leases").Body(l).Do(ctx).Error()
-}
-
-// UpdateLease writes a Lease if it is still in the state in which it was read.
-func (c *Client) UpdateLease(ctx context.Context, l *coordinationv1.Lease) error {
-	return c.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(l).Do(ctx).Error()
 }
 
 // Label sets a label through the pod's status, or removes it if the value is empty. The UID and resource version in the

@@ -11,7 +11,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // Permission is one rule of a Role. An empty Namespace or Name means all.
@@ -31,11 +30,9 @@ func (p Permission) String() string {
 // Uses lists a controller's work besides watching pods and writing events.
 type Uses struct {
 	Label, Evict, Delete, Namespaces bool
-	// Lease has the deletion budget; zero: there is none.
-	Lease types.NamespacedName
 }
 
-// Permissions lists the permissions that the uses take. RBAC cannot restrict create by name, hence the last one.
+// Permissions lists the permissions that the uses take.
 func (u Uses) Permissions() []Permission {
 	all := []Permission{
 		{Verb: "list", Resource: "pods"}, {Verb: "watch", Resource: "pods"},
@@ -52,16 +49,6 @@ func (u Uses) Permissions() []Permission {
 	} {
 		if more.used {
 			all = append(all, more.Permission)
-		}
-	}
-	if u.Lease.Name != "" {
-		lease := Permission{Group: "coordination.k8s.io", Resource: "leases", Namespace: u.Lease.Namespace, Name: u.Lease.Name}
-		for _, verb := range []string{"get", "update", "create"} {
-			lease.Verb = verb
-			if verb == "create" {
-				lease.Name = ""
-			}
-			all = append(all, lease)
 		}
 	}
 	return all

@@ -58,10 +58,6 @@ the key away. Use: (dict "root" . "account" "agent"), or "plugin". Where the plu
 {{- if .Values.repair.forceDelete }}
 - DELETE pods
 {{- end }}
-{{- if .Values.repair.clusterRate }}
-- CREATE leases.coordination.k8s.io
-- UPDATE leases.coordination.k8s.io
-{{- end }}
 {{- end }}
 {{- end -}}
 

@@ -133,21 +133,13 @@
 {{- $settings := dict
       "INIT_CONTAINER" $r.initContainer "MESSAGE" $r.message "ANNOTATION" $r.annotation "LABEL" $r.label
       "LABEL_SELECTOR" $r.labelSelector "FIELD_SELECTOR" $r.fieldSelector
-      "NODE_RATE" $r.nodeRate "NODE_BURST" $r.nodeBurst
-      "MAX_BROKEN_SHARE" $r.maxBrokenShare "MIN_BROKEN" $r.minBroken "TRIAL_INTERVAL" $r.trialInterval }}
+      "NODE_RATE" $r.nodeRate "NODE_BURST" $r.nodeBurst }}
 {{- if $r.exitCodes }}{{- $_ := set $settings "EXIT_CODES" (join "," $r.exitCodes) }}{{- end }}
 {{- if not $r.uncaptured }}{{- $_ := set $settings "UNCAPTURED" false }}{{- end }}
 {{- if include "meshcni.verifies" . }}{{- $_ := set $settings "VERIFY_INTERVAL" $r.verifyInterval }}{{- end }}
-{{- if eq $r.mode "delete" }}
-{{- $_ := set $settings "CLUSTER_BURST" $r.clusterBurst }}
-{{- if $r.clusterRate }}
-{{- $_ := set $settings "CLUSTER_RATE" $r.clusterRate }}
-{{- $_ := set $settings "BUDGET_NAMESPACE" .Release.Namespace }}
-{{- end }}
-{{- if $r.forceDelete }}{{- $_ := set $settings "FORCE_DELETE" true }}{{- end }}
-{{- end }}
+{{- if and (eq $r.mode "delete") $r.forceDelete }}{{- $_ := set $settings "FORCE_DELETE" true }}{{- end }}
 {{- if has $r.mode (list "auto" "delete") }}{{- $_ := set $settings "SPARE_UNMANAGED" $r.spareUnmanaged }}{{- end }}
-{{- range $name := list "ANNOTATION" "BUDGET_NAMESPACE" "CLUSTER_BURST" "CLUSTER_RATE" "EXIT_CODES" "FIELD_SELECTOR" "FORCE_DELETE" "INIT_CONTAINER" "LABEL" "LABEL_SELECTOR" "MAX_BROKEN_SHARE" "MESSAGE" "MIN_BROKEN" "NODE_BURST" "NODE_RATE" "SPARE_UNMANAGED" "TRIAL_INTERVAL" "UNCAPTURED" "VERIFY_INTERVAL" }}
+{{- range $name := list "ANNOTATION" "EXIT_CODES" "FIELD_SELECTOR" "FORCE_DELETE" "INIT_CONTAINER" "LABEL" "LABEL_SELECTOR" "MESSAGE" "NODE_BURST" "NODE_RATE" "SPARE_UNMANAGED" "UNCAPTURED" "VERIFY_INTERVAL" }}
 {{- $value := get $settings $name }}
 {{- if or (kindIs "invalid" $value) (not (include "meshcni.repairs" $)) }}{{ $value = "" }}{{ end }}
 - name: {{ include "meshcni.envPrefix" $ }}REPAIR_{{ $name }}

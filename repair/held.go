@@ -3,13 +3,14 @@ package repair
 import (
 	"crypto/sha256"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
@@ -25,92 +26,47 @@ type held struct {
 // no request.
 const heldAgain = 2 * time.Second
 
-// breaker holds back deletions that would only lead to more broken pods, within a namespace, or on the whole node. Pods are counted by
-// namespace, so that one tenant's broken pods hold back no other's; while most namespaces of the node are broken, each has its trials. See
-// [Options] for its settings.
-type breaker struct {
-	limits    *budget.Groups // by namespace
-	node      budget.Breaker // counts namespaces
-	installed func() error
-	confined  func() error
+// holds holds back deletions that would only lead to more broken pods, or that nothing confines to the node.
+type holds struct {
+	installed, confined func() error // nil: always
 
-	mu    sync.Mutex
-	holds map[string]status.Code // by namespace, what held a deletion back last
+	mu  sync.Mutex
+	now status.Code // what held the last deletion back; empty: nothing
 }
 
-// census counts the pods that check their redirection, by namespace.
-type census map[string]struct{ candidates, broken int }
-
-// check returns nil if a pod of the namespace may be deleted.
-func (b *breaker) check(namespace string, pods census, now time.Time) *held {
-	h := b.decide(namespace, pods, now)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if h != nil {
-		b.holds[namespace] = h.reason
-	} else {
-		delete(b.holds, namespace)
+// check returns nil if pods may be deleted.
+func (h *holds) check() *held {
+	found := h.decide()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.now = ""; found != nil {
+		h.now = found.reason
 	}
-	return h
+	return found
 }
 
-func (b *breaker) decide(namespace string, pods census, now time.Time) *held {
-	if b.installed != nil {
-		if err := b.installed(); err != nil {
+func (h *holds) decide() *held {
+	if h.installed != nil {
+		if err := h.installed(); err != nil {
 			return &held{statuscode.PluginNotReady, fmt.Sprintf("the plugin is not ready: %v", err), heldAgain}
 		}
 	}
-	if b.confined != nil {
-		if err := b.confined(); err != nil {
+	if h.confined != nil {
+		if err := h.confined(); err != nil {
 			return &held{statuscode.NotConfined, fmt.Sprintf("deletions are not known to be confined to this node: %v", err), heldAgain}
 		}
 	}
-	all, broken := 0, 0
-	for _, n := range pods {
-		if n.candidates == 0 {
-			continue
-		}
-		if all++; float64(n.broken) > b.node.MaxShare*float64(n.candidates) {
-			broken++
-		}
-	}
-	of, limits := pods[namespace], b.limits.Of(namespace)
-	own, node := limits.Trips(of.candidates, of.broken), b.node.Trips(all, broken)
-	wait := limits.Let(own || node, now)
-	switch {
-	case wait == 0:
-		return nil
-	case own:
-		return &held{statuscode.TooManyBroken, fmt.Sprintf("%d of the %d pods in the mesh that the namespace has on the node are broken", of.broken, of.candidates), wait}
-	}
-	return &held{statuscode.TooManyBroken, fmt.Sprintf("most pods in the mesh are broken in %d of the node's %d namespaces", broken, all), wait}
+	return nil
 }
 
-// keep drops what is known of namespaces without pods, and what held back those that have no broken ones any more.
-func (b *breaker) keep(pods census) {
-	names := make(map[string]bool, len(pods))
-	for name := range pods {
-		names[name] = true
+// holding returns what holds deletions back, of which there are any only while pods are broken.
+func (h *holds) holding(broken bool) status.Code {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !broken {
+		h.now = ""
 	}
-	b.limits.Keep(names)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for name := range b.holds {
-		if pods[name].broken == 0 {
-			delete(b.holds, name)
-		}
-	}
-}
-
-// holding returns why deletions are held back, in any namespace.
-func (b *breaker) holding() map[status.Code]bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	reasons := map[status.Code]bool{}
-	for _, r := range b.holds {
-		reasons[r] = true
-	}
-	return reasons
+	return h.now
 }
 
 // lineage remembers for which owners pods were deleted, to notice broken successors. It forgets an owner after twice
@@ -128,12 +84,18 @@ type owner [sha256.Size]byte
 type line struct {
 	deleted time.Time     // the latest
 	wait    time.Duration // before the next
+	backoff wait.Backoff  // of the waits after that
 }
 
-const (
-	lineageFirst = time.Minute
-	lineageMax   = time.Hour
-)
+// lineageMax is the longest wait.
+const lineageMax = time.Hour
+
+// firstLine is that of an owner of whom no pod was deleted.
+func firstLine() (l line) {
+	l.backoff = wait.Backoff{Duration: time.Minute, Factor: 2, Steps: math.MaxInt, Cap: lineageMax}
+	l.wait = l.backoff.Step()
+	return l
+}
 
 // ownerOf returns what replaces the pod, and false if nothing does.
 func ownerOf(pod *corev1.Pod) (owner, bool) {
@@ -177,12 +139,13 @@ func (l *lineage) deleted(pod *corev1.Pod, seen, now time.Time) {
 			delete(l.owners, k)
 		}
 	}
-	next := line{now, lineageFirst}
-	if last, ok := l.owners[of]; ok {
-		next.wait = last.wait
-		if seen.After(last.deleted) {
-			next.wait = min(2*last.wait, lineageMax)
-		}
+	next, ok := l.owners[of]
+	switch {
+	case !ok:
+		next = firstLine()
+	case seen.After(next.deleted):
+		next.wait = next.backoff.Step()
 	}
+	next.deleted = now
 	l.owners[of] = next
 }
