@@ -9,12 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/status"
 )
-
-// codePassedBy: pods of the mesh start without the plugin although its entry is in place.
-const codePassedBy installer.Code = "passed-by"
 
 // reloads bounds how long after its entry has been written a pod may start without the plugin and prove nothing: its ADD had begun before,
 // or the runtime had yet to read the file.
