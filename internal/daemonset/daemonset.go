@@ -13,7 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
+	"math"
 	"sync"
 	"time"
 
@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 )
 
@@ -70,7 +71,7 @@ func New(s Source, log *slog.Logger) *Watch {
 }
 
 // The bounds of the pauses between attempts. They spare an API server that has just come back thousands of nodes at once;
-// each lists the metadata of one object.
+// each lists the metadata of one object. A pause is up to twice as long, by chance, so that nodes do not ask all at once.
 const (
 	firstPause = 250 * time.Millisecond
 	lastPause  = 30 * time.Second
@@ -78,8 +79,8 @@ const (
 
 // Run watches until the context ends. It logs an outage once.
 func (w *Watch) Run(ctx context.Context) {
-	pause := firstPause
-	for ctx.Err() == nil {
+	patient := wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 1, Steps: math.MaxInt, Cap: lastPause}
+	for pause := patient; ctx.Err() == nil; {
 		began := time.Now()
 		err := w.follow(ctx)
 		if ctx.Err() != nil {
@@ -89,13 +90,12 @@ func (w *Watch) Run(ctx context.Context) {
 			w.trouble(err)
 		}
 		if time.Since(began) > lastPause {
-			pause = firstPause
+			pause = patient
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause/2 + rand.N(pause)): //nolint:gosec // spreads nodes, keeps no secret
+		case <-time.After(pause.Step()): // up to twice as long, which spreads nodes
 		}
-		pause = min(2*pause, lastPause)
 	}
 }
 

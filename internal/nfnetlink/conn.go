@@ -4,6 +4,7 @@ package nfnetlink
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -44,6 +45,28 @@ func (c *Conn) Read() int { return c.read }
 
 // Count adds to the bytes that were read, for answers that the caller holds in a larger form.
 func (c *Conn) Count(n int) { c.read += n }
+
+// MaxAttempts bounds how often a call starts again because of others' transactions.
+const MaxAttempts = 100
+
+// Session runs fn until it is not interrupted, at most MaxAttempts times and until the context ends. Each time it may read so many bytes of
+// answers.
+func (c *Conn) Session(ctx context.Context, limit int, fn func() error) error {
+	wait := 50 * time.Microsecond
+	for attempt := 1; ; attempt++ {
+		c.Begin(limit)
+		err := fn()
+		if !errors.Is(err, ErrInterrupted) || attempt == MaxAttempts {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(wait):
+			wait = min(2*wait, 10*time.Millisecond)
+		}
+	}
+}
 
 // Open opens a netfilter socket in the calling thread's namespace.
 func Open() (fd int, err error) {

@@ -211,14 +211,14 @@ func (w *work) drainRules(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.c.settleTime)
 	defer cancel()
-	for pause := lookFirst; ; pause = min(2*pause, lookMost) {
+	for pause := looks; ; {
 		waits, err := listeners.Waits(w.e.ns.NetNS(), d.proxy)
 		if errors.Is(err, nfnetlink.ErrLong) {
 			waits = true // one may; the time bounds it
 		} else if err != nil {
 			return err
 		}
-		if kept := w.forgetDatagrams(d, true); !waits && kept == 0 || !sleep(ctx, pause) {
+		if kept := w.forgetDatagrams(d, true); !waits && kept == 0 || !sleep(ctx, pause.Step()) {
 			return nil
 		}
 	}

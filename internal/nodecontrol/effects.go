@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/bypass"
@@ -365,8 +367,8 @@ func (w *work) handOver(ctx context.Context) error {
 	return nil
 }
 
-// The first and the longest pause between two looks for listeners. A look takes some 0.1 ms.
-const lookFirst, lookMost = time.Millisecond, 50 * time.Millisecond
+// looks are the pauses between two looks for listeners. A look takes some 0.1 ms.
+var looks = wait.Backoff{Duration: time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 50 * time.Millisecond}
 
 // errDeaf says that listeners are missing, and not that they cannot be looked for.
 var errDeaf = errors.New("the proxy accepted the pod and does not listen")
@@ -375,12 +377,12 @@ var errDeaf = errors.New("the proxy accepted the pod and does not listen")
 func (w *work) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.c.opts.ListenTimeout)
 	defer cancel()
-	for pause := lookFirst; ; pause = min(2*pause, lookMost) {
+	for pause := looks; ; {
 		all, err := w.listening()
 		if all || err != nil {
 			return err
 		}
-		if !sleep(ctx, pause) {
+		if !sleep(ctx, pause.Step()) {
 			return fmt.Errorf("%w on %s: %w", errDeaf, listeners.Words(w.missing), context.Cause(ctx))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"github.com/meshcni/meshcni/internal/truncate"
@@ -34,7 +34,7 @@ const (
 
 // Limit returns a function that reports whether one more event about pods may be sent: 50 at once, and one a second. A node has
 // some hundred pods.
-func Limit() func() bool { return flowcontrol.NewTokenBucketRateLimiter(1, 50).TryAccept }
+func Limit() func() bool { return rate.NewLimiter(1, 50).Allow }
 
 // Source says whose events they are.
 type Source struct {

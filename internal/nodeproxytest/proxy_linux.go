@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
@@ -126,7 +128,8 @@ func (p *proxy) run(ctx context.Context) {
 	defer close(p.done)
 	defer p.cancel()
 	go p.retry(ctx)
-	for backoff := firstBackoff; ; backoff = min(2*backoff, p.opts.MaxBackoff) {
+	first := wait.Backoff{Duration: min(firstBackoff, p.opts.MaxBackoff), Factor: 2, Steps: math.MaxInt, Cap: p.opts.MaxBackoff}
+	for backoff := first; ; {
 		greeted, err := p.connect(ctx)
 		if errors.Is(err, errExit) {
 			p.opts.Log.Error("exit", "err", err)
@@ -137,9 +140,9 @@ func (p *proxy) run(ctx context.Context) {
 			return
 		}
 		if greeted {
-			backoff = firstBackoff
+			backoff = first
 		}
-		pause := time.NewTimer(backoff)
+		pause := time.NewTimer(backoff.Step())
 		select {
 		case <-ctx.Done():
 			pause.Stop()

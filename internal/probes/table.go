@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,9 +21,6 @@ import (
 // listLimit bounds what is read of our own table and, before they go, of iptables' empty ones.
 const listLimit = 32 << 20
 
-// maxAttempts bounds how often a call starts again because of others' transactions.
-const maxAttempts = 100
-
 // session runs fn with a socket in the host's namespace, again when it was interrupted.
 func (s *Set) session(ctx context.Context, fn func(*nfnetlink.Conn) error) error {
 	fd, err := s.o.NetNS.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)
@@ -35,20 +31,7 @@ func (s *Set) session(ctx context.Context, fn func(*nfnetlink.Conn) error) error
 	defer func() { go func() { _ = unix.Close(fd) }() }()
 	c := nfnetlink.Conn{FD: fd, Limit: listLimit}
 	c.Setup()
-	wait := 50 * time.Microsecond
-	for attempt := 1; ; attempt++ {
-		c.Begin(listLimit)
-		err := fn(&c)
-		if !errors.Is(err, nfnetlink.ErrInterrupted) || attempt == maxAttempts {
-			return unsupported(err)
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
-		case <-time.After(wait):
-			wait = min(2*wait, 10*time.Millisecond)
-		}
-	}
+	return unsupported(c.Session(ctx, listLimit, func() error { return fn(&c) }))
 }
 
 // unsupported makes what a kernel without a feature says an [apply.ErrNoBackend].

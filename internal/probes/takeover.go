@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/meshcni/meshcni/internal/nfnetlink"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
@@ -169,7 +171,7 @@ func noIPSets(err error) bool {
 func (s *Set) destroy(ctx context.Context, names []string) error {
 	return s.sets(func(h *netlink.Handle) error {
 		for _, name := range names {
-			for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+			for pause := (wait.Backoff{Duration: time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 100 * time.Millisecond}); ; {
 				err := h.IpsetDestroy(name)
 				if err == nil || errors.Is(err, unix.ENOENT) || noIPSets(err) {
 					break
@@ -180,7 +182,7 @@ func (s *Set) destroy(ctx context.Context, names []string) error {
 				select {
 				case <-ctx.Done():
 					return fmt.Errorf("destroy ipset %s, which a rule still uses: %w", name, context.Cause(ctx))
-				case <-time.After(wait):
+				case <-time.After(pause.Step()):
 				}
 			}
 		}

@@ -56,9 +56,6 @@ func (s *nftSession) close() {
 	}
 }
 
-// maxAttempts bounds how often a call starts again because of others' transactions.
-const maxAttempts = 100
-
 // session runs fn with a socket in the namespace, again when it was interrupted.
 func (n *nftablesBackend) session(ctx context.Context, fn func(*nftSession) error) error {
 	if ctx.Err() != nil {
@@ -78,20 +75,7 @@ func (n *nftablesBackend) session(ctx context.Context, fn func(*nftSession) erro
 	}
 	defer s.close()
 	s.Setup()
-	wait := 50 * time.Microsecond
-	for attempt := 1; ; attempt++ {
-		s.Begin(listLimit)
-		err := fn(&s)
-		if !errors.Is(err, nfnetlink.ErrInterrupted) || attempt == maxAttempts {
-			return classify(err)
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
-		case <-time.After(wait):
-			wait = min(2*wait, 10*time.Millisecond)
-		}
-	}
+	return classify(s.Session(ctx, listLimit, func() error { return fn(&s) }))
 }
 
 // netfilterSocket opens a socket in the calling thread's namespace.

@@ -50,7 +50,7 @@ func listTables() (found, asleep []nftTable, err error) {
 				asleep = append(asleep, found[len(found)-1])
 			}
 		})
-		if !errors.Is(err, nfnetlink.ErrInterrupted) || attempt == maxAttempts {
+		if !errors.Is(err, nfnetlink.ErrInterrupted) || attempt == nfnetlink.MaxAttempts {
 			break
 		}
 	}
