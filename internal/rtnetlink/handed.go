@@ -114,6 +114,7 @@ func (c *Conn) handed(l link, links []link, own map[int]bool) (h Handed, err err
 // From linux/pkt_cls.h and linux/tc_act/tc_mirred.h.
 const (
 	sizeofTcMsg                   = 20
+	sharedBlock            uint32 = 0xffffffff // TCM_IFINDEX_MAGIC_BLOCK: a filter of several interfaces has no one's index
 	ingress                uint32 = 0xfffffff2 // TC_H_CLSACT and TC_H_MIN_INGRESS; ingress qdiscs have the same major number
 	tcaKind, tcaOptions           = 1, 2
 	mirredParms, mirredLen        = 2, 28
@@ -141,7 +142,10 @@ func (c *Conn) filtered(l link, links []link) (h Handed, err error) {
 	binary.NativeEndian.PutUint32(body[4:], uint32(l.index)) //nolint:gosec // an index
 	binary.NativeEndian.PutUint32(body[12:], ingress)
 	err = c.list("filters of "+l.name, unix.RTM_GETTFILTER, unix.RTM_NEWTFILTER, body, func(b []byte) bool {
-		if len(b) < sizeofTcMsg || int(binary.NativeEndian.Uint32(b[4:])) != l.index {
+		if len(b) < sizeofTcMsg {
+			return true
+		}
+		if of := binary.NativeEndian.Uint32(b[4:]); of != sharedBlock && int(of) != l.index {
 			return true
 		}
 		if to, unsure := filter(nfnetlink.Attr{Data: b[sizeofTcMsg:]}, links); to != "" {

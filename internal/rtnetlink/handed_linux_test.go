@@ -34,6 +34,7 @@ func TestHanded(t *testing.T) {
 		{"plain", eth0, none},
 		{"Kata, by u32", eth0 + tap + "tc qdisc add dev eth0 ingress; tc filter add dev eth0 parent ffff: protocol all u32 match u8 0 0 action mirred egress redirect dev tap0", is("eth0", "tap0, by tc")},
 		{"by a chain, beside others", eth0 + tap + "tc qdisc add dev eth0 clsact; tc filter add dev eth0 ingress protocol ip prio 1 u32 match u8 0 0 action mirred egress mirror dev tap0; tc filter add dev eth0 ingress protocol ip chain 3 prio 2 u32 match u8 0 0 action mirred egress redirect dev tap0", is("eth0", "tap0, by tc")},
+		{"by a block that interfaces share", eth0 + tap + "tc qdisc add dev eth0 ingress_block 22 ingress; tc filter add block 22 protocol all u32 match u8 0 0 action mirred egress redirect dev tap0", is("eth0", "tap0, by tc")},
 		{"macvtap", eth0 + "ip link add mt0 link eth0 type macvtap mode bridge", is("eth0", "a machine, by the macvtap mt0")},
 		{"bridge without an address", eth0 + bridge + tap + "ip addr add 169.254.75.10/32 dev br0; ip addr flush dev eth0; ip link set eth0 master br0; ip link set tap0 master br0", is("eth0", "the ports of a bridge, br0")},
 		{"the same, its address on an interface that is none", eth0 + bridge + tap + "ip addr flush dev eth0; ip link add d0 type ifb; ip addr add 10.244.1.5/24 dev d0; ip link set eth0 master br0; ip link set tap0 master br0", is("eth0", "the ports of a bridge, br0")},
