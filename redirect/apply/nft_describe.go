@@ -165,8 +165,6 @@ func (d *describer) expr(name string, data nfnetlink.Attr) {
 	}
 }
 
-var logLevels = [...]string{"emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"}
-
 func (d *describer) log(get func(uint16) nfnetlink.Attr) {
 	d.add("log")
 	if g := get(unix.NFTA_LOG_GROUP); len(g.Data) == 2 {
@@ -175,8 +173,8 @@ func (d *describer) log(get func(uint16) nfnetlink.Attr) {
 	if p := get(unix.NFTA_LOG_PREFIX); p.Data != nil {
 		d.words = append(d.words, nft.Name("prefix"), nft.Quoted(p.Text()))
 	}
-	if l := get(unix.NFTA_LOG_LEVEL); l.Data != nil && int(l.U32()) < len(logLevels) {
-		d.add("level %s", logLevels[l.U32()])
+	if l := get(unix.NFTA_LOG_LEVEL); l.Data != nil && int(l.U32()) < len(nft.Levels) {
+		d.add("level %s", nft.Levels[l.U32()])
 	}
 	if get(unix.NFTA_LOG_FLAGS).U32() != 0 {
 		d.add("flags")

@@ -10,7 +10,7 @@
 // So are rules compared that drop packets in a conntrack state such as INVALID, and conntrack zones, by the answers that
 // queries get with them. [Blind] lists what no comparison sees.
 //
-// [Parse] reads a file of saved rules, of iptables-save or nft.
+// [Parse] reads a file of saved rules, of iptables-save.
 package compare
 
 import (

@@ -120,8 +120,8 @@ func (r *ruleParser) address(f ruleset.Family, to *[]ruleset.PrefixMatch) error 
 	return r.only(f)
 }
 
-// validInterface reports whether a name can be an interface's, by the kernel's dev_valid_name, and needs no quotes in iptables. What is
-// none is a part of something else, such as the "." of "iifname . oifname".
+// validInterface reports whether a name can be an interface's, by the kernel's dev_valid_name, and needs no quotes in iptables. The kernel
+// lets a rule compare with any bytes.
 func validInterface(name string) bool {
 	return len(name) <= 15 && name != "." && name != ".." && chains.Safe(strings.TrimSuffix(name, "+"))
 }

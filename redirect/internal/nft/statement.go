@@ -91,7 +91,7 @@ func (r *ruleParser) log() error {
 		t.Prefix = r.next().text
 	}
 	if r.take("level") {
-		at := slices.Index(nftLevels[:], r.next().text)
+		at := slices.Index(Levels[:], r.next().text)
 		if at < 0 {
 			return errUnknown
 		}

@@ -306,7 +306,7 @@ func (w *words) target(r *Rule, ip string) {
 		if t.Prefix != "" {
 			w.add("prefix", `"`+t.Prefix+`"`)
 		}
-		w.add("level", nftLevels[t.Level&7])
+		w.add("level", Levels[t.Level&7])
 	}
 }
 
@@ -314,5 +314,5 @@ var verdicts = map[ruleset.Action]string{
 	ruleset.ActionNone: "continue", ruleset.ActionAccept: "accept", ruleset.ActionDrop: "drop", ruleset.ActionReturn: "return",
 }
 
-// nftLevels are nft's names of syslog's levels.
-var nftLevels = [...]string{"emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"}
+// Levels are nft's names of syslog's levels.
+var Levels = [...]string{"emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"}
