@@ -84,6 +84,44 @@ func TestLiveOfACrowd(t *testing.T) {
 	assert.NotEmpty(t, diffs, "what the rules that were not read do to packets is not known")
 }
 
+// TestLiveOfManyChains: of others' chains, of which a pod may make any number, no more are listed than are worth a look. What is at our hooks is named
+// as not read, and ours is read whole.
+func TestLiveOfManyChains(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t, netnstest.Root, netnstest.Binary("nft"))
+	ns := netnstest.New(t)
+	rs := redirect.Default().MustRuleset()
+	b := choose(t, ns, ruleset.BackendNftables)
+	_, err := b.Apply(t.Context(), rs)
+	require.NoError(t, err)
+	var text strings.Builder
+	text.WriteString("table inet theirs {\nchain out {\ntype filter hook output priority -400\n}\n")
+	for i := range 5_000 {
+		fmt.Fprintf(&text, "chain c%d {\ntcp dport 1 accept\n}\n", i)
+	}
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(text.String() + "}\n")
+	require.NoError(t, ns.Run(cmd))
+	live, err := apply.Live(t.Context(), ns, apply.Options{}, rs)
+	require.NoError(t, err)
+	ours := 0
+	var theirs []string
+	for _, l := range live {
+		if l.Ours {
+			ours++
+			continue
+		}
+		theirs = append(theirs, l.Chain)
+		assert.True(t, l.Unread, l.Chain)
+	}
+	assert.Equal(t, []string{"out"}, theirs)
+	assert.NotZero(t, ours)
+	diffs, err := b.Check(t.Context(), rs)
+	require.NoError(t, err)
+	assert.Empty(t, ruleset.Certain(diffs))
+	assert.NotEmpty(t, diffs, "what the rules that were not read do to packets is not known")
+}
+
 // TestLiveOfACrowdOfIptables: no program is asked for tables in which others have too many rules.
 func TestLiveOfACrowdOfIptables(t *testing.T) {
 	t.Parallel()

@@ -32,16 +32,24 @@ func nativeChains(ctx context.Context, ns Namespace, choose func(nftTable) bool,
 		if err != nil {
 			return err
 		}
-		var at map[chainAt]int
-		if chains, at, err = s.liveChains(choose); err != nil {
-			return err
-		}
 		ours := func(t nftTable) bool {
 			return t.family == unix.NFPROTO_INET && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool { return t.name == nft.TableName(rs.Owner()) })
 		}
-		rules, sets, cut, err := s.liveRules(tablesOf(at), ours)
+		var at map[chainAt]int
+		var crowd bool
+		if chains, at, crowd, err = s.liveChains(choose, ours); err != nil {
+			return err
+		}
+		tables := tablesOf(at)
+		if crowd {
+			tables = slices.DeleteFunc(tables, func(t nftTable) bool { return !ours(t) })
+		}
+		rules, sets, cut, err := s.liveRules(tables, ours)
 		if err != nil {
 			return err
+		}
+		if crowd {
+			cut = func(c chainAt) bool { return !ours(c.nftTable) }
 		}
 		var reader nft.Reader
 		for i := range rules {

@@ -21,9 +21,14 @@ type chainAt struct {
 	chain string
 }
 
-// liveChains returns the chains of the tables that are chosen, without their rules, and where each is.
-func (c *nlConn) liveChains(choose func(nftTable) bool) (found ruleset.LiveChains, at map[chainAt]int, err error) {
+// maxOthersChains bounds the chains of others that are listed, beside base chains, of which the kernel has few.
+const maxOthersChains = 1000
+
+// liveChains returns the chains of the tables that are chosen, and where each is in the list. Where others have more than are listed, it is a crowd:
+// of theirs the base chains alone are there.
+func (c *nlConn) liveChains(choose, ours func(nftTable) bool) (found ruleset.LiveChains, at map[chainAt]int, crowd bool, err error) {
 	at = map[chainAt]int{}
+	var inner []chainAt // others' chains but base chains
 	err = c.Request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, nil, func(m nfnetlink.Message) {
 		ch := parseChain(m)
 		t := nftTable{ch.family, ch.table}
@@ -31,17 +36,29 @@ func (c *nlConn) liveChains(choose func(nftTable) bool) (found ruleset.LiveChain
 			return
 		}
 		live := ruleset.LiveChain{Table: t.String(), Name: ch.name}
-		if ch.typ != "" {
+		switch {
+		case ch.typ != "":
 			live.Hook = ch.declaration()
 			live.Policy = live.Hook.Policy
+		case ours(t):
+		case len(inner) == maxOthersChains:
+			crowd = true
+			return
+		default:
+			inner = append(inner, chainAt{t, ch.name})
 		}
 		at[chainAt{t, ch.name}] = len(found)
 		found = append(found, live)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("list chains: %w", err)
+		return nil, nil, false, fmt.Errorf("list chains: %w", err)
 	}
-	return found, at, nil
+	if crowd {
+		for _, c := range inner {
+			delete(at, c)
+		}
+	}
+	return found, at, crowd, nil
 }
 
 // declaration is that of a base chain.
