@@ -1,6 +1,6 @@
-// Package mesh holds the facts of a mesh that its rules do not need: its name for people, its injector, its init container and its own
-// CNI plugin. [Facts] are data. Commands that explain, check, test and migrate go by them; the plugin decides about pods without them,
-// and links none.
+// Package mesh holds the facts of a mesh that its rules do not need: its name for people, its injector and its init
+// container. [Facts] are data. Commands that explain, check, test and migrate go by them; the plugin decides about pods without them, and
+// links none.
 //
 // The facts of known meshes are beside their dialects, in packages such as internal/facts/istiofacts. A mesh of your own has two packages
 // too: its dialect, and its facts.
@@ -29,8 +29,7 @@ type Facts struct {
 	TestPod TestPod
 	// Init is the init container that writes a pod's rules where there is no CNI plugin; nil: there is none, or it is not known.
 	Init *Init
-	// Plugin is the mesh's own CNI plugin; nil: it has none. PluginTypes are the types of all that redirect its pods, that one among them.
-	Plugin      *Plugin
+	// PluginTypes are the types of the other CNI plugins that redirect its pods. Empty: none is known.
 	PluginTypes []string
 	// Advice is on reasons for which the mesh leaves a pod alone, in its own words.
 	Advice map[status.Code]Advice

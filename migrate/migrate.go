@@ -21,7 +21,6 @@ import (
 	"github.com/meshcni/meshcni/internal/apilist"
 	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/internal/visible"
-	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
@@ -84,7 +83,7 @@ that decides on it has no equal here; 3 if something cannot be told.`,
 
 // sources lists the values of --from.
 func (c *cluster) sources() []string {
-	return append(migration.Plugins(c.Facts), migration.InitContainers)
+	return append(migration.Plugins(c.peers()), migration.InitContainers)
 }
 
 // writeFile writes a file that is whole, or reports that it is not.
@@ -136,7 +135,7 @@ type move struct {
 
 // found is another plugin's DaemonSet.
 type found struct {
-	mesh mesh.Facts
+	mesh migration.Source
 	ds   *appsv1.DaemonSet
 }
 
@@ -146,7 +145,7 @@ func (x found) String() string {
 
 // find makes the plan.
 func (m *move) find(ctx context.Context, f migrateFlags) error {
-	_, known := migration.Named(m.Facts, f.from)
+	_, known := migration.Named(m.peers(), f.from)
 	if f.from != "" && !known && f.from != migration.InitContainers {
 		return m.usagef("--from %q: none of %s", f.from, strings.Join(m.sources(), ", "))
 	}
@@ -169,7 +168,7 @@ func (m *move) find(ctx context.Context, f migrateFlags) error {
 // otherPlugin finds the DaemonSet of a plugin by the plugin's name, by its own NAMESPACE/NAME, or the only one that there is; nil: there is
 // none.
 func (c *cluster) otherPlugin(ctx context.Context, plugin, daemonSet string) (*found, error) {
-	from, known := migration.Named(c.Facts, plugin)
+	from, known := migration.Named(c.peers(), plugin)
 	if daemonSet != "" {
 		namespace, name, ok := strings.Cut(daemonSet, "/")
 		if !ok || !known || namespace == "" || name == "" {
@@ -183,7 +182,7 @@ func (c *cluster) otherPlugin(ctx context.Context, plugin, daemonSet string) (*f
 	}
 	var all []found
 	err := apilist.Each(ctx, c.Client.AppsV1().DaemonSets("").List, metav1.ListOptions{}, func(ds *appsv1.DaemonSet) {
-		if from, ok := migration.Recognise(c.Facts, ds); ok && (plugin == "" || plugin == from.Plugin.Type) {
+		if from, ok := migration.Recognise(c.peers(), ds); ok && (plugin == "" || plugin == from.Plugin.Type) {
 			all = append(all, found{from, ds.DeepCopy()})
 		}
 	})
@@ -236,7 +235,7 @@ func (m *move) inits(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("list pods: %w", err)
 	case len(names) == 0:
-		return fmt.Errorf("nothing to move from was found: no DaemonSet of %s, and no pod with an init container that writes a mesh's rules", strings.Join(migration.Plugins(m.Facts), ", "))
+		return fmt.Errorf("nothing to move from was found: no DaemonSet of %s, and no pod with an init container that writes a mesh's rules", strings.Join(migration.Plugins(m.peers()), ", "))
 	case len(names) > 1:
 		m.Progress("the pods of %s only; there are also init containers of %s, which remain as they are", names[0], strings.Join(names[1:], ", "))
 	}

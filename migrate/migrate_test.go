@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
+	"github.com/meshcni/meshcni/migrate/otherplugin"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/compare"
@@ -258,7 +259,7 @@ func TestMigrateBySettings(t *testing.T) {
 // TestMigrateUnmodelled: settings that change the rules in a way that this program cannot follow leave nothing to be told.
 func TestMigrateUnmodelled(t *testing.T) {
 	t.Parallel()
-	peer, _ := migration.Named(facts.All(), "linkerd-cni")
+	peer, _ := migration.Named(migration.Sources(facts.All(), otherplugin.Known()), "linkerd-cni")
 	for key, want := range map[migration.Setting]migration.Verdict{
 		{Key: "linkerd.simulate", Value: "true"}:                     migration.Unknown,
 		{Key: "linkerd.shiny", Value: "1"}:                           migration.Unknown,
@@ -274,7 +275,7 @@ func TestMigrateUnmodelled(t *testing.T) {
 		pod.Annotations = map[string]string{"linkerd.io/proxy-version": "x"}
 		pod.Spec.Containers = []corev1.Container{{Name: "app"}, {Name: "linkerd-proxy", SecurityContext: &corev1.SecurityContext{RunAsUser: &uid}}}
 		pod.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}, {IP: "fd00::5"}}
-		m := move{cluster: &cluster{&kubectl.Cluster{Identity: own}}}
+		m := move{cluster: &cluster{Cluster: &kubectl.Cluster{Identity: own}}}
 		m.Dialects = builtin.All()
 		require.NoError(t, m.choose(migration.Make(own, peer, []migration.Setting{key})))
 		x, err := m.judge.Explain(pod, nil)

@@ -30,7 +30,7 @@ func TestDouble(t *testing.T) {
 		return ruleset.LiveRule{Backend: ruleset.BackendNftables, Table: table, Chain: "c", Position: 1, Text: rule, Action: action.String(), Ours: mine}
 	}
 	iptables := readChain(t, "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001", ruleset.BackendIptablesNFT, true)[0]
-	m := move{cluster: &cluster{&kubectl.Cluster{Identity: own}}}
+	m := move{cluster: &cluster{Cluster: &kubectl.Cluster{Identity: own}}}
 	m.Dialects = builtin.All()
 	for name, tc := range map[string]struct {
 		pod         agentapi.Pod

@@ -10,6 +10,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/migrate/otherplugin"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -24,12 +25,10 @@ func TestOwnMesh(t *testing.T) {
 	w.dialects = []dialect.Dialect{{
 		Name: "fabric", Names: r.Names, Build: dialect.FromSchema(redirect.Schema{Defaults: r}), Policy: selection.Policy{ProxyContainers: []string{"fabric-proxy"}},
 	}}
-	w.facts = mesh.List{{
-		Name: "fabric", Title: "The Fabric", PluginTypes: []string{"fabric-cni"},
-		Plugin: &mesh.Plugin{
-			Type: "fabric-cni", DaemonSet: []mesh.Mark{{Labels: map[string]string{"app": "fabric-cni"}}},
-			Settings: map[string]mesh.Translate{"LEVEL": mesh.Keep("logLevel", mesh.Level)}, Remove: []string{"Remove fabric-cni."},
-		},
+	w.facts = mesh.List{{Name: "fabric", Title: "The Fabric", PluginTypes: []string{"fabric-cni"}}}
+	w.plugins = []otherplugin.Plugin{{
+		Mesh: "fabric", Type: "fabric-cni", DaemonSet: []otherplugin.Mark{{Labels: map[string]string{"app": "fabric-cni"}}},
+		Settings: map[string]otherplugin.Translate{"LEVEL": otherplugin.Keep("logLevel", otherplugin.Level)}, Remove: []string{"Remove fabric-cni."},
 	}}
 	w.Node(t, "a", kubectltest.Sound("a"))
 	ds := kubectltest.AgentSet("fabric", "other")

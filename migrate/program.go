@@ -5,17 +5,22 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/kubectlcmd"
 	"github.com/meshcni/meshcni/internal/kubectl"
+	"github.com/meshcni/meshcni/migrate/internal/migration"
+	"github.com/meshcni/meshcni/migrate/otherplugin"
 )
 
-// Program is the kubectl plugin p with the command migrate in place of its own; that of your own mesh, if p has its dialects.
-func Program(p kubectlcmd.Program) kubectlcmd.Program {
-	p.Migrate = func(lent *kubectl.Cluster) *cobra.Command { return (&cluster{lent}).migrateCommand() }
+// Program is the kubectl plugin p with the command migrate in place of its own; that of your own mesh, if p has its dialects. It moves from
+// the plugins given here and from [otherplugin.Known]; of several of a mesh the first counts.
+func Program(p kubectlcmd.Program, plugins ...otherplugin.Plugin) kubectlcmd.Program {
+	plugins = append(slices.Clone(plugins), otherplugin.Known()...)
+	p.Migrate = func(lent *kubectl.Cluster) *cobra.Command { return (&cluster{lent, plugins}).migrateCommand() }
 	return p
 }
 
@@ -33,7 +38,13 @@ const (
 )
 
 // cluster is the one that moves.
-type cluster struct{ *kubectl.Cluster }
+type cluster struct {
+	*kubectl.Cluster
+	plugins []otherplugin.Plugin
+}
+
+// peers lists the meshes whose own plugin can be moved from.
+func (c *cluster) peers() []migration.Source { return migration.Sources(c.Facts, c.plugins) }
 
 // run makes a command of a function, which gets a connection.
 func (c *cluster) run(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {

@@ -64,7 +64,7 @@ func (c *cluster) switchCommands() []*cobra.Command {
 			}),
 		}
 		f := cmd.Flags()
-		f.StringVar(&o.from, "from", "", "the other plugin: "+strings.Join(migration.Plugins(c.Facts), ", ")+" (default: the one that is found)")
+		f.StringVar(&o.from, "from", "", "the other plugin: "+strings.Join(migration.Plugins(c.peers()), ", ")+" (default: the one that is found)")
 		f.StringVar(&o.daemonSet, "daemonset", "", "the other plugin's DaemonSet, as NAMESPACE/NAME (default: it is looked for); needs --from")
 		f.BoolVar(&o.all, "all", false, "all nodes, one after the other, until one fails")
 		f.BoolVar(&o.yes, "yes", false, "do not ask")
@@ -131,7 +131,7 @@ func (x *switcher) nodes(ctx context.Context, nodes []string, forward bool) erro
 
 // findOther finds the other plugin: the one that is named, or that a node is switched from, or that there is.
 func (x *switcher) findOther(ctx context.Context, nodes []string) error {
-	plugins := migration.Plugins(x.Facts)
+	plugins := migration.Plugins(x.peers())
 	if x.from = x.o.from; x.from != "" && !slices.Contains(plugins, x.from) {
 		return x.usagef("--from %q: none of %s", x.from, strings.Join(plugins, ", "))
 	}
@@ -165,7 +165,7 @@ func (x *switcher) chained(ctx context.Context) error {
 		return nil
 	}
 	m := &move{cluster: x.cluster}
-	from, _ := migration.Named(x.Facts, x.from)
+	from, _ := migration.Named(x.peers(), x.from)
 	if err := m.read(ctx, found{from, x.ds}); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/migrate/otherplugin"
 )
 
 // own is the identity of the programs in these tests.
@@ -27,6 +28,7 @@ type world struct {
 	*kubectltest.World
 	dialects []dialect.Dialect // nil: this module's, as facts
 	facts    mesh.List
+	plugins  []otherplugin.Plugin // those of one's own
 }
 
 func newWorld(t *testing.T) *world {
@@ -36,7 +38,7 @@ func newWorld(t *testing.T) *world {
 
 // program asks the world's agents, and has what else change makes of what is lent.
 func (w *world) program(p kubectlcmd.Program, change func(*kubectl.Cluster)) kubectlcmd.Program {
-	p = Program(p)
+	p = Program(p, w.plugins...)
 	command := p.Migrate
 	p.Migrate = func(lent *kubectl.Cluster) *cobra.Command {
 		lent.Ask = w.Get

@@ -23,7 +23,7 @@ type rule struct {
 // values are the packages of values: what they know is in their arguments.
 var values = []string{
 	"selection", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare", "dialect", "dialect/istio", "dialect/ambient",
-	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "internal/nodecontrol/machine", "migrate/internal/migration",
+	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "internal/nodecontrol/machine", "migrate/internal/migration", "migrate/otherplugin",
 	"mesh", "internal/facts", "internal/facts/istiofacts", "internal/facts/ambientfacts", "internal/facts/linkerdfacts", "internal/facts/kumafacts",
 	"internal/facts/consulfacts", "warning", "internal/node/judge",
 }

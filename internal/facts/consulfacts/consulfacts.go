@@ -31,8 +31,8 @@ func New() mesh.Facts {
 			consul.RedirectTrafficConfig: fmt.Sprintf(`{"ProxyUserID":"%d","ProxyInboundPort":%d,"ProxyOutboundPort":%d,"ExcludeInboundPorts":["%[4]d"],"ExcludeOutboundPorts":["%[4]d"]}`,
 				consul.ProxyUID, consul.InboundPort, consul.OutboundPort, mesh.ExcludedPort),
 		}},
-		Init:   &mesh.Init{Annotations: annotations, ForPlugin: true},
-		Plugin: plugin, PluginTypes: []string{plugin.Type},
+		Init:        &mesh.Init{Annotations: annotations, ForPlugin: true},
+		PluginTypes: []string{"consul-cni"},
 	}
 }
 
@@ -75,36 +75,4 @@ func config(c *corev1.Container) (string, error) {
 		}
 	}
 	return "", errors.New("no argument or variable has the configuration of the rules")
-}
-
-// plugin has the flags and volumes of Consul's chart (charts/consul), and those that install-cni has besides
-// (control-plane/subcommand/install-cni).
-var plugin = &mesh.Plugin{
-	Type:      "consul-cni",
-	DaemonSet: []mesh.Mark{{Words: []string{"consul-k8s-control-plane", "install-cni"}}},
-	Settings: map[string]mesh.Translate{
-		"--log-level":        mesh.Keep("logLevel", mesh.Level),
-		"--log-json":         mesh.Needless("logs are JSON"),
-		"--cni-bin-dir":      mesh.Keep("cni.binDirs", mesh.Paths),
-		"--cni-net-dir":      mesh.Keep("cni.confDir", mesh.Path),
-		"volume cni-bin-dir": mesh.Needless("--cni-bin-dir says it"),
-		"volume cni-net-dir": mesh.Needless("--cni-net-dir says it"),
-		"--bin-source-dir":   mesh.Needless(mesh.Bookkeeping),
-		"--kubeconfig":       mesh.Needless(mesh.Bookkeeping),
-		"--autorotate-token": mesh.Needless("the agent renews the plugin's token"),
-		"--cni-token-path":   mesh.Needless(mesh.Bookkeeping),
-		"--multus": func(value string, said map[string]string) mesh.Outcome {
-			on, err := mesh.Truth(value)
-			if err != nil {
-				return mesh.Outcome{Err: err}
-			}
-			return mesh.Chained(fmt.Sprint(on != true), said) // the chart asks it the other way round
-		},
-	},
-	Before: []string{
-		"Consul's chart runs plugin and injector by one value, connectInject.cni.enabled. Leave it on, and keep its DaemonSet off the nodes: delete the DaemonSet after each upgrade of that chart, or render it away.",
-	},
-	Remove: []string{
-		"Remove the other: kubectl delete its DaemonSet. Its agents take their entry, their binary and their credentials out.",
-	},
 }

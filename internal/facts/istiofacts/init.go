@@ -158,12 +158,18 @@ func written(c mesh.InitContainer) (redirect.Redirect, error) {
 	}
 	dns, _, err := c.Value("redirect-dns")
 	all, _, aerr := c.Value("capture-all-dns")
-	if err := errors.Join(err, aerr); err != nil || !mesh.Is(dns) {
+	if err := errors.Join(err, aerr); err != nil || !isOn(dns) {
 		return r, err
 	}
-	if !mesh.Is(all) {
+	if !isOn(all) {
 		return r, errors.New("--redirect-dns without --capture-all-dns: the servers are in a file of the other container")
 	}
 	r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: istio.DNSPort}
 	return r, nil
+}
+
+// isOn reports whether a flag is on.
+func isOn(value string) bool {
+	on, err := strconv.ParseBool(strings.TrimSpace(value))
+	return err == nil && on
 }

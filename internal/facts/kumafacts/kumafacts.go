@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -30,8 +32,8 @@ func New() mesh.Facts {
 			kuma.SidecarInjected: "true",
 			kuma.Config:          fmt.Sprintf("redirect:\n  inbound: {excludePorts: [%[1]d]}\n  outbound: {excludePorts: [%[1]d]}\n", mesh.ExcludedPort),
 		}},
-		Init:   &mesh.Init{Flags: flags, Annotations: annotations},
-		Plugin: plugin, PluginTypes: []string{plugin.Type},
+		Init:        &mesh.Init{Flags: flags, Annotations: annotations},
+		PluginTypes: []string{"kuma-cni"},
 		Advice: map[status.Code]mesh.Advice{status.CodeDryRun: {
 			Because: "its configuration asks for a dry run (%s)", Do: "Take dryRun out of Kuma's configuration of the transparent proxy, from which the injector copies it",
 		}},
@@ -89,7 +91,7 @@ func annotations(c mesh.InitContainer) (map[string]string, error) {
 	all, is, _ := c.Value("redirect-all-dns-traffic")
 	dns, either, _ := c.Value("redirect-dns")
 	if is || either {
-		errs = append(errs, put(doc, "redirect.dns.enabled", mesh.Is(all) || mesh.Is(dns)), put(doc, "redirect.dns.captureAll", mesh.Is(all)))
+		errs = append(errs, put(doc, "redirect.dns.enabled", isOn(all) || isOn(dns)), put(doc, "redirect.dns.captureAll", isOn(all)))
 	}
 	if doc["dryRun"] == true {
 		errs = append(errs, errors.New("with dryRun it writes no rules"))
@@ -102,7 +104,7 @@ func annotations(c mesh.InitContainer) (map[string]string, error) {
 func read(f mesh.Flag, value string, all []string) any {
 	switch {
 	case f.Bool:
-		on, err := mesh.Truth(value)
+		on, err := strconv.ParseBool(strings.TrimSpace(value))
 		if err != nil {
 			return value // which is refused there
 		}
@@ -110,10 +112,21 @@ func read(f mesh.Flag, value string, all []string) any {
 	case f.Repeated:
 		return all
 	case f.List:
-		list, _ := mesh.Words(value)
+		list := []string{}
+		for name := range strings.SplitSeq(value, ",") {
+			if name = strings.TrimSpace(name); name != "" && !slices.Contains(list, name) {
+				list = append(list, name)
+			}
+		}
 		return list
 	}
 	return value
+}
+
+// isOn reports whether a flag is on.
+func isOn(value string) bool {
+	on, err := strconv.ParseBool(strings.TrimSpace(value))
+	return err == nil && on
 }
 
 // put sets a value at a path of keys.
@@ -131,38 +144,4 @@ func put(doc map[string]any, path string, v any) error {
 	}
 	at[names[len(names)-1]] = v
 	return nil
-}
-
-// plugin has the variables and volumes of Kuma's chart (deployments/charts/kuma), and the keys of its network configuration.
-var plugin = &mesh.Plugin{
-	Type:      "kuma-cni",
-	DaemonSet: []mesh.Mark{{ConfigMap: "kuma-cni-config"}, {ConfigMap: "-cni-config", Words: []string{"exec /install-cni"}}},
-	Settings: map[string]mesh.Translate{
-		"kubernetes.exclude_namespaces": mesh.Keep("excludeNamespaces", func(v string) (any, error) {
-			var all []string
-			err := json.Unmarshal([]byte(v), &all)
-			names, _ := mesh.Words(strings.Join(all, ","))
-			return names, err
-		}),
-		"kubernetes.cni_bin_dir":  mesh.Needless("volume cni-bin-dir says it"),
-		"kubernetes.kubeconfig":   mesh.Needless(mesh.Bookkeeping),
-		"kubernetes.k8s_api_root": mesh.Needless(mesh.Bookkeeping),
-		"log_level":               mesh.Keep("logLevel", mesh.Level),
-		"CNI_LOG_LEVEL":           mesh.Needless("log_level says it"),
-		"cniVersion":              mesh.Needless(mesh.ListCounts),
-		"name":                    mesh.Needless(mesh.Bookkeeping),
-		"type":                    mesh.Needless(mesh.Bookkeeping),
-		"CNI_CONF_NAME":           mesh.ConfName("CHAINED_CNI_PLUGIN", ""),
-		"CNI_NET_DIR":             mesh.Needless("volume cni-net-dir says it"),
-		"CHAINED_CNI_PLUGIN":      mesh.Chained,
-		"volume cni-bin-dir":      mesh.Keep("cni.binDirs", mesh.Paths),
-		"volume cni-net-dir":      mesh.Keep("cni.confDir", mesh.Path),
-		"command":                 mesh.Needless(mesh.StartWay),
-	},
-	Before: []string{
-		"kuma's chart runs plugin and injector by one value: without cni.enabled the injector goes back to init containers. Keep KUMA_RUNTIME_KUBERNETES_INJECTOR_CNI_ENABLED=true in the control plane's variables.",
-	},
-	Remove: []string{
-		"Remove the other: cni.enabled=false of kuma's chart. Its agents take the binary out before the entry: pods that start in between are tried again by the kubelet.",
-	},
 }

@@ -6,9 +6,8 @@ import (
 	"github.com/meshcni/meshcni/internal/facts/linkerdfacts"
 )
 
-// A setting of Linkerd's plugin that the chart has not.
+// How Linkerd's injector is told of a plugin.
 func ExampleNew() {
-	o := linkerdfacts.New().Plugin.Settings["linkerd.outbound-ports-to-ignore"]("[4567]", nil)
-	fmt.Println(o.Undone)
-	// Output: set config.linkerd.io/skip-outbound-ports on the namespaces
+	fmt.Println(linkerdfacts.New().Injection.PluginMode)
+	// Output: cniEnabled=true in the values of linkerd-control-plane's chart
 }

@@ -6,10 +6,11 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
+	"github.com/meshcni/meshcni/migrate/otherplugin"
 )
 
 func ExampleMake() {
-	peer, _ := migration.Named(facts.All(), "istio-cni")
+	peer, _ := migration.Named(migration.Sources(facts.All(), otherplugin.Known()), "istio-cni")
 	plan := migration.Make(meshcni.Identity{}, peer, []migration.Setting{
 		{Key: "EXCLUDE_NAMESPACES", Value: "kube-system, batch", From: "ConfigMap istio-system/istio-cni-config"},
 		{Key: "SHINY", Value: "yes", From: "ConfigMap istio-system/istio-cni-config"},

@@ -3,14 +3,15 @@ package migration_test
 import (
 	"errors"
 	"flag"
-	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/redirect"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/redirect"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -21,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/visible"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
+	"github.com/meshcni/meshcni/migrate/otherplugin"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -51,7 +53,7 @@ func plan(t *testing.T, name string, change ...func(*appsv1.DaemonSet, map[strin
 	for _, c := range change {
 		c(ds, configMaps)
 	}
-	peer, ok := migration.Recognise(facts.All(), ds)
+	peer, ok := migration.Recognise(migration.Sources(facts.All(), otherplugin.Known()), ds)
 	require.True(t, ok)
 	settings, err := migration.Settings(ds, configMaps)
 	require.NoError(t, err)
@@ -184,10 +186,10 @@ func TestRecognise(t *testing.T) {
 		ds.Spec.Template.Spec.Containers = []corev1.Container{{Name: "install-cni", Command: []string{"/opt/cni/bin/install"}, EnvFrom: []corev1.EnvFromSource{
 			{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "calico-config"}}},
 		}}}
-		_, ok := migration.Recognise(facts.All(), ds)
+		_, ok := migration.Recognise(migration.Sources(facts.All(), otherplugin.Known()), ds)
 		assert.False(t, ok)
 	}
-	_, ok := migration.Recognise(facts.All(), &appsv1.DaemonSet{})
+	_, ok := migration.Recognise(migration.Sources(facts.All(), otherplugin.Known()), &appsv1.DaemonSet{})
 	assert.False(t, ok)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/migrate/otherplugin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 )
@@ -44,7 +45,7 @@ type Plan struct {
 // change is the effect on a pod's rules of a setting without an equal here, so that the other's rules can be told from ours.
 type change struct {
 	Setting
-	mesh.Outcome
+	otherplugin.Outcome
 }
 
 // Kept is a setting and the values that it has become.
@@ -119,8 +120,8 @@ func (p Plan) value(path string) any {
 
 // Make returns the plan to move from a mesh's own plugin, by its settings. Every setting is in exactly one of the plan's lists, or has
 // become part of one in Kept.
-func Make(product meshcni.Identity, from mesh.Facts, settings []Setting) Plan {
-	b, said := begin(product, from.Plugin.Type, from), map[string]string{}
+func Make(product meshcni.Identity, from Source, settings []Setting) Plan {
+	b, said := begin(product, from.Plugin.Type, from.Facts), map[string]string{}
 	for _, s := range settings {
 		if s.Unread == "" {
 			said[s.Key] = s.Value
@@ -135,7 +136,7 @@ func Make(product meshcni.Identity, from mesh.Facts, settings []Setting) Plan {
 		case s.Unread == "" && translate != nil:
 			b.take(s, translate(s.Value, said))
 		case s.Unread == "" && strings.HasPrefix(s.Key, "container "):
-			b.take(s, mesh.Outcome{Undone: "a container of its own beside the installer's: see what it does, and whether you need it"})
+			b.take(s, otherplugin.Outcome{Undone: "a container of its own beside the installer's: see what it does, and whether you need it"})
 		default:
 			b.Unknown = append(b.Unknown, s)
 		}
@@ -156,7 +157,7 @@ func MakeInits(product meshcni.Identity, from mesh.Facts, d dialect.Dialect) Pla
 }
 
 // common are the settings that all DaemonSets have.
-var common = map[string]mesh.Translate{"nodeSelector": mesh.Keep("nodeSelector", object), "affinity": mesh.Keep("affinity", object)}
+var common = map[string]otherplugin.Translate{"nodeSelector": otherplugin.Keep("nodeSelector", object), "affinity": otherplugin.Keep("affinity", object)}
 
 func object(v string) (any, error) {
 	var m map[string]any
@@ -208,7 +209,7 @@ type builder struct {
 }
 
 // take notes what becomes of a setting.
-func (b *builder) take(s Setting, o mesh.Outcome) {
+func (b *builder) take(s Setting, o otherplugin.Outcome) {
 	switch {
 	case o.Err != nil: // the other plugin would not take it either, or this program does not understand it
 		s.Unread = fmt.Sprintf("%q is not understood: %v", s.Value, o.Err)
@@ -253,30 +254,44 @@ func (b *builder) set(path string, to any) {
 // InitContainers is what to move from that is no plugin.
 const InitContainers = "init-containers"
 
-// Plugins lists the names of the meshes' own plugins.
-func Plugins(meshes mesh.List) (names []string) {
+// Source is a mesh with a plugin of its own, to move from.
+type Source struct {
+	mesh.Facts
+	Plugin otherplugin.Plugin
+}
+
+// Sources returns the meshes whose own plugin is known, in their order.
+func Sources(meshes mesh.List, plugins []otherplugin.Plugin) (all []Source) {
 	for _, f := range meshes {
-		if f.Plugin != nil {
-			names = append(names, f.Plugin.Type)
+		if i := slices.IndexFunc(plugins, func(p otherplugin.Plugin) bool { return p.Mesh == f.Name }); i >= 0 {
+			all = append(all, Source{f, plugins[i]})
 		}
+	}
+	return all
+}
+
+// Plugins lists the names of the meshes' own plugins.
+func Plugins(from []Source) (names []string) {
+	for _, f := range from {
+		names = append(names, f.Plugin.Type)
 	}
 	return names
 }
 
 // Recognise returns the mesh whose plugin a DaemonSet installs.
-func Recognise(meshes mesh.List, ds *appsv1.DaemonSet) (mesh.Facts, bool) {
+func Recognise(from []Source, ds *appsv1.DaemonSet) (Source, bool) {
 	names := ConfigMaps(ds)
-	return first(meshes, func(f mesh.Facts) bool { return f.Plugin.Installs(ds.Labels, &ds.Spec.Template.Spec, names) })
+	return first(from, func(f Source) bool { return f.Plugin.Installs(ds.Labels, &ds.Spec.Template.Spec, names) })
 }
 
 // Named returns the mesh whose plugin has a name.
-func Named(meshes mesh.List, plugin string) (mesh.Facts, bool) {
-	return first(meshes, func(f mesh.Facts) bool { return f.Plugin != nil && f.Plugin.Type == plugin })
+func Named(from []Source, plugin string) (Source, bool) {
+	return first(from, func(f Source) bool { return f.Plugin.Type == plugin })
 }
 
-func first(meshes mesh.List, is func(mesh.Facts) bool) (mesh.Facts, bool) {
-	if i := slices.IndexFunc(meshes, is); i >= 0 {
-		return meshes[i], true
+func first(from []Source, is func(Source) bool) (Source, bool) {
+	if i := slices.IndexFunc(from, is); i >= 0 {
+		return from[i], true
 	}
-	return mesh.Facts{}, false
+	return Source{}, false
 }

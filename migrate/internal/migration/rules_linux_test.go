@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
+	"github.com/meshcni/meshcni/migrate/otherplugin"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -97,7 +98,7 @@ func TestManyRules(t *testing.T) {
 
 func (l *left) judge(t *testing.T, variant string, o migration.Observed) {
 	t.Helper()
-	peer, ok := migration.Named(facts.All(), l.Peer)
+	peer, ok := migration.Named(migration.Sources(facts.All(), otherplugin.Known()), l.Peer)
 	require.True(t, ok)
 	plan := migration.Make(meshcni.Identity{}, peer, []migration.Setting{{Key: "AMBIENT_ENABLED", Value: "true"}})
 	if l.Peer != "istio-cni" {

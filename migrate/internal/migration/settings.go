@@ -14,7 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/mesh"
+	"github.com/meshcni/meshcni/migrate/otherplugin"
 )
 
 // Setting is one thing that a plugin's objects say.
@@ -34,7 +34,7 @@ var credential = regexp.MustCompile(`(?i)token|password|secret`)
 
 // hidden is the setting without a value that may be a credential: no switch, no path and no placeholder.
 func (s Setting) hidden() Setting {
-	_, err := mesh.Truth(s.Value)
+	_, err := otherplugin.Truth(s.Value)
 	if s.Unread == "" && err != nil && credential.MatchString(s.Key) && !strings.HasPrefix(s.Value, "/") && !strings.HasPrefix(s.Value, "__") {
 		s.Value = "(not shown)"
 	}

@@ -1,4 +1,6 @@
-package mesh
+// Package otherplugin has the CNI plugins of other meshes' own, from which a cluster can move to this one: how each is recognized, and what
+// becomes of its settings. It does no I/O. [Known] are those of the meshes whose dialects are in this module; yours goes to migrate.Program.
+package otherplugin
 
 import (
 	"errors"
@@ -10,8 +12,13 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 )
 
+// Known returns those of Istio, Linkerd, Kuma and Consul.
+func Known() []Plugin { return []Plugin{istioCNI, linkerdCNI, kumaCNI, consulCNI} }
+
 // Plugin is a mesh's own CNI plugin, from which a cluster can move to this one.
 type Plugin struct {
+	// Mesh is the name of its dialect.
+	Mesh string
 	// Type is that of its entry in the network configuration, and its name.
 	Type string
 	// DaemonSet tells that of its installer from others; one mark is enough.
@@ -32,8 +39,8 @@ type Mark struct {
 }
 
 // Installs reports whether a DaemonSet with these labels and pods installs the plugin. ConfigMaps are the names of those that its
-// containers take variables from. It takes no DaemonSet, so that who imports mesh does not carry all kinds of workloads.
-func (p *Plugin) Installs(labels map[string]string, pod *corev1.PodSpec, configMaps []string) bool {
+// containers take variables from.
+func (p Plugin) Installs(labels map[string]string, pod *corev1.PodSpec, configMaps []string) bool {
 	ends := func(all []string, suffix string) bool {
 		return slices.ContainsFunc(all, func(s string) bool { return strings.HasSuffix(s, suffix) })
 	}
@@ -41,7 +48,7 @@ func (p *Plugin) Installs(labels map[string]string, pod *corev1.PodSpec, configM
 	for _, c := range pod.Containers {
 		words = slices.Concat(words, c.Command, c.Args)
 	}
-	return p != nil && slices.ContainsFunc(p.DaemonSet, func(m Mark) bool {
+	return slices.ContainsFunc(p.DaemonSet, func(m Mark) bool {
 		for key, value := range m.Labels {
 			if labels[key] != value {
 				return false
