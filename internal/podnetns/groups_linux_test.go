@@ -35,6 +35,7 @@ func TestDelegatedGroup(t *testing.T) {
 		"the UID alone":                {"meshcni-test-user/pod%s", "meshcni-test-user"},
 		"made by root, for anybody":    {"meshcni-test-user/kubepods/pod%s", ""},
 		"below the kubelet's, and not": {"kubepods/meshcni-test-user/pod%s", "kubepods/meshcni-test-user"},
+		"at its place, and the user's": {"kubepods/besteffort/pod%s", "kubepods/besteffort/pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
