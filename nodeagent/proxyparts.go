@@ -166,7 +166,7 @@ func (a *ambientParts) exempt(ctx context.Context, meshes dialect.Set) error {
 // probeSet returns the exemption of the host's probes, and the host's namespace, which the caller closes. It is nil if no mesh knows
 // probes by an address.
 func (s Config) probeSet(meshes []dialect.Dialect) (*probes.Set, *netnsexec.NetNS, error) {
-	o := probes.Options{Root: s.HostRoot}
+	var o probes.Options
 	for _, d := range meshes {
 		if d.NodeProxy != nil {
 			o.IPv4, o.IPv6 = sources(d.NodeProxy.ProbeSources)

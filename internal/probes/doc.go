@@ -59,8 +59,8 @@
 //
 // # Other agents'
 //
-// The rules and sets of Istio's agent, and those that version 0.1.0 made of ipset and iptables where the kernel had no nftables, are taken
-// over: their entries are copied, and removed once ours are in force, by the host's own iptables with the host's own lock.
+// The entries of Istio's agent are taken over: they are copied, and once ours are in force its table of nftables goes and its ipsets are
+// emptied. Its rules of iptables then match nothing, and stay until the host boots.
 //
 // # Pods with an interface of their own (AWS branch ENI)
 //

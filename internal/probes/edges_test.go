@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/hostroottest"
 	"github.com/meshcni/meshcni/internal/probes"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -91,25 +90,6 @@ func TestConcurrent(t *testing.T) {
 	for a, pod := range entries {
 		b := a.As4()
 		assert.Equal(t, types.UID(fmt.Sprintf("pod-%d-%d", b[2], b[3])), pod)
-	}
-}
-
-// TestHostRoot: a container without iptables removes what its host's programs have made, of whichever variant the host has, with them.
-func TestHostRoot(t *testing.T) {
-	netnstest.Require(t, needs...)
-	for _, variant := range []string{"nft", "legacy"} {
-		programs := hostroottest.Iptables(variant)
-		programs["cat"] = "cat"
-		dir := hostroottest.New(t, programs)
-		w := newWorld(t)
-		w.capture(t)
-		former(t, w, variant)
-		s, err := probes.New(probes.Options{NetNS: w.host, IPv4: source4, IPv6: source6, Root: hostroottest.Process(t, dir)})
-		require.NoError(t, err)
-		_, err = s.TakeOver(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort))
-		assert.NotContains(t, w.state(t), "MESHCNI")
 	}
 }
 

@@ -31,8 +31,6 @@ type Options struct {
 	// IPv4 and IPv6 are the source addresses that the host's connections get, such as those of a dialect's
 	// NodeProxy.ProbeSources. A zero one leaves out its family; one is needed. They must not be addresses of the host.
 	IPv4, IPv6 netip.Addr
-	// Path and Root say where the iptables programs are, for what an agent before has made with them; see [apply.Options].
-	Path, Root string
 }
 
 // Entries maps addresses to their pods.
@@ -118,7 +116,7 @@ func (s *Set) look() error {
 	return nil
 }
 
-// callTime bounds a call, which waits for others' transactions and, to remove what others made, for the iptables lock.
+// callTime bounds a call, which waits for others' transactions.
 const callTime = 30 * time.Second
 
 // Ensure makes sure that the rules are there and as wanted, and keeps the entries. It is cheap enough for each round of a
@@ -267,7 +265,7 @@ func (s *Set) Remove(ctx context.Context) error {
 		if err = s.dropTable(ctx, tableName); errors.Is(err, apply.ErrNoBackend) {
 			err = nil // there cannot be one
 		}
-		err = errors.Join(err, s.removePredecessor(ctx, former), s.unroute())
+		err = errors.Join(err, s.unroute())
 	}
 	if err != nil {
 		return fmt.Errorf("remove probe exemption: %w", err)

@@ -18,7 +18,7 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// listLimit bounds what is read of our own table and, before they go, of iptables' empty ones.
+// listLimit bounds what is read of our own table.
 const listLimit = 32 << 20
 
 // session runs fn with a socket in the host's namespace, again when it was interrupted.

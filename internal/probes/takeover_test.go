@@ -3,6 +3,7 @@
 package probes_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -53,16 +54,6 @@ func istio(t *testing.T, w *world, variant string) {
 	rules(t, w, variant, "ISTIO_POSTRT", "istio-inpod-probes")
 }
 
-// former makes what version 0.1.0 did without nftables.
-func former(t *testing.T, w *world, variant string) {
-	t.Helper()
-	ipsets(t, w, "meshcni-probes")
-	rules(t, w, variant, "MESHCNI_PROBES", "meshcni-probes")
-	for program, source := range map[string]string{"iptables-" + variant: source4.String(), "ip6tables-" + variant: source6.String()} {
-		feed(t, w.host, "*raw\n:MESHCNI_PROBES - [0:0]\n-I PREROUTING 1 -j MESHCNI_PROBES\n-A MESHCNI_PROBES -s "+source+" -j DROP\nCOMMIT\n", program+"-restore", "--noflush")
-	}
-}
-
 var predecessors = map[string]func(*testing.T, *world){
 	"nft": func(t *testing.T, w *world) {
 		do(t, w.host, "nft", `add table inet istio-ambient-nat { set istio-inpod-probes-v4 { type ipv4_addr; elements = { 10.244.1.5 comment "`+string(uid)+`" }; };
@@ -74,30 +65,7 @@ var predecessors = map[string]func(*testing.T, *world){
 	"iptables-legacy": func(t *testing.T, w *world) { istio(t, w, "legacy") },
 }
 
-// TestTakeOverFormer: what version 0.1.0 made without nftables goes, also if nobody takes it over.
-func TestTakeOverFormer(t *testing.T) {
-	netnstest.Require(t, needs...)
-	for _, variant := range []string{"nft", "legacy"} {
-		w := newWorld(t)
-		w.capture(t)
-		s := w.set(t)
-		former(t, w, variant)
-		require.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort), "it works")
-		result, err := s.TakeOver(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, 2, result.Entries)
-		assert.Equal(t, "peer="+source6.String(), ask(t, w.host, pod6, peerPort))
-		state := w.state(t)
-		assert.NotContains(t, state, "MESHCNI_PROBES")
-		assert.NotContains(t, state, "ipset")
-
-		former(t, w, variant)
-		require.NoError(t, s.Remove(t.Context()))
-		assert.NotContains(t, strings.ToLower(w.state(t)), "meshcni")
-	}
-}
-
-// TestTakeOver: the other agent's pods are ours, and nothing of its is left; no probe meets a moment without exemption.
+// TestTakeOver: the other agent's pods are ours, and nothing of its is in force; no probe meets a moment without exemption.
 func TestTakeOver(t *testing.T) {
 	netnstest.Require(t, needs...)
 	for name, theirs := range predecessors {
@@ -130,12 +98,21 @@ func TestTakeOver(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, probes.Entries{pod4: uid, pod6: uid}, entries)
 			assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort))
-			assert.NotContains(t, strings.ToLower(w.state(t)), "istio")
+			if state := w.state(t); name == "nft" {
+				assert.NotContains(t, state, "istio")
+			} else {
+				assert.Contains(t, state, "ipset istio-inpod-probes-v4 0\n")
+				assert.Contains(t, state, "ipset istio-inpod-probes-v6 0\n")
+			}
 			assert.Contains(t, w.state(t), "10.0.0.0/8", "others' rules stay")
 
 			result, err = s.TakeOver(t.Context())
 			require.NoError(t, err, "a second time")
 			assert.Equal(t, []any{2, false}, []any{result.Entries, result.Repaired})
+			require.NoError(t, s.Delete(uid))
+			for addr, source := range map[netip.Addr]netip.Addr{pod4: source4, pod6: source6} {
+				assert.NotEqual(t, "peer="+source.String(), ask(t, w.host, addr, peerPort), "no rule of theirs gives the source any more")
+			}
 		})
 	}
 }
