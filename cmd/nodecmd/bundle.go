@@ -112,11 +112,6 @@ func (n *nodeBundle) write(ctx context.Context, w io.Writer) error {
 	return n.Close()
 }
 
-// text adds what people wrote or read.
-func (n *nodeBundle) text(name string, text []byte, err error) {
-	n.Add(name, []byte(n.scrub.Text(string(text))), err)
-}
-
 // secrets tells the scrubber those that it must find wherever they are.
 func (n *nodeBundle) secrets() {
 	if token, err := bundle.Read(filepath.Join(n.settings.ServiceAccountDir, "token")); err == nil {
@@ -129,7 +124,7 @@ func (n *nodeBundle) secrets() {
 			_, _ = bundle.Kubeconfig(filepath.Join(n.settings.CNIConfDir, e.Name()), n.scrub)
 		}
 	}
-	n.text("run/kubeconfig.txt", text, err)
+	n.Add("run/kubeconfig.txt", text, err)
 }
 
 func (n *nodeBundle) versions() {
@@ -143,7 +138,7 @@ func (n *nodeBundle) configuration() {
 	resolved := pflag.NewFlagSet("", pflag.ContinueOnError)
 	s.register(resolved, n.program.Dialects)
 	var b bytes.Buffer
-	resolved.VisitAll(func(f *pflag.Flag) { fmt.Fprintf(&b, "%s: %s\n", f.Name, n.scrub.Text(f.Value.String())) })
+	resolved.VisitAll(func(f *pflag.Flag) { fmt.Fprintf(&b, "%s: %s\n", f.Name, f.Value) })
 	r := s.Repair
 	fmt.Fprintf(&b, "repair-verify-interval: %s\nrepair-host-root: %s\nrepair-node-budget: %+v\n",
 		r.VerifyInterval, s.HostRoot, r.NodeBudget)
@@ -156,7 +151,7 @@ func (n *nodeBundle) configuration() {
 			}
 		}
 		text, yamlErr := yaml.Marshal(raw)
-		n.text("config.yaml", text, errors.Join(err, yamlErr))
+		n.Add("config.yaml", text, errors.Join(err, yamlErr))
 	}
 	entry, err := s.Entry()
 	var typ struct{ Type string }
@@ -171,7 +166,7 @@ func (n *nodeBundle) configuration() {
 
 func (n *nodeBundle) network(name string, text []byte, err error) {
 	if err == nil {
-		text, err = n.scrub.NetworkConfig(text, n.types)
+		text, err = bundle.NetworkConfig(text)
 	}
 	n.Add(name, text, err)
 }
@@ -180,7 +175,7 @@ func (n *nodeBundle) network(name string, text []byte, err error) {
 func (n *nodeBundle) networks() {
 	dir := n.settings.CNIConfDir
 	list, err := bundle.List(dir)
-	n.text("net.d/list.txt", list, err)
+	n.Add("net.d/list.txt", list, err)
 	e, err := confdir.Entry(dir, n.program.Identity, n.types)
 	said := fmt.Sprintf("the entry is in %s\n", e.File)
 	if e.Loaded != "" {
@@ -196,7 +191,7 @@ func (n *nodeBundle) networks() {
 	if err != nil {
 		said = err.Error() + "\n"
 	}
-	n.text("net.d/installed.txt", []byte(said), nil)
+	n.Add("net.d/installed.txt", []byte(said), nil)
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(dir, path)
 		switch {
@@ -233,9 +228,6 @@ func (n *nodeBundle) installation() {
 	}
 	n.Add("files.txt", b.Bytes(), nil)
 	text, err := bundle.Read(filepath.Join(s.RunDir, "status.json"))
-	if err == nil {
-		text, err = n.scrub.JSON(text)
-	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		n.Add("run/status.json", text, err)
 	}
@@ -254,10 +246,10 @@ func (n *nodeBundle) decisions(ctx context.Context) {
 	}
 	for _, path := range logs[:min(len(logs), maxLogs)] {
 		text, err := bundle.ReadEnd(path)
-		n.Add("run/"+filepath.Base(path), n.scrub.Lines(text), err)
+		n.Add("run/"+filepath.Base(path), text, err)
 	}
 	known := inventory.New(inventory.Options{Records: attachment.Open(n.settings.RunDir), CacheDir: n.settings.CNICacheDir})
-	text, records, err := bundle.Records(known, n.scrub)
+	text, records, err := bundle.Records(known)
 	n.Add("run/attachments.jsonl", text, err)
 	for _, pod := range n.pods {
 		i := 0
@@ -266,17 +258,13 @@ func (n *nodeBundle) decisions(ctx context.Context) {
 				continue
 			}
 			i++
-			n.rules(ctx, known, fmt.Sprintf("pods/%s-%d.json", strings.ReplaceAll(pod, "/", "_"), i), r)
+			text, err := bundle.Rules(ctx, known, r, n.hostRoot)
+			n.Add(fmt.Sprintf("pods/%s-%d.json", strings.ReplaceAll(pod, "/", "_"), i), text, err)
 		}
 		if i == 0 {
 			n.Fail("pods/"+pod, errors.New("the plugin has no record of the pod"))
 		}
 	}
-}
-
-func (n *nodeBundle) rules(ctx context.Context, known *inventory.Inventory, name string, r attachment.Record) {
-	text, err := bundle.Rules(ctx, known, r, n.hostRoot, n.scrub)
-	n.Add(name, text, err)
 }
 
 // agent adds what a running agent says of itself.
@@ -290,13 +278,13 @@ func (n *nodeBundle) agent(ctx context.Context) {
 			continue
 		}
 		text, err := bundle.Get(ctx, ask.address, ask.path)
-		n.text(name, text, err)
+		n.Add(name, text, err)
 	}
 }
 
 func (n *nodeBundle) host(ctx context.Context) {
 	text, err := bundle.Kernel(n.hostRoot)
-	n.text("host/kernel.txt", text, err)
+	n.Add("host/kernel.txt", text, err)
 	text, err = bundle.Programs(ctx, n.hostRoot)
-	n.text("host/programs.txt", text, err)
+	n.Add("host/programs.txt", text, err)
 }

@@ -177,7 +177,7 @@ func TestSupportBundle(t *testing.T) {
 		"net.d/10-calico.conflist":           {`"type": "calico"`, `"mtu": 1440`, `"subnet": "10.1.0.0/16"`, `"dialect": "linkerd"`, `"kube-system"`, `"kubeconfig": "/run/kubeconfig"`, `"x": "REDACTED"`, `"type": "vlan"`},
 		"net.d/10-calico.conf.meshcni-saved": {`"type": "calico"`},
 		"run/kubeconfig.txt":                 {`server "https://10.96.0.1:443"`, `user with "token", issued at 2023-11-14 22:13:20 and valid until 2023-11-15 00:13:20 UTC`},
-		"run/plugin.log":                     {`"pod":"cart-7d9f8b6c5-x2x9k"`, `"namespace":"shop"`, strings.Repeat("c0ffee", 10), `annotation a=`, "panic: REDACTED and REDACTED"},
+		"run/plugin.log":                     {`"pod":"cart-7d9f8b6c5-x2x9k"`, `"namespace":"shop"`, `"container_id":"5ad0c0ffeec0REDACTED"`, `annotation a=`, "panic: REDACTED and REDACTED"},
 		"run/plugin.log.1":                   {"an older one"},
 		"run/status.json":                    {`"write-failed: REDACTED"`},
 		"run/attachments.jsonl":              {`"name":"cart"`, `"reason":"no-proxy"`},
@@ -190,7 +190,7 @@ func TestSupportBundle(t *testing.T) {
 		"host/programs.txt":                  {"iptables"},
 		"index.txt":                          {" run/plugin.log\n", " settings.txt\n"},
 		"errors.txt": {
-			`settings.txt: reading the configuration `, "passwort", "net.d/99-broken.conflist.bak: no JSON, so it is left out: 25 bytes\n", "pods/shop/absent: the plugin has no record of the pod\n",
+			`settings.txt: reading the configuration `, "passwort", "net.d/99-broken.conflist.bak: no JSON, or no single object, so it is left out: 25 bytes\n", "pods/shop/absent: the plugin has no record of the pod\n",
 		},
 	} {
 		for _, part := range parts {
@@ -251,7 +251,7 @@ func TestSupportBundleIsBounded(t *testing.T) {
 	for _, name := range []string{"run/plugin.log", "run/plugin.log.1", "run/plugin.log.2"} {
 		assert.LessOrEqual(t, len(files[name]), 1<<20)
 		assert.True(t, strings.HasSuffix(files[name], `{"msg":"the last"}`+"\n"), name)
-		assert.True(t, strings.HasPrefix(files[name], `{"detail":"word`), "whole lines")
+		assert.True(t, strings.HasPrefix(files[name], `{"msg":"decision"`), "whole lines")
 		assert.Contains(t, files["errors.txt"], name+": only the last 1048576 of ")
 	}
 	assert.Contains(t, files["errors.txt"], "net.d/00-huge.conflist: "+new(bundle.Scrubber).Text(dir)+"/net.d/00-huge.conflist has 2097152 bytes, more than 1048576")

@@ -40,7 +40,7 @@ type Bundle struct {
 	err      error // of the writer
 }
 
-// New starts an archive. Whatever is added goes through the scrubber, which must not be nil.
+// New starts an archive. Whatever is added goes through the scrubber's Text, whoever adds it. It must not be nil.
 func New(w io.Writer, scrub *Scrubber) *Bundle {
 	gz := gzip.NewWriter(w)
 	return &Bundle{gz: gz, tar: tar.NewWriter(gz), scrub: scrub, time: time.Now(), left: maxTotal}
@@ -61,7 +61,7 @@ func (b *Bundle) Add(name string, text []byte, err error) {
 			return
 		}
 	}
-	clean := []byte(b.scrub.known(string(text)))
+	clean := []byte(b.scrub.Text(string(text)))
 	if most := min(maxFile, b.left); len(clean) > most {
 		b.Fail(name, fmt.Errorf("only %d of %d bytes are here", most, len(clean)))
 		clean = clean[:most]

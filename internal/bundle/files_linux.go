@@ -20,7 +20,7 @@ import (
 )
 
 // Records returns the plugin's records of attachments, one a line, without their rules. all are the records themselves.
-func Records(known *inventory.Inventory, s *Scrubber) (text []byte, all []attachment.Record, err error) {
+func Records(known *inventory.Inventory) (text []byte, all []attachment.Record, err error) {
 	all, err = known.Records(func(inventory.Row) bool { return true })
 	errs := []error{err}
 	for _, brief := range all {
@@ -30,7 +30,7 @@ func Records(known *inventory.Inventory, s *Scrubber) (text []byte, all []attach
 			errs = append(errs, err)
 			continue
 		}
-		text = append(text, s.Lines(append(line, '\n'))...)
+		text = append(append(text, line...), '\n')
 	}
 	return text, all, errors.Join(errs...)
 }
@@ -99,7 +99,7 @@ func Kubeconfig(name string, s *Scrubber) ([]byte, error) {
 			fmt.Fprintf(&b, "user with %q%s\n", key, tokenTimes(secret))
 		}
 	}
-	return []byte(s.Text(b.String())), nil
+	return b.Bytes(), nil
 }
 
 // leaves are the texts in a value.

@@ -2,8 +2,6 @@ package bundle
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 
 	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/internal/node/inventory"
@@ -28,7 +26,7 @@ type podRules struct {
 
 // Rules returns the live rules of a pod of which there is a record, and how they differ from what was set up, as JSON. It
 // finds the namespace by what the node knows, or by the pod's processes.
-func Rules(ctx context.Context, known *inventory.Inventory, record attachment.Record, hostRoot string, s *Scrubber) ([]byte, error) {
+func Rules(ctx context.Context, known *inventory.Inventory, record attachment.Record, hostRoot string) ([]byte, error) {
 	live, err := podrules.Look(ctx, known, netnsstore.Pod{}, record, hostRoot)
 	if live.NetNS == "" {
 		return nil, err
@@ -43,9 +41,5 @@ func Rules(ctx context.Context, known *inventory.Inventory, record attachment.Re
 	if live.BypassError != "" {
 		p.Bypasses = append(p.Bypasses, live.BypassError)
 	}
-	text, encodeErr := json.Marshal(p)
-	if encodeErr == nil {
-		text, encodeErr = s.JSON(text)
-	}
-	return text, errors.Join(err, encodeErr)
+	return encode(p), err
 }

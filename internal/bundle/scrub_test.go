@@ -3,6 +3,11 @@
 package bundle_test
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -29,6 +34,7 @@ func TestText(t *testing.T) {
 		"xoxb-1234567890-AbCdEfGhIj":                                               "REDACTED",
 		"AKIAIOSFODNN7EXAMPLE":                                                     "REDACTED",
 		"0a1b2c3d4e5f60718293a4b5c6d7e8f9":                                         "REDACTED",
+		"container " + strings.Repeat("c0ffee11", 8):                               "container c0ffee11c0ffREDACTED",
 		"c2VjcmV0IHZhbHVlIGhlcmU=":                                                 "REDACTED",
 		"AbcdefghijklmnopqrstuvwxyzAbcdefghijkl":                                   "REDACTED",
 		"token-expired: the token in the kubeconfig has expired":                   "token-expired: the token in the kubeconfig has expired",
@@ -47,19 +53,36 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestNetworkConfig: of another plugin's entry, the keys stay, and no value whose meaning is not known.
+// TestNetworkConfig: the keys stay, and no value whose meaning is not known.
 func TestNetworkConfig(t *testing.T) {
-	s := &bundle.Scrubber{}
-	got, err := s.NetworkConfig([]byte(`{"name":"n","cniVersion":"1.0.0","more":"a","plugins":[
-		{"type":"theirs","mtu":9000,"flag":true,"none":null,"dialect":"b","kubeconfig":"c","ipam":{"type":"host-local","routes":[{"dst":"0.0.0.0/0","gw":"d?"}],"o":[1,"e"]},"policy":{"type":"k8s","k8s_auth_token":"f"}},
-		{"type":"meshcni","dialect":["linkerd","istio"],"kubernetes":{"kubeconfig":"/run/k","exclude_namespaces":["x"],"other":"g"}}]}`), []string{"meshcni"})
+	got, err := bundle.NetworkConfig([]byte(`{"name":"n","cniVersion":"1.0.0","more":"a","plugins":[
+		{"type":"theirs","mtu":9000,"flag":true,"none":null,"args":["x",7],"ipam":{"type":"host-local","routes":[{"dst":"0.0.0.0/0","gw":"d?"}],"o":[1,"e"]},"policy":{"type":"k8s","k8s_auth_token":"f"}},
+		{"type":"meshcni","dialect":["linkerd","istio"],"kubernetes":{"kubeconfig":"/run/k","exclude_namespaces":["x"],"other":{"a":"g"}}}]}`))
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"name":"n","cniVersion":"1.0.0","more":"REDACTED","plugins":[
-		{"type":"theirs","mtu":9000,"flag":true,"none":null,"dialect":"REDACTED","kubeconfig":"REDACTED","ipam":{"type":"host-local","routes":[{"dst":"0.0.0.0/0","gw":"d?"}],"o":"REDACTED (list)"},"policy":{"type":"k8s","k8s_auth_token":"REDACTED"}},
-		{"type":"meshcni","dialect":["linkerd","istio"],"kubernetes":{"kubeconfig":"/run/k","exclude_namespaces":["x"],"other":"REDACTED"}}]}`, string(got))
-	for _, bad := range []string{"", "secret", "[1]", `"secret"`, `{"a":1}{"b":2}`} {
-		_, err := s.NetworkConfig([]byte(bad), nil)
+		{"type":"theirs","mtu":9000,"flag":true,"none":null,"args":["REDACTED","REDACTED (number)"],"ipam":{"type":"host-local","routes":[{"dst":"0.0.0.0/0","gw":"d?"}],"o":"REDACTED (list)"},"policy":{"type":"k8s","k8s_auth_token":"REDACTED"}},
+		{"type":"meshcni","dialect":["linkerd","istio"],"kubernetes":{"kubeconfig":"/run/k","exclude_namespaces":["x"],"other":"REDACTED (object)"}}]}`, string(got))
+	for _, bad := range []string{"", "secret", "[1]", `"secret"`, `{"a":1}{"b":2}`, "null"} {
+		_, err := bundle.NetworkConfig([]byte(bad))
 		require.ErrorContains(t, err, "left out", bad)
 		assert.NotContains(t, err.Error(), "secret")
 	}
+}
+
+// TestAdd: whatever is added is scrubbed, also of a known secret as JSON has it.
+func TestAdd(t *testing.T) {
+	s := &bundle.Scrubber{}
+	s.Know(`a "quoted" & <odd> one`)
+	var archive bytes.Buffer
+	b := bundle.New(&archive, s)
+	b.Add("a.json", []byte(`{"token":{"value":"plain words"},"x":"a \"quoted\" & <odd> one","y":"a \"quoted\" \u0026 \u003codd\u003e one"}`), nil)
+	require.NoError(t, b.Close())
+	gz, err := gzip.NewReader(&archive)
+	require.NoError(t, err)
+	r := tar.NewReader(gz)
+	_, err = r.Next()
+	require.NoError(t, err)
+	text, err := io.ReadAll(r)
+	require.NoError(t, err)
+	assert.Equal(t, `{"token":REDACTED,"x":"REDACTED","y":"REDACTED"}`, string(text))
 }

@@ -19,7 +19,7 @@ var notPrinted = map[string]string{
 	"cmd/internal/cli/cli.go":   "the program's own version",
 	"cmd/internal/cli/flags.go": "help, which is a constant but for the environment of whoever asks",
 	"migrate/migrate.go":        "a file of YAML",
-	"cmd/nodecmd/bundle.go":     "a file of a bundle: the settings, each through its scrubber",
+	"cmd/nodecmd/bundle.go":     "a file of a bundle: the settings; whatever is added to it goes through its scrubber",
 	"cmd/redirectcmd/rules.go":  "a chart, which trace has made",
 }
 
