@@ -134,7 +134,7 @@ type Agent struct {
 	left    *leftover // nil: no pods are left of an agent with Config.Ambient
 	full    tables
 	hook    *runtimeHook
-	kernel  *features
+	kernel  *tried
 	cilium  *cilium
 	past    passedBy
 	install *installer.Agent // nil with Config.InstalledElsewhere
@@ -176,7 +176,7 @@ func New(o Options) (*Agent, error) {
 		}
 		a.left = o.newLeftover(o.Config)
 	}
-	a.kernel = o.newFeatures(a.present, a.notify)
+	a.kernel = o.newTried(a.present, a.notify)
 	a.connect()
 	told.agent = a
 	if !o.Config.InstalledElsewhere {

@@ -39,7 +39,7 @@ type nodeAPI struct {
 	podByUID   func(uid string) *corev1.Pod
 	binDirs    func() []installer.BinDir
 	ownToken   func() bool
-	kernel     *features
+	kernel     *tried
 	looks      *recent.Values[agentapi.Pod]
 }
 
@@ -61,8 +61,7 @@ func (n nodeAPI) node() agentapi.Node {
 	if asked, err := n.options.permissions(s, n.ownToken()); err == nil { // with settings that are refused the agent does not run
 		node.Rights = asked
 	}
-	var used ruleset.Backend
-	if node.Features, used = n.kernel.all(context.Background()); used != ruleset.Backend(plugin.Backend) {
+	if used := n.kernel.used(context.Background()); used != ruleset.Backend(plugin.Backend) {
 		node.BackendUsed = string(used)
 	}
 	if err := n.kernel.ready(); err != nil {

@@ -95,7 +95,6 @@ func TestAPI(t *testing.T) {
 		assert.Equal(t, p.Flag == "cni-cache-dir", p.Error != "", p.Error)
 	}
 	assert.NotEmpty(t, n.Rights)
-	assert.NotEmpty(t, n.Features)
 	assert.Equal(t, "meshcni", n.Installed.Plugins[len(n.Installed.Plugins)-1])
 	c, unknown, err := netconf.Parse(n.Installed.Config, meshcni.Identity{})
 	require.NoError(t, err)

@@ -1,6 +1,6 @@
 package status
 
-// findingTable has what kubectl meshcni check can find.
+// findingTable lists the findings of kubectl meshcni check.
 func findingTable() []Row {
 	return []Row{
 		finding("no-agents", "no node has an agent, or there is no node, or the agents have other labels",
@@ -63,8 +63,6 @@ func findingTable() []Row {
 			"If it stays so, something else writes it: end that"),
 		finding("plugins-elsewhere", "the network's plugins are in no directory that the agent knows",
 			"Set cni.binDirs to the runtime's (containerd's bin_dir, CRI-O's plugin_dirs)"),
-		finding("kernel-feature", "the kernel refuses rules that pods need; unknown: the agent has no SYS_ADMIN to try",
-			"Load the modules that are named (nft_redir, xt_owner, nft_tproxy), or use another backend"),
 		finding("injector-excluded", "new pods of a namespace get a proxy, and the plugin leaves them alone",
 			"Stop injection there, or take it off the excluded namespaces"),
 		finding("injector-down", "no pod is ready behind the injector's webhook: new pods start without a proxy (Ignore), or are not made (Fail)",

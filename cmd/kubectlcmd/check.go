@@ -84,7 +84,6 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 		default:
 			f.node(where, n)
 			f.places(where, mountsOf(&a.Pod.Spec, agents.Probed(&a.Pod.Spec)), n)
-			f.kernel(where, n)
 			s.add(f, a.Node, n)
 			if len(n.Rights) > 0 {
 				rights = n.Rights

@@ -40,7 +40,6 @@ const (
 	codeProgramMissing   status.Code = "program-missing"
 	codeProgramDiffers   status.Code = "program-differs"
 	codePluginsElsewhere status.Code = "plugins-elsewhere"
-	codeKernelFeature    status.Code = "kernel-feature"
 	codeInjectorExcluded status.Code = "injector-excluded"
 	codeInjectorDown     status.Code = "injector-down"
 	codeInjectorMissed   status.Code = "injector-missed"

@@ -125,30 +125,3 @@ func (f *findings) binDirs(where string, dirs []agentapi.BinDir) {
 		f.add(codePluginsElsewhere, levelWarning, where, "the network's list names "+strings.Join(lacks, ", ")+", and no directory of --cni-bin-dir has that: either no pod starts, or the runtime looks for plugins elsewhere")
 	}
 }
-
-// kernel adds which features the rules of every pod need and the kernel has not. What is not known of them matters to nobody: the
-// plugin refuses a pod whose rules it cannot make.
-func (f *findings) kernel(where string, n agentapi.Node) {
-	for _, feature := range n.Features {
-		text := kernelText(feature)
-		switch {
-		case feature.Has != agentapi.No:
-		case feature.Name == agentapi.Redirection, feature.Name == agentapi.NodeProxy:
-			f.add(codeKernelFeature, levelError, where, text)
-		case feature.Name == agentapi.RedirectionIPv6:
-			f.add(codeKernelFeature, levelWarning, where, text)
-		}
-	}
-}
-
-// kernelText names the features that the kernel lacks, and the consequences.
-func kernelText(feature agentapi.Feature) string {
-	what := map[agentapi.FeatureName]string{
-		agentapi.Redirection: "the rules of pods with a proxy (address translation, connection tracking, owners of sockets)", agentapi.RedirectionIPv6: "these rules for IPv6",
-		agentapi.TProxy: "TPROXY with its marks and routes", agentapi.DNSZones: "zones of connection tracking, for DNS", agentapi.NodeProxy: "the rules of pods whose proxy is on the node (marks)",
-	}[feature.Name]
-	if feature.Has == agentapi.Unknown {
-		return "whether the kernel has " + what + " is not known: " + feature.Detail
-	}
-	return "the kernel refuses " + what + ", by " + feature.Backend + ": " + feature.Detail
-}

@@ -8,10 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -122,40 +120,4 @@ func TestCheckPlaces(t *testing.T) {
 			assert.Equal(t, test.want, added(func(f *findings) { f.places("node/a", m, n) }))
 		})
 	}
-}
-
-// TestCheckKernel: what every pod needs is an error of the node; what some need, of these; and what is not known matters to who waits.
-func TestCheckKernel(t *testing.T) {
-	features := func(has agentapi.Answer) (n agentapi.Node) {
-		for _, name := range []agentapi.FeatureName{agentapi.Redirection, agentapi.RedirectionIPv6, agentapi.TProxy, agentapi.DNSZones, agentapi.NodeProxy, agentapi.IPv6, "newer"} {
-			n.Features = append(n.Features, agentapi.Feature{Name: name, Has: has, Backend: "nftables", Detail: "no such file"})
-		}
-		return n
-	}
-	assert.Equal(t, map[status.Code][]string{codeKernelFeature: {
-		"error: the kernel refuses the rules of pods with a proxy (address translation, connection tracking, owners of sockets), by nftables: no such file",
-		"warning: the kernel refuses these rules for IPv6, by nftables: no such file",
-		"error: the kernel refuses the rules of pods whose proxy is on the node (marks), by nftables: no such file",
-	}}, added(func(f *findings) { f.kernel("node/a", features(agentapi.No)) }))
-	for _, has := range []agentapi.Answer{agentapi.Yes, agentapi.Unknown} {
-		assert.Empty(t, added(func(f *findings) { f.kernel("node/a", features(has)) }), has)
-	}
-
-	needs := func(phase corev1.PodPhase, has agentapi.Answer, change func(*redirect.Redirect)) []string {
-		s := newSettings(nil)
-		s.add(&findings{}, "a", features(has))
-		plan := dialect.Plan{Redirect: redirect.Default()}
-		change(&plan.Redirect)
-		return added(func(f *findings) {
-			f.needs(&corev1.Pod{Status: corev1.PodStatus{Phase: phase}}, plan, s.features["a"])
-		})[codeKernelFeature]
-	}
-	plain, tproxy := func(*redirect.Redirect) {}, func(r *redirect.Redirect) { r.Mode = redirect.ModeTProxy }
-	dns := func(r *redirect.Redirect) { r.DNS.Servers = redirect.AllPrefixes() }
-	assert.Empty(t, needs(corev1.PodRunning, agentapi.No, plain))
-	assert.Equal(t, []string{"error: needs what its node has not: the kernel refuses TPROXY with its marks and routes, by nftables: no such file"}, needs(corev1.PodRunning, agentapi.No, tproxy))
-	assert.Equal(t, []string{"error: needs what its node has not: the kernel refuses zones of connection tracking, for DNS, by nftables: no such file"}, needs(corev1.PodRunning, agentapi.No, dns))
-	assert.Empty(t, needs(corev1.PodRunning, agentapi.Unknown, tproxy), "it runs")
-	assert.Equal(t, []string{"unknown: does not run, and whether the kernel has TPROXY with its marks and routes is not known: no such file"}, needs(corev1.PodPending, agentapi.Unknown, tproxy))
-	assert.Empty(t, needs(corev1.PodPending, agentapi.Yes, tproxy))
 }

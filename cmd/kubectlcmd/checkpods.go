@@ -19,7 +19,6 @@ import (
 	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
-	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -29,8 +28,6 @@ type settings struct {
 	distinct []*deciding
 	of       map[string]*deciding // by the node's name
 	versions map[string]string    // a node of each version
-	// features are those of a node that only some pods need, unless the kernel has them all.
-	features map[string][]agentapi.Feature
 }
 
 // deciding is one configuration.
@@ -58,17 +55,12 @@ func (s *settings) sidecars() (names []string) {
 }
 
 func newSettings(known []dialect.Dialect) *settings {
-	return &settings{known: known, of: map[string]*deciding{}, versions: map[string]string{}, features: map[string][]agentapi.Feature{}}
+	return &settings{known: known, of: map[string]*deciding{}, versions: map[string]string{}}
 }
 
 func (s *settings) add(f *findings, node string, n agentapi.Node) {
 	if _, ok := s.versions[n.Version]; !ok {
 		s.versions[n.Version] = node
-	}
-	for _, feature := range n.Features {
-		if feature.Has != agentapi.Yes && (feature.Name == agentapi.TProxy || feature.Name == agentapi.DNSZones) {
-			s.features[node] = append(s.features[node], feature)
-		}
 	}
 	if len(n.Installed.Config) == 0 {
 		return
@@ -158,7 +150,6 @@ func (c *cluster) pods(ctx context.Context, f *findings, s *settings, webhooks i
 			f.pod(ctx, j)
 			if j.plan.Decision.Selected {
 				selected[j.plan.Dialect]++
-				f.needs(j.pod, j.plan, s.features[j.pod.Spec.NodeName])
 			} else if j.namespace != nil {
 				f.missed(j.pod, j.namespace, j.d, webhooks)
 			}
@@ -222,20 +213,6 @@ func (f *findings) pod(ctx context.Context, j *judged) {
 			if other := mesh.Decide(pod, namespace); other.Selected && !other.Undecided {
 				f.add(codeOtherDialect, levelError, where, "is of the mesh "+mesh.Name+", which the plugin of its node is not configured for: its traffic bypasses the mesh")
 			}
-		}
-	}
-}
-
-// needs adds what the kernel of its node lacks for a pod. What is not known of it matters to a pod that does not start.
-func (f *findings) needs(pod *corev1.Pod, plan dialect.Plan, features []agentapi.Feature) {
-	where := "pod/" + pod.Namespace + "/" + pod.Name
-	for _, feature := range features {
-		switch r := plan.Redirect; {
-		case feature.Name == agentapi.TProxy && r.Mode != redirect.ModeTProxy, feature.Name == agentapi.DNSZones && (r.DNS.Servers.Empty() || r.DNS.OneZone):
-		case feature.Has == agentapi.No:
-			f.add(codeKernelFeature, levelError, where, "needs what its node has not: "+kernelText(feature))
-		case feature.Has == agentapi.Unknown && pod.Status.Phase == corev1.PodPending:
-			f.add(codeKernelFeature, levelUnknown, where, "does not run, and "+kernelText(feature))
 		}
 	}
 }

@@ -19,7 +19,7 @@ type Right struct {
 type Place struct {
 	// Flag is the agent's flag that names it, without the dashes.
 	Flag string `json:"flag"`
-	// Path is where the agent has it, and Host where the host has it, as the agent understands its settings.
+	// Path is the agent's own path of it, and Host the host's, as the agent understands its settings.
 	Path string `json:"path"`
 	Host string `json:"host"`
 	// Writes: the agent writes there.
@@ -47,37 +47,6 @@ const (
 	Current Program = "current" // the one that the agent installs
 	Another Program = "another" // another one, such as that of another version
 	Missing Program = "missing" // there is none, or none that can be run
-)
-
-// Feature is something that rules need of the kernel.
-type Feature struct {
-	// Name is one of the constants. A newer agent may know others.
-	Name FeatureName `json:"name"`
-	// Has is the kernel's answer.
-	Has Answer `json:"has"`
-	// Backend is the one by which it was tried. Empty: it was not, or takes none.
-	Backend string `json:"backend,omitempty"`
-	// Detail is the cause of one that is missing, or not known.
-	Detail string `json:"detail,omitempty"`
-}
-
-// FeatureName names a feature of the kernel.
-type FeatureName string
-
-// The features.
-const (
-	// Redirection, for every pod with a sidecar: connection tracking, address translation, the owner of a socket.
-	Redirection FeatureName = "redirect"
-	// RedirectionIPv6 is the same for IPv6.
-	RedirectionIPv6 FeatureName = "redirect-ipv6"
-	// TProxy, for pods whose proxy is to see the clients' addresses: TPROXY, marks, policy routing.
-	TProxy FeatureName = "tproxy"
-	// DNSZones, for the capture of DNS: zones of connection tracking.
-	DNSZones FeatureName = "dns-zones"
-	// NodeProxy, for pods whose proxy is on the node: marks on packets and connections.
-	NodeProxy FeatureName = "node-proxy"
-	// IPv6 is whether the node has the protocol at all.
-	IPv6 FeatureName = "ipv6"
 )
 
 // Answer is yes, no or unknown.

@@ -62,8 +62,6 @@ type About struct {
 	// not say.
 	Places  []Place  `json:"places,omitempty"`
 	BinDirs []BinDir `json:"binDirs,omitempty"`
-	// Features lists the kernel features that the rules need. Nil: the agent does not say.
-	Features []Feature `json:"features,omitempty"`
 }
 
 // Installed is the configuration in force.

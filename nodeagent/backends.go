@@ -20,17 +20,15 @@ import (
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/backends"
 	"github.com/meshcni/meshcni/internal/hostpath"
-	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// features keeps what the backends can do on this host. They are tried when the agent starts, when its settings, the host's programs or modules
+// tried keeps what the backends can do on this host. They are tried when the agent starts, when its settings, the host's programs or modules
 // change, and again while something is missing. Nothing of the node's own network changes; the kernel loads its modules, as it does for the first
 // pod.
-type features struct {
+type tried struct {
 	options Options
 	present func() Config
 	notify  func(installer.Notice)
@@ -41,27 +39,26 @@ type features struct {
 	key    string
 	want   ruleset.Backend
 	found  backends.Found // nil: nothing has been tried yet
-	known  []agentapi.Feature
-	blind  string    // what the look at files says, where nothing could be tried
-	again  time.Time // when what was missing is tried again; zero: nothing was
+	blind  string         // what the look at files says, where nothing could be tried
+	again  time.Time      // when what was missing is tried again; zero: nothing was
 }
 
 const (
-	// featuresTimeout bounds the attempts, for which programs may run.
-	featuresTimeout = 20 * time.Second
-	// featuresEvery is the interval at which it is looked whether something has changed.
-	featuresEvery = 2 * time.Second
-	// missingFor bounds the time for which a feature counts as missing. A module may be loaded since, or a program have failed only once.
+	// tryTimeout bounds the attempts, for which programs may run.
+	tryTimeout = 20 * time.Second
+	// tryEvery is the interval at which it is looked whether something has changed.
+	tryEvery = 2 * time.Second
+	// missingFor bounds the time for which something counts as missing. A module may be loaded since, or a program have failed only once.
 	missingFor = time.Minute
 )
 
-func (o Options) newFeatures(present func() Config, notify func(installer.Notice)) *features {
-	return &features{options: o, present: present, notify: notify, usable: prometheus.NewDesc(o.Config.Identity.Metric("backend_usable"),
+func (o Options) newTried(present func() Config, notify func(installer.Notice)) *tried {
+	return &tried{options: o, present: present, notify: notify, usable: prometheus.NewDesc(o.Config.Identity.Metric("backend_usable"),
 		"1: the backend has written pods' rules in an empty network namespace of this host; 0: it has refused them. One that cannot be tried is missing.", []string{"backend"}, nil)}
 }
 
 // run keeps what is known until the context ends. acts reports whether the plugin is to be told.
-func (f *features) run(ctx context.Context, acts func() bool) error {
+func (f *tried) run(ctx context.Context, acts func() bool) error {
 	said, wrote := "", ""
 	for ctx.Err() == nil {
 		f.update(ctx)
@@ -80,14 +77,14 @@ func (f *features) run(ctx context.Context, acts func() bool) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(featuresEvery):
+		case <-time.After(tryEvery):
 		}
 	}
 	return nil
 }
 
 // tell writes for the plugin what has been found out, if it is news.
-func (f *features) tell(wrote string) string {
+func (f *tried) tell(wrote string) string {
 	f.mu.Lock()
 	found, want := f.found, f.want
 	f.mu.Unlock()
@@ -108,7 +105,7 @@ func (f *features) tell(wrote string) string {
 }
 
 // update tries the backends if something has changed.
-func (f *features) update(ctx context.Context) {
+func (f *tried) update(ctx context.Context) {
 	f.trying.Lock()
 	defer f.trying.Unlock()
 	c := f.present()
@@ -121,11 +118,10 @@ func (f *features) update(ctx context.Context) {
 	if same {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, featuresTimeout, errors.New("it took too long"))
+	ctx, cancel := context.WithTimeoutCause(ctx, tryTimeout, errors.New("it took too long"))
 	defer cancel()
 	want := ruleset.Backend(plugin.Backend)
-	trials := f.trials(c)
-	found := backends.Try(ctx, apply.Options{Backend: want, Root: root}, blind, trials)
+	found := backends.Try(ctx, apply.Options{Backend: want, Root: root}, blind, f.trials(c))
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return // it ends
 	}
@@ -137,8 +133,15 @@ func (f *features) update(ctx context.Context) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.key, f.want, f.found, f.blind, f.known, f.again = key, want, found, seen, featuresOf(found, want, trials), time.Time{}
-	if slices.ContainsFunc(f.known, func(x agentapi.Feature) bool { return x.Has == agentapi.No && x.Name != agentapi.IPv6 }) || !found.Known(want) || len(found.Broken(want)) > 0 {
+	f.key, f.want, f.found, f.blind, f.again = key, want, found, seen, time.Time{}
+	first := found.First(want)
+	lacks := first == nil
+	if first != nil {
+		for name := range first.Refused {
+			lacks = lacks || name != trialIPv6 || hasIPv6()
+		}
+	}
+	if lacks || !found.Known(want) || len(found.Broken(want)) > 0 {
 		f.again = time.Now().Add(missingFor)
 	}
 }
@@ -169,7 +172,7 @@ func programsAt(root string) (stamps string) {
 }
 
 // ready returns an error if no new pod of the mesh could start, since no backend takes its rules.
-func (f *features) ready() error {
+func (f *tried) ready() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	err := f.found.Err(f.want)
@@ -181,27 +184,27 @@ func (f *features) ready() error {
 	return because(codeNoBackend, err)
 }
 
-// all returns what is known, and the backend that an empty namespace gets; empty: not known.
-func (f *features) all(ctx context.Context) (known []agentapi.Feature, used ruleset.Backend) {
+// used returns the backend that an empty namespace gets; empty: not known.
+func (f *tried) used(ctx context.Context) ruleset.Backend {
 	f.mu.Lock()
-	tried := f.found != nil
+	never := f.found == nil
 	f.mu.Unlock()
-	if !tried { // the agent does not run yet
+	if never { // the agent does not run yet
 		f.update(ctx)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if first := f.found.First(f.want); first != nil && first.Unknown == nil {
-		used = first.Backend
+		return first.Backend
 	}
-	return slices.Clone(f.known), used
+	return ""
 }
 
 // Describe implements [prometheus.Collector].
-func (f *features) Describe(ch chan<- *prometheus.Desc) { ch <- f.usable }
+func (f *tried) Describe(ch chan<- *prometheus.Desc) { ch <- f.usable }
 
 // Collect implements [prometheus.Collector].
-func (f *features) Collect(ch chan<- prometheus.Metric) {
+func (f *tried) Collect(ch chan<- prometheus.Metric) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, x := range f.found {
@@ -216,55 +219,18 @@ func (f *features) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// featuresOf returns the features of the backend that an empty namespace gets.
-func featuresOf(found backends.Found, want ruleset.Backend, trials []backends.Trial) []agentapi.Feature {
-	all := []agentapi.Feature{hasIPv6()}
-	first := found.First(want)
-	for _, t := range trials {
-		if agentapi.FeatureName(t.Name) == agentapi.RedirectionIPv6 && all[0].Has == agentapi.No {
-			continue
-		}
-		x := agentapi.Feature{Name: agentapi.FeatureName(t.Name), Has: agentapi.Unknown}
-		switch {
-		case first == nil:
-			if err := found.Err(want); err != nil {
-				x.Detail = err.Error()
-			}
-		case first.Unknown != nil:
-			x.Detail = first.Unknown.Error()
-		case first.Refused[t.Name] != nil:
-			x.Has, x.Backend, x.Detail = agentapi.No, string(first.Backend), first.Refused[t.Name].Error()
-		default:
-			x.Has, x.Backend = agentapi.Yes, string(first.Backend)
-		}
-		x.Detail = strings.ReplaceAll(strings.TrimSpace(x.Detail), "\n", "; ")
-		all = append(all, x)
-	}
-	return all
-}
+// trialIPv6 is the trial that a node without the protocol cannot pass.
+const trialIPv6 = "redirect-ipv6"
 
-// hasIPv6 says whether the namespace of the process, which is the node's unless the agent has a network of its own, has the protocol.
-func hasIPv6() agentapi.Feature {
-	found := agentapi.Feature{Name: agentapi.IPv6, Has: agentapi.Unknown}
-	own, err := netnsexec.Current()
-	if err == nil {
-		defer func() { _ = own.Close() }()
-		var k redirect.Kernel
-		if k, err = apply.Kernel(own); err == nil {
-			found.Has = agentapi.Yes
-			if k.IPv6 != redirect.PresenceUsable {
-				found.Has, found.Detail = agentapi.No, "IPv6 is "+string(k.IPv6)
-			}
-			return found
-		}
-	}
-	found.Detail = err.Error()
-	return found
+// hasIPv6 reports whether the kernel has the protocol.
+func hasIPv6() bool {
+	_, err := os.Stat("/proc/thread-self/net/if_inet6")
+	return err == nil
 }
 
 // trials are rulesets with all that the rules of the plugin's pods need: those of each mesh's pod without settings, and those that
 // settings can ask for.
-func (f *features) trials(c Config) []backends.Trial {
+func (f *tried) trials(c Config) []backends.Trial {
 	meshes, err := dialect.Configure(f.options.Dialects, c.Effective())
 	if err != nil || f.options.invalid != nil {
 		return nil
@@ -296,13 +262,13 @@ func (f *features) trials(c Config) []backends.Trial {
 	var all []backends.Trial
 	if len(sidecars) > 0 {
 		all = append(all,
-			backends.Trial{Name: string(agentapi.Redirection), Needed: true, Redirects: sidecars},
-			backends.Trial{Name: string(agentapi.RedirectionIPv6), Redirects: []redirect.Redirect{backends.Sidecars(ruleset.IPv6)}},
-			backends.Trial{Name: string(agentapi.TProxy), Redirects: change(func(r *redirect.Redirect) { r.Mode, r.DropInvalid = redirect.ModeTProxy, true })},
-			backends.Trial{Name: string(agentapi.DNSZones), Redirects: change(func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053} })})
+			backends.Trial{Name: "redirect", Needed: true, Redirects: sidecars},
+			backends.Trial{Name: trialIPv6, Redirects: []redirect.Redirect{backends.Sidecars(ruleset.IPv6)}},
+			backends.Trial{Name: "tproxy", Redirects: change(func(r *redirect.Redirect) { r.Mode, r.DropInvalid = redirect.ModeTProxy, true })},
+			backends.Trial{Name: "dns-zones", Redirects: change(func(r *redirect.Redirect) { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053} })})
 	}
 	if len(nodeProxies) > 0 {
-		all = append(all, backends.Trial{Name: string(agentapi.NodeProxy), Needed: true, Redirects: nodeProxies})
+		all = append(all, backends.Trial{Name: "node-proxy", Needed: true, Redirects: nodeProxies})
 	}
 	return all
 }

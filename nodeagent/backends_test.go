@@ -18,65 +18,51 @@ import (
 	"github.com/meshcni/meshcni/internal/hostroottest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// tried are the features of an agent with the settings.
-func tried(t *testing.T, change func(*Config)) *features {
+// trying returns what an agent with the settings has tried.
+func trying(t *testing.T, change func(*Config)) *tried {
 	t.Helper()
 	netnstest.Require(t, netnstest.Root)
 	_, o := node(t)
 	change(&o.Config)
 	o = o.withDefaults()
-	f := o.newFeatures(func() Config { return o.Config }, func(installer.Notice) {})
+	f := o.newTried(func() Config { return o.Config }, func(installer.Notice) {})
 	f.update(t.Context())
 	return f
 }
 
-// TestFeatures: each feature is tried by rules that need it, in a namespace of its own, and what was not tried is not known.
-func TestFeatures(t *testing.T) {
+// TestBackends: each backend is tried by the rules of every mesh, in a namespace of its own, and what was not tried is not known.
+func TestBackends(t *testing.T) {
 	own, err := netnsexec.Current()
 	require.NoError(t, err)
 	defer func() { _ = own.Close() }()
-	f := tried(t, func(c *Config) {
+	f := trying(t, func(c *Config) {
 		c.Plugin.Backend, c.Plugin.Dialects, c.Ambient.Enabled = "nftables", netconf.Dialects{"ambient", "istio", "linkerd", "kuma", "consul"}, true
 	})
 	require.NoError(t, f.ready())
-	all, used := f.all(t.Context())
-	assert.Len(t, all, 6)
-	assert.Equal(t, ruleset.BackendNftables, used)
-	for _, got := range all {
-		assert.Equal(t, agentapi.Yes, got.Has, "%+v", got)
-		assert.Equal(t, got.Name != agentapi.IPv6, got.Backend == "nftables", got.Name)
-	}
+	assert.Equal(t, ruleset.BackendNftables, f.used(t.Context()))
+	assert.Empty(t, f.found.First(ruleset.BackendNftables).Refused)
 	live, err := apply.Live(t.Context(), own, apply.Options{Backend: ruleset.BackendNftables})
 	require.NoError(t, err)
 	for _, r := range live {
 		assert.NotContains(t, r.Text, "MESH_", "nothing was made here")
 	}
 
-	f = tried(t, func(c *Config) { c.Plugin.Dialects, c.Ambient.Enabled = netconf.Dialects{"ambient"}, true })
-	all, _ = f.all(t.Context())
-	assert.Len(t, all, 2, "sidecars are not asked for")
-
-	f = tried(t, func(c *Config) { c.CNIBinDirs = []string{"/host/opt/cni/bin"} })
+	f = trying(t, func(c *Config) { c.CNIBinDirs = []string{"/host/opt/cni/bin"} })
 	require.NoError(t, f.ready(), "what cannot be told is no reason")
-	all, used = f.all(t.Context())
-	assert.Empty(t, used)
-	for _, got := range all[1:] {
-		assert.Equal(t, agentapi.Unknown, got.Has)
-		assert.Contains(t, got.Detail, "does not see the host's programs")
-	}
+	assert.Empty(t, f.used(t.Context()))
+	assert.ErrorContains(t, f.found.First(ruleset.BackendAuto).Unknown, "does not see the host's programs")
 	assert.Equal(t, 1, testutil.CollectAndCount(f), "nftables needs none")
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, o := node(t)
 	o = o.withDefaults()
-	f = o.newFeatures(func() Config { return o.Config }, func(installer.Notice) {})
+	f = o.newTried(func() Config { return o.Config }, func(installer.Notice) {})
 	require.ErrorContains(t, f.ready(), "no-backend: the backends have not been tried yet")
 	f.update(ended)
 	require.Error(t, f.ready())
