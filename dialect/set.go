@@ -261,7 +261,7 @@ func (s Set) Plan(subject Subject) (Plan, error) {
 	return c.Plan(subject)
 }
 
-// Plan is what [Set.Plan] makes of the choice, for whoever keeps it: no mesh is asked again about the subject's pod.
+// Plan returns the plan that [Set.Plan] makes of the choice. No mesh is asked again about the subject's pod.
 func (c Choice) Plan(subject Subject) (Plan, error) {
 	if c.Dialect == nil || c.err != nil {
 		p := Plan{Decision: c.Decision, Answers: c.Answers}

@@ -16,7 +16,7 @@ import (
 	"github.com/meshcni/meshcni/warning"
 )
 
-// remedy is what helps with a code.
+// remedy returns the first remedy of a code.
 func remedy(k status.Kind, c string) string {
 	row, _ := status.Lookup(k, status.Code(c))
 	return row.Remedy()

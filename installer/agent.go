@@ -168,10 +168,10 @@ type State struct {
 	OwnToken bool
 	// Failing are the pods whose newest ADD failed since the agent began, by namespace and name.
 	Failing []FailingPod
-	// FirstInstalled is when the entry was first in place on the node, as it is remembered over boots: a pod whose network was set up
+	// FirstInstalled dates the entry's first installation on the node, and is remembered over boots: a pod whose network was set up
 	// later, and without the plugin, should have had it. Zero: it was not yet.
 	FirstInstalled time.Time
-	// PutBack is when the entry was last put back after somebody or a boot had removed it: pods that started before then may lack
+	// PutBack dates the last time that the entry was put back after somebody or a boot had removed it: pods that started before then may lack
 	// redirection for that reason, which is over. Zero: it has been in place since it was first installed.
 	PutBack time.Time
 }

@@ -45,7 +45,7 @@ type FailingPod struct {
 	Pod status.ID
 	// Reason is a plugin.FailReason; empty: the plugin gave none. Error says the same for people, with what to do.
 	Reason, Error string
-	// At is when it failed.
+	// At dates the failure.
 	At time.Time
 }
 

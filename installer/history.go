@@ -32,7 +32,7 @@ type history struct {
 	OwnLosses int `json:"own_losses,omitempty"`
 	// Since is the time at which the entry was last put back. Zero: it has been in place since it was first installed.
 	Since time.Time `json:"since,omitzero"`
-	// Installed is when the entry was first in place.
+	// Installed dates the entry's first installation.
 	Installed time.Time `json:"installed,omitzero"`
 }
 

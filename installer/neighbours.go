@@ -36,7 +36,7 @@ type Neighbour struct {
 	Plugin, Mesh string
 	// File is the list's path on the host.
 	File string
-	// Position is where it is called, seen from our entry: "before", "after" or "beside" it.
+	// Position in the chain, seen from our entry: "before", "after" or "beside" it.
 	Position string
 }
 
@@ -66,7 +66,7 @@ func (n Neighbour) String() string {
 	return fmt.Sprintf("%q%s, %s our entry in %s", n.Plugin, mesh, n.Position, n.File)
 }
 
-// Text says where it is, what it does, and the remedy.
+// Text names its place, its effect, and the remedy.
 func (n Neighbour) Text() string {
 	does := "pods get its rules too, and ours replace those in chains of the same names"
 	if n.Position == positionAfter {

@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni/conflist"
 )
 
-// Plan is what has to be done on a node, or was left to do when [Install] or [Uninstall] ended.
+// Plan lists the changes that a node needs, or that were left to do when [Install] or [Uninstall] ended.
 type Plan struct {
 	// actions in the order in which to do them.
 	actions []action

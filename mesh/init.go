@@ -45,7 +45,7 @@ type Flag struct {
 	List, Repeated bool
 	// Variables count where the flag is not given; the first that is set.
 	Variables []string
-	// Refused says what the program does instead of writing the pod's rules if the flag is given, unless it is false or empty.
+	// Refused names the program's other work if the flag is given, unless it is false or empty: no rules of the pod's are written then.
 	Refused string
 	// Field, Grammar and Set are those of a [redirect.Setting].
 	Field   string
@@ -67,7 +67,7 @@ type InitContainer struct {
 	Container *corev1.Container
 	// Addrs are the pod's addresses.
 	Addrs []netip.Addr
-	// Ours is what a plugin of ours makes of the pod. Where the container cannot say whether a family has rules that the pod has no
+	// Ours is the plan that a plugin of ours makes for the pod. Where the container cannot say whether a family has rules that the pod has no
 	// address of, it counts.
 	Ours redirect.Redirect
 

@@ -138,7 +138,7 @@ func (a Ambient) drainTimeout() time.Duration {
 	return a.DrainTimeout
 }
 
-// OnExit says what the end of an agent does to the plugin.
+// OnExit decides about the plugin at the end of an agent.
 type OnExit string
 
 // The values of OnExit.

@@ -128,7 +128,7 @@ const (
 	unprovedQuiet = 30 * time.Second
 )
 
-// confinement is what an agent knows of its token's bounds. A proof lasts as long as the policies that it saw; that the API server does not
+// confinement holds the agent's proof of its token's bounds. A proof lasts as long as the policies that it saw; that the API server does not
 // answer, or not soon, takes nothing from it.
 type confinement struct {
 	watch   func(ctx context.Context, lapse func()) // tells of changes of the policies; nil: nothing does

@@ -75,7 +75,7 @@ type Options struct {
 	// Records are the plugin's records on this node; a repair updates them for the plugin's CHECK. The zero Store has none.
 	Records attachment.Store
 
-	// Inventory is what an agent knows of the node's attachments. nil: it is made of Records and Detect.CacheDir.
+	// Inventory has the node's attachments. Nil: it is made of Records and Detect.CacheDir.
 	Inventory *inventory.Inventory
 	// Pods are the node's pods, as somebody else watches them. nil: the controller watches them itself.
 	Pods Pods

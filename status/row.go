@@ -34,7 +34,7 @@ const (
 	BeSure  Remedy = "To be sure, restart it"
 )
 
-// Row is what people are told of a code. It names meshcni's own programs; see [Row.For].
+// Row holds the words for people about a code. It names meshcni's own programs; see [Row.For].
 type Row struct {
 	Kind Kind `json:"kind"`
 	Code Code `json:"code"`
@@ -42,7 +42,7 @@ type Row struct {
 	States []State `json:"states,omitempty"`
 	// Sentence is the meaning, as a clause about the pod: "it started before the plugin was on its node".
 	Sentence string `json:"sentence"`
-	// Do is what helps, in order; empty: nothing is to be done.
+	// Do lists the remedies, in order; empty: nothing is to be done.
 	Do []Remedy `json:"do,omitempty"`
 	// Attention: somebody has to look at it.
 	Attention bool `json:"attention"`

@@ -136,7 +136,7 @@ func (c *cluster) node(ctx context.Context, a agents.Agent) (n agentapi.Node, er
 	return n, err
 }
 
-// finderFlags are what a user calls the fields of a Finder.
+// finderFlags names the flags behind the fields of a Finder.
 var finderFlags = map[string]string{"Namespace": "--agent-namespace", "Selector": "--agent-selector"}
 
 // daemonSets returns the agents' DaemonSets, one for each installation.

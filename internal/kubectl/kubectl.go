@@ -90,7 +90,7 @@ type Flag interface {
 	Type() string
 }
 
-// Test is what connections of throw-away pods have shown.
+// Test holds the results of connections between throw-away pods.
 type Test struct {
 	Print func(*visible.Printer) error
 	// Failed: a connection went where it should not. Unsure: not every one could be tried.

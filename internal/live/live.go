@@ -64,7 +64,7 @@ type Event struct {
 	Message string    `json:"message"`
 }
 
-// Health says whether somebody is to act on a pod.
+// Health tells pods on which somebody is to act from others.
 type Health uint8
 
 // The values of Health.
@@ -80,7 +80,7 @@ type Now struct {
 	Code     status.Code `json:"code"`
 	Sentence string      `json:"sentence"`
 	Because  []string    `json:"because,omitempty"`
-	// Do is what to do, in order.
+	// Do lists the remedies, in order.
 	Do     []string `json:"do"`
 	Health Health   `json:"-"`
 }

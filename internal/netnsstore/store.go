@@ -43,7 +43,7 @@ type Options struct {
 	// RunDir is the run_dir, with the journal. Its path is the same for the host and for us. Empty:
 	// no journal.
 	RunDir string
-	// Inventory is what the node knows of attachments. nil: nothing.
+	// Inventory has the node's attachments. Nil: none are known.
 	Inventory *inventory.Inventory
 	// Fleeting: nothing is held or noted, so each Find searches, and its Ref alone keeps the namespace open.
 	Fleeting bool

@@ -41,7 +41,7 @@ type Options struct {
 	Probes Probes
 	// Status writes the annotation of dialects that have one. nil: nobody is told.
 	Status Status
-	// Inventory is what the node knows of attachments. The plugin's records are kept true for its CHECK. nil: there are none.
+	// Inventory has the node's attachments. The plugin's records are kept true for its CHECK. Nil: there are none.
 	Inventory *inventory.Inventory
 
 	// VerifyInterval is the time in which each pod is compared with the kernel once. Zero means [DefaultVerifyInterval],

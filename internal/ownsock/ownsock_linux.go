@@ -93,7 +93,7 @@ func OriginalDst(fd int, ipv6 bool) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(raw[4:8])), port), nil
 }
 
-// DstBeforeNAT is where a connection was to go before NAT changed its destination. If connection tracking does not know
+// DstBeforeNAT returns a connection's destination before NAT changed it. If connection tracking does not know
 // the connection, nothing can have changed it: then it is the local address.
 func DstBeforeNAT(conn *net.TCPConn) netip.AddrPort {
 	local := conn.LocalAddr().(*net.TCPAddr).AddrPort() //nolint:forcetypeassert // of a TCP connection

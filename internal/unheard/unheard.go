@@ -23,7 +23,7 @@ import (
 	"github.com/meshcni/meshcni"
 )
 
-// For is how long a program may be told nothing before that is news: client-go's longest wait between two attempts is half of it.
+// For bounds the silence of the API server before that is news: client-go's longest wait between two attempts is half of it.
 const For = time.Minute
 
 // Watches are those of a program. The zero value has none that fails. Its methods are safe for concurrent use.
@@ -81,7 +81,7 @@ func ListWatch(lw cache.ListerWatcher, note func(error)) cache.ListerWatcher {
 	}
 }
 
-// Notice is what a program says of its watches.
+// Notice reports a program's watches that fail.
 type Notice struct {
 	// Code comes before the words; Why returns nil while there is nothing to say.
 	Code string

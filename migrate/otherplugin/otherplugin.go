@@ -61,14 +61,14 @@ func (p Plugin) Installs(labels map[string]string, pod *corev1.PodSpec, configMa
 // Translate says what becomes of a setting's value, beside all values that were said. It is pure.
 type Translate func(value string, said map[string]string) Outcome
 
-// Outcome is what becomes of a setting: exactly one of Path, Needless, Undone and Err is set.
+// Outcome of a setting's translation: exactly one of Path, Needless, Undone and Err is set.
 type Outcome struct {
 	// Path is that of the value in this module's chart which the setting becomes, and Value that.
 	Path  string
 	Value any
 	// Needless is the reason that nothing is to be done.
 	Needless string
-	// Undone is what people have to decide, since the setting has no equal. Rules: it changes who or what is captured.
+	// Undone leaves a decision to people, since the setting has no equal. Rules: it changes who or what is captured.
 	Undone string
 	Rules  bool
 	// Err says that the value is not understood.

@@ -129,7 +129,7 @@ func at(segments ...string) string {
 	return strings.Join(segments, "/")
 }
 
-// object is what all types of the API are.
+// object is any type of the API.
 type object interface{ Unmarshal(protobuf []byte) error }
 
 func (c *Client) get(ctx context.Context, kind, path string, into object) error {

@@ -163,7 +163,7 @@ func (u *user) complete(path string) error {
 
 var errHelper = errors.New("it has an exec or auth-provider entry, and the plugin runs no credential helper; use a token, tokenFile or client certificate")
 
-// header says who asks, and for what. A token's file is read each time, since it is rotated.
+// header names the asker and the wanted encoding. A token's file is read each time, since it is rotated.
 func (u user) header() http.Header {
 	h := http.Header{"Accept": {accepted}, "User-Agent": {filepath.Base(os.Args[0]) + "/" + version.String()}}
 	if u.TokenFile != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/internal/inpod"
 )
 
-// Access is how a command reaches the API server: by a kubeconfig, else by its pod's service account.
+// Access reaches the API server for a command: by a kubeconfig, else by its pod's service account.
 type Access struct {
 	// Kubeconfig is a path. Default: none.
 	Kubeconfig string

@@ -28,7 +28,7 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// Source is who says what a row says.
+// Source names the origin of a row.
 type Source string
 
 // The sources, in the order in which their words count.
@@ -55,7 +55,7 @@ type Row struct {
 	Addrs []netip.Addr
 	// Types are those of the plugins that made it, sorted.
 	Types []string
-	// Made is when it was made, or last written.
+	// Made dates the attachment's making, or its last write.
 	Made time.Time
 	// Record is the plugin's, without Rules and Unusable: [Inventory.Records] has them. nil: the row is none of [Record].
 	Record *attachment.Record
@@ -64,7 +64,7 @@ type Row struct {
 // Rows are rows of a node: by source, in the order in which they count, and of one source the latest first.
 type Rows []Row
 
-// Reading is what the sources said at one time.
+// Reading holds the rows of all sources at one time.
 type Reading struct {
 	Rows
 	// Unread says of a source why not all that it has could be read.

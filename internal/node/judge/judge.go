@@ -53,7 +53,7 @@ func (j *Judge) Pod(pod *corev1.Pod, namespace *corev1.Namespace, unknown error)
 	return is
 }
 
-// Judgement is what the meshes say of a version of a pod. It never changes, and is safe for concurrent use.
+// Judgement holds the meshes' answers about a version of a pod. It never changes, and is safe for concurrent use.
 type Judgement struct {
 	Pod       *corev1.Pod
 	Namespace *corev1.Namespace // nil: it is not known

@@ -84,7 +84,7 @@ type Options struct {
 	OnRequest func(method, outcome string)
 }
 
-// State is what is known of the connection.
+// State describes the connection.
 type State struct {
 	Connected bool
 	// Err is why there is no connection, or why the last one ended. Nil: there has been none yet, or it is well.
@@ -244,7 +244,7 @@ func (s *session) on(ctx context.Context, conn net.Conn) error {
 	}
 }
 
-// ended says why the connection has ended. A runtime says nothing of it: one that does not know an event ends it once it is told which are wanted.
+// ended returns the reason for the connection's end. A runtime gives none: one that does not know an event ends it once it is told which are wanted.
 func (s *session) ended(err error) error {
 	key := s.runtime.name + " " + s.runtime.version
 	s.mu.Lock()

@@ -184,7 +184,7 @@ func decodeResponse(b []byte) (refused string, err error) {
 	return refused, err
 }
 
-// configuration is what of Configure counts here.
+// configuration has the fields of Configure that count here.
 type configuration struct {
 	name, version, nri string
 	timeout            time.Duration
@@ -212,7 +212,7 @@ func decodeConfigure(b []byte) (c configuration, err error) {
 // maxTimeout bounds what a runtime may say of its patience.
 const maxTimeout = time.Hour
 
-// container is what of one counts here.
+// container has the fields of a container that count here.
 type container struct {
 	pod   string
 	state uint64
@@ -224,7 +224,7 @@ const (
 	stateStopped = 4
 )
 
-// body is what the messages about pods have in common, under other numbers.
+// body has the fields that the messages about pods share, under other numbers.
 type body struct {
 	event      uint64
 	pods       []Pod

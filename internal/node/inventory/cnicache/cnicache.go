@@ -38,7 +38,7 @@ type Attachment struct {
 		IPs        []struct{ Address string } // of specification 0.3.0 and newer
 	}
 
-	// Malformed is why the file is none of libcni's, which could not use it either. All else is then empty.
+	// Malformed is the reason that the file is none of libcni's, which could not use it either. All else is then empty.
 	Malformed error `json:"-"`
 }
 
