@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni"
@@ -27,6 +28,7 @@ import (
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/readytaint"
 	"github.com/meshcni/meshcni/internal/serve"
+	"github.com/meshcni/meshcni/internal/taintmetrics"
 	"github.com/meshcni/meshcni/internal/version"
 	"github.com/meshcni/meshcni/internal/versionmetric"
 	"github.com/meshcni/meshcni/internal/visible"
@@ -62,77 +64,75 @@ func (p Program) Main(ctx context.Context, args []string) int {
 	if p.Env == nil {
 		p.Env = func(string) (string, bool) { return "", false }
 	}
-	if cli.Invalid(p.Stderr, p.name(), p.Identity.Validate()) {
+	name := p.Identity.Program("taint")
+	if cli.Invalid(p.Stderr, name, p.Identity.Validate()) {
 		return cli.ExitFailed
 	}
 	root := &cobra.Command{Short: "keep pods off nodes whose agent is not ready, by a taint"}
-	for _, c := range []struct {
-		name, short string
-		declare     func(*settings, *pflag.FlagSet)
-		do          func(context.Context, *settings, *slog.Logger) error
-	}{
-		{"run", "remove the taint from nodes whose agent is ready, and put it back when the agent is gone, until SIGTERM", (*settings).registerRun, p.run},
-		{"check", "see that a controller works: one renews the Lease, and no node whose agent is ready has the taint", (*settings).registerCluster, p.check},
-		{"remove", "remove the taint from every node, and exit; a controller that still runs may put it back", func(*settings, *pflag.FlagSet) {}, p.remove},
-	} {
-		root.AddCommand(p.command(&cobra.Command{Use: c.name, Short: c.short}, c.declare, c.do))
-	}
-	return cli.Program{Name: p.name(), Version: p.Identity.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)
+	root.AddCommand(
+		p.command("run", "remove the taint from nodes whose agent is ready, and put it back when the agent is gone, until SIGTERM", (*settings).register, (*controller).run),
+		p.command("remove", "remove the taint from every node, and exit; a controller that still runs may put it back", nil, (*controller).remove),
+	)
+	return cli.Program{Name: name, Version: p.Identity.Version, Stdout: p.Stdout, Stderr: p.Stderr, Root: root}.Run(ctx, args)
 }
-
-func (p Program) name() string { return p.Identity.Program("taint") }
 
 // settings are the flags.
 type settings struct {
-	product meshcni.Identity
-	access  apiserver.Access
-
-	key        string
-	alsoRemove []string
-	logLevel   string
-
 	readytaint.Options
+	access                                          apiserver.Access
+	key, logLevel                                   string
+	alsoRemove                                      []string
 	namespace, daemonSet, selector, lease, identity string
 	metricsAddress, healthAddress                   string
-
-	unheard time.Duration // [Program]'s
 }
 
-// command completes one.
-func (p Program) command(c *cobra.Command, declare func(*settings, *pflag.FlagSet), do func(context.Context, *settings, *slog.Logger) error) *cobra.Command {
-	s, fs := &settings{product: p.Identity, unheard: p.unheard}, c.Flags()
+// command makes one; declare: its own flags, none if nil.
+func (p Program) command(use, short string, declare func(*settings, *pflag.FlagSet, meshcni.Identity), do func(*controller, context.Context) error) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short}
+	s, fs := &settings{}, c.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&s.key, "taint-key", p.Identity.Taint(), "the taint's key; its effect is NoSchedule")
 	fs.Var(cli.List(&s.alsoRemove, "a,b"), "also-remove", "others' taints that are removed with it, and never put back, such as cni.istio.io/not-ready")
 	s.access.Register(fs)
 	fs.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
+	if declare != nil {
+		declare(s, fs, p.Identity)
+	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := cli.Fill(fs, cli.Env(p.Env)); err != nil {
-			return cli.Usage(err)
-		}
-		if err := s.validate(fs); err != nil {
-			return cli.Usage(err)
-		}
 		var level slog.Level
-		if err := level.UnmarshalText([]byte(s.logLevel)); err != nil {
+		if err := cmp.Or(cli.Fill(fs, cli.Env(p.Env)), s.validate(declare != nil)); err != nil {
+			return cli.Usage(err)
+		} else if err := level.UnmarshalText([]byte(s.logLevel)); err != nil {
 			return cli.Usagef("--log-level: %w", err)
 		}
 		log := cli.Logger(p.Stderr, level)
 		if p.SetLog != nil {
 			p.SetLog(log)
 		}
-		return do(c.Context(), s, log)
+		config, err := s.access.Config()
+		if err != nil {
+			return err
+		}
+		// A thousand new nodes have their taints removed within half a minute.
+		config.UserAgent, config.QPS, config.Burst, config.Timeout = version.Agent(p.Identity.Program("taint"), p.Identity.Version), 50, 100, 0
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return fmt.Errorf("prepare to ask the API server: %w", err)
+		}
+		return do(&controller{Program: p, settings: s, config: config, client: client, log: log}, c.Context())
 	}
-	declare(s, fs)
 	also := maps.Clone(apiserver.Variables)
 	also["pod-namespace"], also["identity"] = []string{"POD_NAMESPACE"}, []string{"POD_NAME"}
 	cli.BindEnv(fs, p.Identity.EnvPrefix, also)
 	return c
 }
 
-// registerRun declares the flags of run alone.
-func (s *settings) registerRun(fs *pflag.FlagSet) {
-	s.registerCluster(fs)
+// register declares the flags of run alone.
+func (s *settings) register(fs *pflag.FlagSet, product meshcni.Identity) {
+	fs.StringVar(&s.namespace, "pod-namespace", "", "the agents' namespace, and that of the Lease")
+	fs.StringVar(&s.daemonSet, "daemonset-name", product.Agent, "the agents' DaemonSet, which says on which nodes they belong; while there is none, nothing is changed")
+	fs.StringVar(&s.selector, "agent-selector", product.AgentSelector, "labels of the agents' pods")
+	fs.StringVar(&s.lease, "lease-name", product.Program("taint"), "the Lease by which one of several controllers is the one that works")
 	fs.DurationVar(&s.Grace, "grace", readytaint.DefaultGrace, "how long a node's agent may be gone or not ready before the taint is put back")
 	fs.Float64Var(&s.MaxShare, "max-share", readytaint.DefaultMaxShare, "share of the nodes, but one at least, that may have a taint that was put back")
 	fs.StringVar(&s.identity, "identity", "", "this controller's name in the Lease (default: the host's)")
@@ -140,28 +140,18 @@ func (s *settings) registerRun(fs *pflag.FlagSet) {
 	fs.StringVar(&s.healthAddress, "health-address", ":8000", "address to serve /healthz and /readyz on; empty for none")
 }
 
-// registerCluster declares the flags that say where the agents and the Lease are.
-func (s *settings) registerCluster(fs *pflag.FlagSet) {
-	fs.StringVar(&s.namespace, "pod-namespace", "", "the agents' namespace, and that of the Lease")
-	fs.StringVar(&s.daemonSet, "daemonset-name", s.product.Agent, "the agents' DaemonSet, which says on which nodes they belong; while there is none, nothing is changed")
-	fs.StringVar(&s.selector, "agent-selector", s.product.AgentSelector, "labels of the agents' pods")
-	fs.StringVar(&s.lease, "lease-name", s.product.Program("taint"), "the Lease by which one of several controllers is the one that works")
-}
-
-// validate returns everything that is wrong with the flags that a command has.
-func (s *settings) validate(fs *pflag.FlagSet) error {
+// validate returns everything that is wrong with the flags; run: those of run, too.
+func (s *settings) validate(run bool) error {
 	errs := []error{s.access.Validate()}
 	for _, key := range append([]string{s.key}, s.alsoRemove...) {
 		for _, wrong := range validation.IsQualifiedName(key) {
 			errs = append(errs, fmt.Errorf("taint key %q: %s", key, wrong))
 		}
 	}
-	if fs.Lookup("pod-namespace") == nil {
+	if !run {
 		return errors.Join(errs...)
 	}
-	if fs.Lookup("grace") != nil {
-		errs = append(errs, s.Options.Validate())
-	}
+	errs = append(errs, s.Options.Validate())
 	if selector, err := labels.Parse(s.selector); err != nil {
 		errs = append(errs, fmt.Errorf("agent-selector: %w", err))
 	} else if selector.Empty() {
@@ -172,46 +162,25 @@ func (s *settings) validate(fs *pflag.FlagSet) error {
 			errs = append(errs, fmt.Errorf("%s is not set", name))
 		}
 	}
-	if s.identity == "" {
-		host, err := os.Hostname()
-		if s.identity = host; err != nil {
-			errs = append(errs, fmt.Errorf("identity: %w", err))
-		}
+	host, err := os.Hostname()
+	if s.identity = cmp.Or(s.identity, host); s.identity == "" {
+		errs = append(errs, fmt.Errorf("identity: %w", err))
 	}
 	return errors.Join(errs...)
 }
 
-// requests a second, and at once: a thousand new nodes have their taints removed within half a minute.
-const requestsPerSecond, requestsAtOnce = 50, 100
-
-func (s *settings) config(agent string) (*rest.Config, error) {
-	config, err := s.access.Config()
-	if err != nil {
-		return nil, err
-	}
-	config.UserAgent, config.QPS, config.Burst, config.Timeout = agent, requestsPerSecond, requestsAtOnce, 0
-	return config, nil
-}
-
-// run is the controller.
-func (p Program) run(ctx context.Context, s *settings, log *slog.Logger) error {
-	log.Info("starting", "program", p.name(), "version", cmp.Or(p.Identity.Version, version.Long()))
-	config, err := s.config(version.Agent(p.name(), p.Identity.Version))
-	if err != nil {
-		return err
-	}
-	registry := versionmetric.Registry(p.Identity, p.name())
-	events, stop := nodeevents.Source{
-		Config: func() (*rest.Config, error) { return config, nil }, Component: p.name(), Log: log,
-	}.Start()
+// run is the command run.
+func (c *controller) run(ctx context.Context) error {
+	name := c.Identity.Program("taint")
+	c.log.Info("starting", "program", name, "version", cmp.Or(c.Identity.Version, version.Long()))
+	events, stop := nodeevents.Source{Config: func() (*rest.Config, error) { return c.config, nil }, Component: name, Log: c.log}.Start()
 	defer stop()
-	c, err := newController(config, s, log, events.Recorder(p.name()))
-	if err != nil {
-		return err
-	}
-	registry.MustRegister(c.metrics, c.outdated().Metric(p.Identity))
+	c.events = events.Recorder(name)
+	registry := versionmetric.Registry(c.Identity, name)
+	c.metrics = taintmetrics.New(c.Identity, registry)
+	registry.MustRegister(c.outdated().Metric(c.Identity))
 	closeServers, err := serve.Start(serve.Options{
-		HealthAddress: s.healthAddress, MetricsAddress: s.metricsAddress, Ready: c.ready, Warnings: c.outdated().Warnings, Metrics: registry, Log: log,
+		HealthAddress: c.healthAddress, MetricsAddress: c.metricsAddress, Ready: c.ready, Warnings: c.outdated().Warnings, Metrics: registry, Log: c.log,
 	})
 	if err != nil {
 		return err
@@ -220,22 +189,11 @@ func (p Program) run(ctx context.Context, s *settings, log *slog.Logger) error {
 	return c.elect(ctx)
 }
 
-// removeWithin bounds remove: a release's removal waits for it.
-const removeWithin = time.Minute
-
-// remove takes the taint from every node.
-func (p Program) remove(ctx context.Context, s *settings, log *slog.Logger) error {
-	ctx, stop := context.WithTimeout(ctx, removeWithin)
+// remove is the command remove. A release's removal waits for it, so it takes a minute at most.
+func (c *controller) remove(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
-	config, err := s.config(version.Agent(p.name(), p.Identity.Version))
-	if err != nil {
-		return err
-	}
-	a, err := newAPI(config, s)
-	if err != nil {
-		return err
-	}
-	n, err := a.removeAll(ctx, log)
-	visible.To(p.Stdout).Printf("The taint %s is removed from %d nodes.\n", s.key, n)
+	n, err := c.removeAll(ctx)
+	visible.To(c.Stdout).Printf("The taint %s is removed from %d nodes.\n", c.key, n)
 	return err
 }

@@ -92,8 +92,8 @@ func exported(t *testing.T) map[string]metric {
 	_, err := installer.New(installer.Options{Config: config, Registry: registry})
 	require.NoError(t, err)
 	require.NoError(t, openRepair(env, registry))
-	registry.MustRegister(nodeProxy(t), taintmetrics.New(meshcni.Identity{}), conntables.New(conntables.Options{}),
-		hook.New(hook.Options{Config: func() netconf.Config { return netconf.Config{} }}))
+	taintmetrics.New(meshcni.Identity{}, registry)
+	registry.MustRegister(nodeProxy(t), conntables.New(conntables.Options{}), hook.New(hook.Options{Config: func() netconf.Config { return netconf.Config{} }}))
 	found := map[string]metric{}
 	describe(found, registry)
 	// Of the agent's socket and its backends, which nothing exports but a running agent; TestScrape sees it.

@@ -36,13 +36,6 @@ app.kubernetes.io/component: taint
 {{- end }}
 {{- end -}}
 
-{{/* What the flags of run and of check are besides, a YAML list. */}}
-{{- define "meshcni.taintClusterArgs" -}}
-- --daemonset-name={{ include "meshcni.name" . }}
-- --lease-name={{ include "meshcni.taintName" . }}
-- {{ printf "--agent-selector=app.kubernetes.io/name=%s,app.kubernetes.io/instance=%s,app.kubernetes.io/component=node" (include "meshcni.appName" .) .Release.Name | quote }}
-{{- end -}}
-
 {{/* What each of the controller's containers may do on the node: nothing. */}}
 {{- define "meshcni.taintSecurity" -}}
 runAsUser: 65532

@@ -47,9 +47,6 @@ than Istio's select its pods. Nothing is tested in a namespace that is left alon
 {{- if .Values.ambient.enabled }}
 - {{ include "meshcni.testName" (list . "ambient") }}
 {{- end }}
-{{- if .Values.taint.enabled }}
-- {{ include "meshcni.own" (list . "test-taint") }}
-{{- end }}
 {{- end -}}
 
 {{/* The pod's namespace, as it is in the cluster; one that is not made yet, or that cannot be asked for, has nothing to inherit. */}}

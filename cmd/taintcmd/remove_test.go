@@ -36,8 +36,8 @@ func TestRemoveAll(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	a := &api{settings: &settings{key: key}, client: client}
-	removed, err := a.removeAll(t.Context(), slog.New(slog.DiscardHandler))
+	c := &controller{settings: &settings{key: key}, client: client, log: slog.New(slog.DiscardHandler)}
+	removed, err := c.removeAll(t.Context())
 	assert.Equal(t, 1, removed)
 	require.ErrorContains(t, err, "b-forbidden")
 	assert.NotContains(t, err.Error(), "a-gone")
