@@ -1,6 +1,7 @@
 package repair_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/internal/repairtest"
 )
 
 // TestPodsOfABoot: the 110 pods of a node that booted without the plugin come back within a minute, though all of them are in one namespace
@@ -45,4 +47,40 @@ func TestPodsOfABoot(t *testing.T) {
 			})
 		})
 	}
+}
+
+// slowly is an API server that takes three seconds for each request about one pod.
+type slowly struct{ *repairtest.Cluster }
+
+func (s slowly) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	time.Sleep(3 * time.Second)
+	return s.Cluster.Pod(ctx, namespace, name)
+}
+
+func (s slowly) Evict(ctx context.Context, pod *corev1.Pod) error {
+	time.Sleep(3 * time.Second)
+	return s.Cluster.Evict(ctx, pod)
+}
+
+// TestPodsOfABootSlowly: at such a server they come back within two minutes.
+func TestPodsOfABootSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pods []*corev1.Pod
+		for i := range 110 {
+			pods = append(pods, named(t, "crash-loop", fmt.Sprintf("broken-%03d", i)))
+		}
+		b := start(t, func(b *bench, o *repair.Options) {
+			o.Action, o.NodeBudget = repair.ActionDelete, repair.Options{}.WithDefaults().NodeBudget
+			b.cluster.LeaveAtOnce = true
+			o.SetCluster(slowly{b.cluster})
+		}, pods...)
+		began, evicted := time.Now(), 0
+		for evicted < 110 && time.Since(began) < 2*time.Minute {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			evicted = b.outcomes()["evicted check-failed"]
+		}
+		assert.Equal(t, 110, evicted, "%v", b.outcomes())
+		t.Logf("after %s", time.Since(began).Round(time.Second))
+	})
 }

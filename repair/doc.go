@@ -13,9 +13,9 @@
 //
 // The controller reads a pod again before it acts, and each action carries the UID and resource version that it read: a
 // pod that was replaced or has changed since is left alone. It evicts pods, so disruption budgets hold. [Budget] limits
-// the rate on the node and, for deletions, in the cluster, without a leader. While the plugin is not ready, or too many
-// of the node's pods are broken, the controller deletes nothing: replacements would be no better. It verifies the effect
-// of each action.
+// the rate on the node, for the pods of each namespace, and an owner whose replacements are broken too has its pods deleted at growing
+// intervals. While the plugin is not ready, the controller deletes nothing: replacements would be no better. It verifies the effect of each
+// action.
 //
 // # Detection
 //
@@ -26,8 +26,7 @@
 // # Whose is what
 //
 // Package internal/podrules is the way to a pod's rules, for this package and package nodeproxy; [InPlace] is it for an embedder. This
-// package has the policy for pods that started without their rules or lost them, and whose proxy is in the pod: diagnose, then label, evict or mend, behind budgets, a breaker and
-// leases. The pods of a node's proxy are nodeproxy's; its controller takes each from any state to the one that it should have.
+// package has the policy for pods that started without their rules or lost them, and whose proxy is in the pod: diagnose, then label, evict or mend, within budgets. The pods of a node's proxy are nodeproxy's; its controller takes each from any state to the one that it should have.
 //
 // The controller keeps no state that matters: pods' status says what is broken; labels, deletion timestamps and the live
 // rules say what was done.
