@@ -1,10 +1,9 @@
 package dialect
 
 import (
-	"slices"
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshcni/meshcni/internal/runtimeclass"
 )
 
 // SandboxedClasses are names of RuntimeClasses, and words in them, of runtimes that give a pod a kernel or a network stack of its
@@ -16,16 +15,11 @@ var SandboxedClasses = []string{
 
 // sandboxed returns the bypass of a pod whose RuntimeClass is by its name one of the classes; nil: the default ones.
 func sandboxed(pod *corev1.Pod, classes []string) []Bypass {
-	name := pod.Spec.RuntimeClassName
-	if name == nil || *name == "" {
-		return nil
-	}
 	if len(classes) == 0 {
 		classes = SandboxedClasses
 	}
-	words := strings.FieldsFunc(*name, func(c rune) bool { return c == '-' || c == '.' })
-	if !slices.ContainsFunc(append(words, *name), func(word string) bool { return slices.Contains(classes, word) }) {
-		return nil
+	if name := pod.Spec.RuntimeClassName; name != nil && runtimeclass.Is(*name, classes) {
+		return []Bypass{{Code: BypassSandboxed, RuntimeClass: *name}}
 	}
-	return []Bypass{{Code: BypassSandboxed, RuntimeClass: *name}}
+	return nil
 }

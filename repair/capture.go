@@ -45,7 +45,7 @@ func traced(found inventory.Reading, pod *corev1.Pod, types []string) status.Pod
 		return status.Pod{State: status.StateUnknown, Reason: statuscode.Delegated, Detail: "Multus set up its network, and its own cache has nothing of the pod", Since: since}
 	case blank:
 		return status.Pod{State: status.StateUnknown, Reason: statuscode.Unreadable, Detail: "the runtime's cache does not say by which plugins its network was set up", Since: since}
-	case len(sandbox) > 0:
+	case len(lists) > 0:
 		return status.Pod{State: status.StateFailed, Reason: status.CodeNotCalled, Detail: "its network was set up without the plugin, by " + strings.Join(lists, ", "), Since: since}
 	case found.Err() != nil:
 		return status.Pod{State: status.StateUnknown, Reason: statuscode.Unreadable, Detail: found.Err().Error(), Since: since}

@@ -54,6 +54,9 @@ func TestJudge(t *testing.T) {
 	changeRec := func(r attachment.Record, f func(*attachment.Record)) attachment.Record { f(&r); return r }
 	nets := func(n ...inventory.Row) []inventory.Row { return n }
 	recs := func(r ...attachment.Record) []attachment.Record { return r }
+	hooked := func(container string) inventory.Row {
+		return inventory.Row{ID: attachment.ID{ContainerID: container}, Source: inventory.Runtime, Pod: named}
+	}
 	unnamed := func(n *inventory.Row) { n.Pod.UID = "" }
 	multus := func(n *inventory.Row) { n.Source = inventory.Multus }
 	wrong := errors.New("input/output error")
@@ -95,6 +98,10 @@ func TestJudge(t *testing.T) {
 		"Multus called us":                              {traces: traces{nets(net("a", ip, 1, "multus"), change(net("a", "10.1.0.1", 1, "meshcni"), multus)), nil, nil}, code: statuscode.Attached},
 		"Multus called us, which only our record says":  {traces: traces{nets(net("a", ip, 1, "multus")), recs(changeRec(rec("a", true, 1), func(r *attachment.Record) { r.Network, r.IfName = "meshcni", "net1" })), nil}, code: statuscode.Recorded},
 		"one attachment passed over, another captured":  {traces: traces{nil, recs(rec("a", true, 1), changeRec(rec("a", false, 2), func(r *attachment.Record) { r.IfName = "net1" })), nil}, code: statuscode.Recorded},
+		"the runtime's word, and no other":              {traces: traces{nets(hooked("a")), nil, nil}, code: statuscode.NoTrace},
+		"the runtime's word, and others unread":         {traces: traces{nets(hooked("a")), nil, wrong}, code: statuscode.Unreadable},
+		"the runtime's word against the old address":    {traces: traces{nets(hooked("new"), net("old", ip, 1, "ptp", "meshcni"), net("new", "10.0.0.6", 2, "ptp")), nil, nil}, code: status.CodeNotCalled},
+		"the runtime's word against a record":           {traces: traces{nets(hooked("new"), net("old", ip, 1, "ptp", "meshcni")), recs(rec("old", true, 1)), nil}, code: statuscode.NoTrace},
 		"a static pod, by the UID that the runtime has": {traces: traces{nets(ofStatic("cart", net("a", ip, 1, "ptp"))), nil, nil}, pod: static, code: status.CodeNotCalled},
 		"what it mirrors by its own word is another":    {traces: traces{nets(ofStatic("other", net("a", ip, 1, "ptp"))), nil, nil}, pod: static, code: statuscode.NoTrace},
 		"it says that it mirrors a pod of the API": {traces: traces{nets(net("a", ip, 1, "ptp")), nil, nil}, code: statuscode.NoTrace, pod: func(p *corev1.Pod) {

@@ -103,6 +103,7 @@ type fake struct {
 	socket     string
 	pods       []*api.PodSandbox
 	containers []*api.Container
+	options    []adaptation.Option
 	kill       func()
 }
 
@@ -125,8 +126,8 @@ func (f *fake) start(t *testing.T) {
 	}
 	update := func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil }
 	var err error
-	f.Adaptation, err = adaptation.New("containerd", "v2.4.2", all, update, adaptation.WithSocketPath(own),
-		adaptation.WithPluginPath(t.TempDir()), adaptation.WithPluginConfigPath(t.TempDir()))
+	f.Adaptation, err = adaptation.New("containerd", "v2.4.2", all, update, append([]adaptation.Option{adaptation.WithSocketPath(own),
+		adaptation.WithPluginPath(t.TempDir()), adaptation.WithPluginConfigPath(t.TempDir())}, f.options...)...)
 	require.NoError(t, err)
 	require.NoError(t, f.Start())
 	f.kill = sync.OnceFunc(func() { stop(); f.Stop() })

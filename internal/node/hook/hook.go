@@ -18,8 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/nri"
+	"github.com/meshcni/meshcni/internal/runtimeclass"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/plugin/attachment"
@@ -72,12 +74,20 @@ func mayCapture() bool {
 }
 
 const (
-	// runShare and gateShare are the parts of the runtime's patience for which a pod's first call, and a container's, waits for an attempt to capture
-	// the pod, up to maxWait: the runtime has one lock over the hooks of all pods.
-	runShare, gateShare = 2, 4
+	// shortWait is how long any call waits for an attempt. The runtime has one lock over the hooks of all pods, so a call waits longer, up to maxWait
+	// and to its share of the runtime's patience, only while no others have done so: the hook holds the lock for one part in spareShare of the time.
+	shortWait           = 100 * time.Millisecond
 	maxWait             = time.Second
-	// attemptTime bounds an attempt, and so the wait for a proxy on the node.
-	attemptTime = time.Second
+	runShare, gateShare = 2, 4
+	spareShare          = 20
+	// attemptTime bounds an attempt, for which the runtime does not wait as long as that, and attachTime in it the wait for a proxy on the node.
+	attemptTime = 10 * time.Second
+	attachTime  = time.Second
+	// largePod is the size of annotations, in bytes, from which on a pod may cost much memory; largeAtOnce bounds the attempts at such pods.
+	largePod    = 16 << 10
+	largeAtOnce = 2
+	// forgetTime bounds what is done about a pod that has gone.
+	forgetTime = time.Second
 	// watchTime bounds the wait for a pod that the node's watch does not have yet; then the API server is asked.
 	watchTime = 500 * time.Millisecond
 	// workers bounds the pods that are dealt with at a time after the runtime has named all of them.
@@ -120,9 +130,13 @@ type Hook struct {
 
 	ctx     context.Context // of Run: attempts outlive the call that began them
 	working sync.WaitGroup
+	large   chan struct{}
+	attempt time.Duration // bounds one; attemptTime
 
 	mu        sync.Mutex
 	sandboxes map[string]*sandbox
+	spare     time.Duration // for which calls may wait beyond shortWait
+	spareAt   time.Time     // when that was counted; zero: never
 }
 
 // sandbox is what is known of a pod's. The hook's mu guards it.
@@ -138,7 +152,7 @@ type sandbox struct {
 func New(o Options) *Hook {
 	id := o.Plugin.Identity.WithDefaults()
 	h := &Hook{
-		o: o, sandboxes: map[string]*sandbox{},
+		o: o, sandboxes: map[string]*sandbox{}, large: make(chan struct{}, largeAtOnce), attempt: attemptTime,
 		connected: prometheus.NewDesc(id.Metric("runtime_hook_connected"), "1: the container runtime's hook is connected; 0: it is not, and pods that the plugin is not called for start without their rules.", nil, nil),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: id.Metric("runtime_hook_requests_total"),
@@ -172,7 +186,8 @@ func (h *Hook) sweep() {
 			if p.NetNS == "" {
 				continue
 			}
-			if _, err := os.Stat(p.NetNS); errors.Is(err, fs.ErrNotExist) {
+			_, unseen := os.Stat(filepath.Dir(p.NetNS)) // by this agent
+			if _, err := os.Stat(p.NetNS); errors.Is(err, fs.ErrNotExist) && unseen == nil {
 				h.RemovePodSandbox(p)
 			}
 		}
@@ -258,21 +273,21 @@ func (h *Hook) Synchronize(ctx context.Context, pods []nri.Pod) {
 		}
 		h.working.Go(func() {
 			defer func() { <-slots }()
-			_ = h.settle(ctx, p, attemptTime) // its containers are refused then
+			_ = h.settle(ctx, p, h.attempt) // its containers are refused then
 		})
 	}
 }
 
 // RunPodSandbox implements [nri.Handler].
 func (h *Hook) RunPodSandbox(ctx context.Context, p nri.Pod) {
-	if err := h.settle(ctx, p, min(maxWait, h.State().Timeout/runShare)); err != nil {
+	if err := h.within(ctx, p, h.State().Timeout/runShare); err != nil {
 		h.o.Log.Warn("a pod is held at the container runtime's hook", "namespace", p.Namespace, "pod", p.Name, "error", err.Error())
 	}
 }
 
 // CreateContainer implements [nri.Handler].
 func (h *Hook) CreateContainer(ctx context.Context, p nri.Pod) error {
-	err := h.settle(ctx, p, min(maxWait, h.State().Timeout/gateShare))
+	err := h.within(ctx, p, h.State().Timeout/gateShare)
 	if err == nil {
 		return nil
 	}
@@ -299,7 +314,7 @@ func (h *Hook) RemovePodSandbox(p nri.Pod) {
 		return
 	}
 	h.working.Go(func() {
-		ctx, cancel := context.WithTimeout(h.ctx, attemptTime)
+		ctx, cancel := context.WithTimeout(h.ctx, forgetTime)
 		defer cancel()
 		err := h.o.Inventory.Remove(recordID(p))
 		if gone := h.o.Detach(ctx, recordID(p)); !errors.Is(gone, agentsock.ErrUnsupported) {
@@ -319,6 +334,26 @@ func recordID(p nri.Pod) attachment.ID {
 
 // errUndecided: an attempt goes on, and the runtime is not kept waiting for it.
 var errUndecided = errors.New("the pod is being captured, or it is not known yet whether it must be; the container is made once that is done")
+
+// within is settle within that time and what is spare.
+func (h *Hook) within(ctx context.Context, p nri.Pod, share time.Duration) error {
+	began := time.Now()
+	h.mu.Lock()
+	if h.spareAt.IsZero() {
+		h.spare = maxWait
+	} else {
+		h.spare = min(maxWait, h.spare+began.Sub(h.spareAt)/spareShare)
+	}
+	patience := min(share, maxWait, shortWait+h.spare)
+	taken := max(0, patience-shortWait)
+	h.spare, h.spareAt = h.spare-taken, began
+	h.mu.Unlock()
+	err := h.settle(ctx, p, patience)
+	h.mu.Lock()
+	h.spare = min(maxWait, h.spare+max(0, taken-max(0, time.Since(began)-shortWait)))
+	h.mu.Unlock()
+	return err
+}
 
 // settle returns nil once the pod is captured, or is not to be. It waits as long as that for an attempt, which goes on by itself.
 func (h *Hook) settle(ctx context.Context, p nri.Pod, patience time.Duration) error {
@@ -359,11 +394,21 @@ func (h *Hook) settle(ctx context.Context, p nri.Pod, patience time.Duration) er
 
 // try is one attempt.
 func (h *Hook) try(s *sandbox, p nri.Pod) {
-	ctx, cancel := context.WithTimeout(h.ctx, attemptTime)
+	ctx, cancel := context.WithTimeout(h.ctx, h.attempt)
 	defer cancel()
 	var err error
-	if !h.known(p) {
-		err = h.add(ctx, p)
+	record, known := h.known(p)
+	if !known {
+		err = h.capture(ctx, p)
+	}
+	if c := h.o.Config(); err == nil && !c.AllowSandboxed && sandboxed(p, c.SandboxedClasses) {
+		if !known {
+			record, _ = h.known(p)
+		}
+		if record != nil && record.Selected {
+			err = fmt.Errorf("the container runtime runs it by its handler %q, which gives it a kernel or a network stack of its own, whose packets no rule sees: "+
+				"give it a runtime class of another handler, or take it out of the mesh; allowSandboxed lets it start", p.Handler)
+		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -372,15 +417,43 @@ func (h *Hook) try(s *sandbox, p nri.Pod) {
 	s.trying = nil
 }
 
-// known reports whether the plugin's ADD, or an attempt before, has dealt with the pod: by a record of this sandbox and this very namespace.
-func (h *Hook) known(p nri.Pod) bool {
-	ns, err := netnsOf(p.NetNS)
-	if err != nil {
-		return false
+// sandboxed reports whether the pod's handler is by its name one of the classes; none: the default ones.
+func sandboxed(p nri.Pod, classes []string) bool {
+	if len(classes) == 0 {
+		classes = dialect.SandboxedClasses
 	}
-	return h.o.Inventory.Has(func(r inventory.Row) bool {
-		return r.Source == inventory.Record && r.ContainerID == p.ID && r.NetNS.Is(ns)
+	return runtimeclass.Is(p.Handler, classes)
+}
+
+// capture is add, in its turn if the pod is large.
+func (h *Hook) capture(ctx context.Context, p nri.Pod) error {
+	size := 0
+	for key, value := range p.Annotations {
+		size += len(key) + len(value)
+	}
+	if size >= largePod {
+		select {
+		case h.large <- struct{}{}:
+			defer func() { <-h.large }()
+		case <-ctx.Done():
+			return errUndecided
+		}
+	}
+	return h.add(ctx, p)
+}
+
+// known reports whether the plugin's ADD, or an attempt before, has dealt with the pod: by a record of this sandbox and this very namespace. Where
+// the agent does not see the namespace, its path tells.
+func (h *Hook) known(p nri.Pod) (record *attachment.Record, known bool) {
+	ns, err := netnsOf(p.NetNS)
+	known = h.o.Inventory.Has(func(r inventory.Row) bool {
+		if r.Source != inventory.Record || r.ContainerID != p.ID || err == nil && !r.NetNS.Is(ns) || err != nil && (p.NetNS == "" || r.NetNS.Path != p.NetNS) {
+			return false
+		}
+		record = r.Record
+		return true
 	})
+	return record, known
 }
 
 // agent is this process as the plugin's agent.
@@ -407,6 +480,8 @@ func (a agent) Attach(ctx context.Context, to agentsock.Attachment, ns syscall.C
 	if err := raw.Control(func(from uintptr) { fd, failed = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0) }); err != nil || failed != nil {
 		return done, errors.Join(err, failed)
 	}
+	ctx, cancel := context.WithTimeout(ctx, attachTime)
+	defer cancel()
 	return a.o.Attach(ctx, to, os.NewFile(uintptr(fd), filepath.Base(to.NetNS)))
 }
 

@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -63,7 +65,7 @@ func newWorld(t *testing.T, mode Mode, pods ...*corev1.Pod) *world {
 		Detach: func(context.Context, attachment.ID) error { return agentsock.ErrUnsupported },
 		Held:   func(id status.ID, why string) { w.held = append(w.held, id.Name+": "+why) },
 	})
-	w.ctx = t.Context()
+	w.ctx, w.attempt = t.Context(), time.Second
 	t.Cleanup(w.working.Wait)
 	return w
 }
@@ -126,7 +128,24 @@ func TestPolicy(t *testing.T) {
 			pod: meshed("a", "traffic.sidecar.istio.io/includeInboundPorts", "many"), refused: "includeInboundPorts", asked: true,
 		},
 		"another pod of that name": {pod: meshed("a"), refused: "another pod of the same name", asked: true, before: func(_ *testing.T, _ *world, p *nri.Pod) { p.UID = "u-2" }},
-		"no namespace is said":     {pod: meshed("a"), refused: "which network namespace", before: func(_ *testing.T, _ *world, p *nri.Pod) { p.NetNS = "" }},
+		"captured by ADD, in a namespace that the agent does not see": {pod: meshed("a"), before: func(t *testing.T, w *world, p *nri.Pod) {
+			record(t, w, *p, true)
+			require.NoError(t, os.Remove(p.NetNS))
+		}},
+		"another one that the agent does not see": {pod: meshed("a"), refused: "no such file", before: func(t *testing.T, w *world, p *nri.Pod) {
+			record(t, w, *p, true)
+			p.NetNS += "2"
+		}},
+		"captured by ADD, and run by a sandboxed handler": {pod: meshed("a"), refused: `handler "kata-qemu"`, before: func(t *testing.T, w *world, p *nri.Pod) {
+			record(t, w, *p, true)
+			p.Handler = "kata-qemu"
+		}},
+		"passed over by ADD, and run by a sandboxed handler": {pod: meshed("a"), before: func(t *testing.T, w *world, p *nri.Pod) {
+			record(t, w, *p, false)
+			p.Handler = "kata-qemu"
+		}},
+		"excluded, and run by a sandboxed handler": {pod: meshed("a"), before: func(_ *testing.T, _ *world, p *nri.Pod) { p.Namespace, p.Handler = "kube-system", "runsc" }},
+		"no namespace is said":                     {pod: meshed("a"), refused: "which network namespace", before: func(_ *testing.T, _ *world, p *nri.Pod) { p.NetNS = "" }},
 		"a name that says more": {pod: meshed("a"), refused: "no names of objects", before: func(_ *testing.T, _ *world, p *nri.Pod) {
 			p.Name = "a;K8S_POD_NAMESPACE=kube-system"
 		}},
@@ -228,4 +247,54 @@ func TestMode(t *testing.T) {
 	require.ErrorContains(t, m.UnmarshalText([]byte("on")), "not one of auto, off, gate and capture")
 	require.NoError(t, m.UnmarshalText([]byte("gate")))
 	assert.Equal(t, Gate, m)
+}
+
+// The runtime has one lock for all pods. An API server that does not answer costs the first pod a wait, and the others next to none; all are held.
+func TestWaitsAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Gate)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.ctx = ctx
+		w.watch = func(status.ID) (agentsock.Pod, error) {
+			<-ctx.Done()
+			return agentsock.Pod{}, ctx.Err()
+		}
+		var took []time.Duration
+		for i := range 110 {
+			p := said(t, meshed("a"))
+			p.ID = strconv.Itoa(i)
+			for range 2 { // as a sandbox, and for its first container
+				began := time.Now()
+				assert.ErrorIs(t, w.within(t.Context(), p, 2*time.Second), errUndecided)
+				took = append(took, time.Since(began))
+			}
+		}
+		assert.Equal(t, maxWait, took[0])
+		slices.Sort(took)
+		assert.Less(t, took[len(took)*99/100-1], 150*time.Millisecond)
+		cancel()
+		w.working.Wait()
+	})
+}
+
+// Pods that may cost much memory are dealt with a few at a time, and keep no other pod waiting.
+func TestLargePodsTakeTurns(t *testing.T) {
+	large := meshed("a", "long", strings.Repeat("x", largePod))
+	w := newWorld(t, Gate, meshed("b"))
+	for range largeAtOnce {
+		w.large <- struct{}{}
+	}
+	w.watch = func(id status.ID) (agentsock.Pod, error) {
+		pod := meshed(id.Name)
+		pod.Annotations = nil
+		return agentsock.Pod{Pod: pod}, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.capture(ctx, said(t, large)) }()
+	require.NoError(t, w.capture(t.Context(), said(t, meshed("b"))))
+	cancel()
+	require.ErrorIs(t, <-ended, errUndecided)
+	<-w.large
+	require.NoError(t, w.capture(t.Context(), said(t, large)))
 }
