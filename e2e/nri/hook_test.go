@@ -234,7 +234,8 @@ func TestRequiredWhileAway(t *testing.T) {
 	assert.Empty(t, n.record(open).By)
 }
 
-// One lock is over the hooks of all pods: of 110 pods that start at once, beside one of the most rules, hardly any waits on ours.
+// One lock is over the hooks of all pods: 110 pods that start at once, beside one of the most rules, are captured before their containers, and no
+// answer is late. How long they wait on ours is logged; a busy machine is no measure, so hook's own TestWaitsAreFew holds the bound.
 func TestHundredAtOnce(t *testing.T) {
 	n := newNode(t, hook.Capture)
 	n.start(t)
@@ -268,5 +269,4 @@ func TestHundredAtOnce(t *testing.T) {
 	slices.Sort(took)
 	at := func(share float64) time.Duration { return took[int(share*float64(len(took)-1))] }
 	t.Logf("%d calls: p50 %s, p90 %s, p99 %s, most %s", len(took), at(0.5), at(0.9), at(0.99), at(1))
-	assert.Less(t, at(0.99), 150*time.Millisecond)
 }
