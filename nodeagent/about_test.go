@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/rights"
+	"github.com/meshcni/meshcni/internal/node/api"
 )
 
 // TestPlaces: a directory that is not there, is a file or may not be written is said to be.
@@ -41,5 +41,5 @@ func TestOwnTokenOfThePlugin(t *testing.T) {
 	o.Config.Node = "n1"
 	all, err := o.withDefaults().permissions(o.Config, true)
 	require.NoError(t, err)
-	assert.Equal(t, "get pods", all[0].Account+rights.Text(all[0].Attributes))
+	assert.Equal(t, "get pods", all[0].Account+api.Text(all[0].Attributes))
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/facts"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/recent"
@@ -68,9 +69,10 @@ type Options struct {
 	// Reloaded is called with settings of Load that the agent has taken. Nil: nobody is told.
 	Reloaded func(Config)
 
-	known   *inventory.Inventory // nil: no agent has been made
-	asked   bool                 // the dialects have been asked whether they can work
-	invalid error                // their answer
+	known   *inventory.Inventory        // nil: no agent has been made
+	made    func() (*api.Client, error) // the same
+	asked   bool                        // the dialects have been asked whether they can work
+	invalid error                       // their answer
 	open    func(repair.Options) (controller, error)
 	unheard time.Duration // for how long the API server may tell nothing; zero: [unheard.For]
 }
@@ -163,6 +165,8 @@ func New(o Options) (*Agent, error) {
 	}
 	told := &runtimeHook{limit: nodeevents.Limit()}
 	o.known = inventory.New(inventory.Options{Records: attachment.Open(o.Config.RunDir), CacheDir: o.Config.CNICacheDir, Runtime: told.rows})
+	unmade := o
+	o.made = sync.OnceValues(func() (*api.Client, error) { return unmade.client(unmade.Config) })
 	a := &Agent{options: o, hook: told, log: o.Log, turn: newTurn(), invalid: because(codeDialectsInvalid, o.invalid), config: o.Config, metrics: prometheus.NewRegistry()}
 	if a.invalid != nil {
 		o.Config.Repair, o.Config.AutoEvict, o.Config.Ambient.Enabled = repair.Options{}, false, false
@@ -190,6 +194,9 @@ func New(o Options) (*Agent, error) {
 		return n.installed(n.settings()).Plugins
 	})
 	a.metrics.MustRegister(a.repairs, a.full, a.sock, a.kernel, a.cilium, a.hook)
+	if client, err := o.made(); err == nil {
+		a.metrics.MustRegister(client)
+	}
 	if a.held != nil {
 		a.metrics.MustRegister(a.held)
 	}

@@ -14,12 +14,13 @@ import (
 
 	"github.com/meshcni/meshcni/internal/daemonset"
 	"github.com/meshcni/meshcni/internal/inpod"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/version"
 )
 
-// api returns the agent's own way to the API server.
-func (o Options) api(s Config) (*rest.Config, error) {
+// reach returns how the agent reaches the API server.
+func (o Options) reach(s Config) (*rest.Config, error) {
 	var c *rest.Config
 	switch {
 	case o.API != nil:
@@ -29,41 +30,42 @@ func (o Options) api(s Config) (*rest.Config, error) {
 	default:
 		c = inpod.Config(s.KubernetesProtocol, s.KubernetesHost, s.KubernetesPort, s.ServiceAccountDir)
 	}
-	c.UserAgent = o.name()
+	c.UserAgent = version.Agent(o.name(), s.Identity.Version)
 	return c, nil
 }
 
-// The bounds of repair's requests to the API server, so that a node full of broken pods does not overload it.
-const (
-	requestsPerSecond = 20
-	requestsAtOnce    = 40
-)
-
-// repairAPI is the same for repair.
-func (o Options) repairAPI(s Config) (*rest.Config, error) {
-	c, err := o.api(s)
+// client returns the agent's one client of the API server, or, without an agent, a new one of the settings. It is made once, since none of what it is
+// made of changes while the agent runs: the files of the service account are read again when they change.
+func (o Options) client(s Config) (*api.Client, error) {
+	if o.made != nil {
+		return o.made()
+	}
+	config, err := o.reach(s)
 	if err != nil {
 		return nil, err
 	}
-	if o.API == nil {
-		if _, err := os.Stat(c.BearerTokenFile); err != nil {
+	return api.New(s.Identity, config, s.Node)
+}
+
+// repairAPI is the same for repair, which says so if the agent has no token.
+func (o Options) repairAPI(s Config) (*api.Client, error) {
+	if o.API == nil && s.KubernetesHost != "" {
+		if _, err := os.Stat(inpod.Token(s.ServiceAccountDir)); err != nil {
 			return nil, fmt.Errorf("read the service account's token: %w", err)
 		}
 	}
-	c.QPS, c.Burst = requestsPerSecond, requestsAtOnce
-	c.UserAgent = version.Agent(o.name(), o.Config.Identity.Version)
-	return c, nil
+	return o.client(s)
 }
 
 // events starts the one sink of the agent's events, about its node and about pods.
 func (o Options) events(s Config) (events *nodeevents.Events, stop func()) {
-	return nodeevents.Source{Config: func() (*rest.Config, error) { return o.api(s) }, Component: o.name(), Node: s.Node, Log: o.Log}.Start()
+	return nodeevents.Source{API: func() (*api.Client, error) { return o.client(s) }, Component: o.name(), Node: s.Node, Log: o.Log}.Start()
 }
 
 // watchDaemonSet watches the agent's DaemonSet until stop, beyond the end of ctx: leaving is called after that.
 func (o Options) watchDaemonSet(ctx context.Context, s Config, log *slog.Logger) (leaving func(context.Context) (bool, string), stop func()) {
 	w := daemonset.New(daemonset.Source{
-		Config:    func() (*rest.Config, error) { return o.api(s) },
+		API:       func() (*api.Client, error) { return o.client(s) },
 		Namespace: s.Plugin.PodNamespace, Name: s.DaemonSetName, Node: s.Node,
 	}, log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -4,35 +4,29 @@ package nodeagent
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/client-go/rest"
+
+	"github.com/meshcni/meshcni/internal/node/api"
 )
 
 const (
-	// ciliumType is the type of Cilium's plugin, and ciliumConfig where its ConfigMap is by default.
-	ciliumType   = "cilium-cni"
-	ciliumConfig = "/api/v1/namespaces/kube-system/configmaps/cilium-config"
+	// ciliumType is the type of Cilium's plugin.
+	ciliumType = "cilium-cni"
 	// ciliumLook is the interval of looks at the list that is loaded, and ciliumAsk that of questions for the ConfigMap.
 	ciliumLook, ciliumAsk = 10 * time.Second, 10 * time.Minute
-	// maxConfigMap bounds what is read of it, in bytes. Kubernetes keeps no larger one.
-	maxConfigMap = 2 << 20
 )
 
 // cilium warns of a Cilium that may replace a Service's address by a pod's before any rule sees the connection: it does so within connect,
 // unless it leaves that to the node's own namespace.
 type cilium struct {
 	plugins func() []string // of the list that is loaded
-	api     func() (*rest.Config, error)
+	api     func() (*api.Client, error)
 	gauge   *prometheus.Desc
 
 	mu    sync.Mutex
@@ -41,7 +35,7 @@ type cilium struct {
 }
 
 func (o Options) newCilium(plugins func() []string) *cilium {
-	return &cilium{plugins: plugins, api: func() (*rest.Config, error) { return o.api(o.Config) }, gauge: prometheus.NewDesc(o.Config.Identity.Metric("cilium_socket_lb"),
+	return &cilium{plugins: plugins, api: func() (*api.Client, error) { return o.client(o.Config) }, gauge: prometheus.NewDesc(o.Config.Identity.Metric("cilium_socket_lb"),
 		"1: the loaded list is Cilium's, and it is not seen that Cilium leaves pods' connections to Services to their rules; else 0.", nil, nil)}
 }
 
@@ -100,37 +94,13 @@ func (c *cilium) judge(ctx context.Context) string {
 
 // settings reads Cilium's ConfigMap, for which the agent has no right unless somebody gives it.
 func (c *cilium) settings(ctx context.Context) (map[string]string, error) {
-	config, err := c.api()
+	client, err := c.api()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, err
-	}
-	base, _, err := rest.DefaultServerUrlFor(config)
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath(ciliumConfig).String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, errors.New("no answer of the API server")
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the API server says %s", resp.Status)
-	}
-	var m struct{ Data map[string]string }
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxConfigMap)).Decode(&m); err != nil {
-		return nil, errors.New("the API server's answer is no ConfigMap")
-	}
-	return m.Data, nil
+	return client.ConfigMap(ctx, "kube-system", "cilium-config")
 }
 
 // warnings returns the warning, if there is one.

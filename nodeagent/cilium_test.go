@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -38,14 +40,14 @@ func TestCilium(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				assert.Equal(t, ciliumConfig, r.URL.Path)
+				assert.Equal(t, "/api/v1/namespaces/kube-system/configmaps/cilium-config", r.URL.Path)
 				w.WriteHeader(cmp.Or(tt.status, http.StatusOK))
 				_, _ = io.WriteString(w, tt.answer)
 			}))
 			t.Cleanup(server.Close)
 			plugins := []string{cmp.Or(tt.plugins, ciliumType), "meshcni"}
 			c := Options{}.newCilium(func() []string { return plugins })
-			c.api = func() (*rest.Config, error) { return &rest.Config{Host: server.URL}, nil }
+			c.api = func() (*api.Client, error) { return api.New(meshcni.Identity{}, &rest.Config{Host: server.URL}, "n1") }
 			c.look(t.Context())
 			got := strings.Join(c.warnings(), "\n")
 			assert.Equal(t, tt.want != "", got != "", got)

@@ -12,18 +12,11 @@ import (
 	"sync"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -37,11 +30,8 @@ const (
 // force: the policy takes the pod for one of the node that it names, and refuses it to all others.
 const ofNodeAnnotation = "of-node"
 
-// noPod is the UID of no pod, and elsewhere the name of no node.
-const (
-	noPod     = types.UID("no-pod-has-this-uid")
-	elsewhere = "another node"
-)
+// elsewhere is the name of no node.
+const elsewhere = "another node"
 
 // errUnconfined is an answer of the API server by which the agent's evictions are not known to end at its node. Other errors of
 // proveConfined are no answer.
@@ -60,23 +50,8 @@ func unconfined(format string, args ...any) error {
 // proveConfined returns nil if the API server refuses the agent's token evictions of other nodes' pods, by the policy of the chart. It asks for
 // one that the policy has to refuse: of the agent's own pod, said to be of another node. Nothing is evicted by that if nothing refuses it, since
 // it is a dry run and for a UID that no pod has.
-func proveConfined(ctx context.Context, config *rest.Config, of meshcni.Identity, node string) error {
-	config = rest.CopyConfig(config)
-	scheme := runtime.NewScheme() // client-go's own links every type of Kubernetes
-	for gv, kind := range map[schema.GroupVersion]runtime.Object{
-		policyv1.SchemeGroupVersion: &policyv1.Eviction{}, authenticationv1.SchemeGroupVersion: &authenticationv1.SelfSubjectReview{},
-	} {
-		scheme.AddKnownTypes(gv, kind)
-		metav1.AddToGroupVersion(scheme, gv)
-	}
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.GroupVersion, config.APIPath = &policyv1.SchemeGroupVersion, "/apis"
-	client, err := rest.RESTClientFor(config)
-	if err != nil {
-		return err
-	}
-	who := &authenticationv1.SelfSubjectReview{}
-	err = client.Post().AbsPath("/apis/authentication.k8s.io/v1/selfsubjectreviews").Body(who).Do(ctx).Into(who)
+func proveConfined(ctx context.Context, client *api.Client, of meshcni.Identity, node string) error {
+	who, err := client.WhoAmI(ctx)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return unconfined("the API server does not say whose the agent's token is: %v", err)
@@ -84,27 +59,17 @@ func proveConfined(ctx context.Context, config *rest.Config, of meshcni.Identity
 		return fmt.Errorf("ask the API server whose the agent's token is: %w", err)
 	}
 	claim := func(key string) string {
-		if values := who.Status.UserInfo.Extra[key]; len(values) == 1 {
+		if values := who.Extra[key]; len(values) == 1 {
 			return values[0]
 		}
 		return ""
 	}
-	account := strings.Split(who.Status.UserInfo.Username, ":") // system:serviceaccount:NAMESPACE:NAME
-	switch pod := claim(podClaim); {
-	case claim(nodeClaim) != node || pod == "" || len(account) != 4:
+	account := strings.Split(who.Username, ":") // system:serviceaccount:NAMESPACE:NAME
+	pod := claim(podClaim)
+	if claim(nodeClaim) != node || pod == "" || len(account) != 4 {
 		return unconfined("the agent's token names node %q and pod %q: it has to be a pod's on node %s (Kubernetes 1.30)", claim(nodeClaim), pod, node)
-	default:
-		return tryEviction(ctx, client, of, account[2], pod, node)
 	}
-}
-
-func tryEviction(ctx context.Context, client *rest.RESTClient, of meshcni.Identity, namespace, pod, node string) error {
-	uid := noPod
-	eviction := &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: namespace, Name: pod, Annotations: map[string]string{of.Key(ofNodeAnnotation): elsewhere}},
-		DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}, Preconditions: &metav1.Preconditions{UID: &uid}},
-	}
-	err := client.Post().AbsPath("/api/v1/namespaces", namespace, "pods", pod, "eviction").Param("dryRun", metav1.DryRunAll).Body(eviction).Do(ctx).Error()
+	err = client.EvictNobody(ctx, account[2], pod, map[string]string{of.Key(ofNodeAnnotation): elsewhere})
 	switch refused := " of node " + node + " may evict pods of its own node only"; {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy ") && strings.HasSuffix(err.Error(), refused):
 		return nil
@@ -290,9 +255,9 @@ func (o Options) confinementOf(s Config) *confinement {
 	var watched *policies
 	var failed error
 	return &confinement{quiet: unprovedQuiet, log: o.Log, changed: func() {}, again: make(chan struct{}, 1), watch: func(ctx context.Context, lapse func()) {
-		var config *rest.Config
-		if config, failed = o.api(s); failed == nil {
-			watched, failed = watchPolicies(ctx, config, s.evictionPolicy(), lapse)
+		var client *api.Client
+		if client, failed = o.client(s); failed == nil {
+			watched, failed = watchPolicies(ctx, client, s.evictionPolicy(), lapse)
 		}
 	}, prove: func(ctx context.Context) error {
 		if failed != nil {
@@ -301,10 +266,10 @@ func (o Options) confinementOf(s Config) *confinement {
 		if err := watched.check(ctx); err != nil {
 			return err
 		}
-		config, err := o.api(s)
+		client, err := o.client(s)
 		if err != nil {
 			return err
 		}
-		return proveConfined(ctx, config, s.Identity, s.Node)
+		return proveConfined(ctx, client, s.Identity, s.Node)
 	}}
 }

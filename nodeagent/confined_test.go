@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -76,14 +77,16 @@ func TestProof(t *testing.T) {
 					assert.NoError(t, err)
 					assert.NoError(t, json.Unmarshal(body, &e))
 					assert.Equal(t, []string{"All"}, e.DeleteOptions.DryRun)
-					assert.Equal(t, noPod, *e.DeleteOptions.Preconditions.UID)
+					assert.Equal(t, api.NoPod, *e.DeleteOptions.Preconditions.UID)
 					assert.Equal(t, map[string]string{"meshcni.io/of-node": "another node"}, e.Annotations)
 				}
 				w.WriteHeader(max(code, 200))
 				_, _ = io.WriteString(w, answer)
 			}))
 			defer server.Close()
-			err := proveConfined(t.Context(), &rest.Config{Host: server.URL}, meshcni.Identity{}, "n")
+			client, err := api.New(meshcni.Identity{}, &rest.Config{Host: server.URL}, "n")
+			require.NoError(t, err)
+			err = proveConfined(t.Context(), client, meshcni.Identity{}, "n")
 			assert.Equal(t, c.evictionCode != 0, asked.Load())
 			if c.says == "" {
 				assert.NoError(t, err)

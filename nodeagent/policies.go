@@ -10,14 +10,13 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/meshcni/meshcni/internal/node/api"
 )
 
 // policies watches the chart's policy for evictions and its binding, of which it knows the metadata alone: each change of what they say has a
@@ -43,31 +42,24 @@ func (s Config) evictionPolicy() string {
 }
 
 // watchPolicies watches until the context ends.
-func watchPolicies(ctx context.Context, config *rest.Config, name string, changed func()) (*policies, error) {
-	client, err := metadata.NewForConfig(config)
-	if err != nil {
-		return nil, err
-	}
+func watchPolicies(ctx context.Context, client *api.Client, name string, changed func()) (*policies, error) {
 	p := &policies{name: name, changed: changed}
-	for _, resource := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
+	for _, kind := range []schema.GroupVersionResource{api.Policies, api.PolicyBindings} {
 		w := &watchedPolicy{}
-		of := client.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: resource})
-		only := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String() // so that a role may grant it by name
 		w.SharedInformer = cache.NewSharedInformer(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				o.FieldSelector = only
-				list, err := of.List(ctx, o)
-				p.note(w, resource, err)
+				list, err := client.ListOne(ctx, kind, "", name, o)
+				p.note(w, kind.Resource, err)
 				return list, err
 			},
 			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				o.FieldSelector = only
-				events, err := of.Watch(ctx, o)
-				p.note(w, resource, err)
+				events, err := client.WatchOne(ctx, kind, "", name, o)
+				p.note(w, kind.Resource, err)
 				return events, err
 			},
 		}, &metav1.PartialObjectMetadata{}, 0)
 		_ = w.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}) // they are noted
+		var err error
 		w.ResourceEventHandlerRegistration, err = w.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() }, UpdateFunc: func(was, is any) {
 				if revision(was) != revision(is) {

@@ -106,7 +106,7 @@ func (a *ambientParts) open(ctx context.Context) (*nodecontrol.Controller, error
 	if err != nil {
 		return nil, err
 	}
-	config, err := a.options.api(s)
+	client, err := a.options.client(s)
 	if err != nil {
 		return nil, err
 	}
@@ -114,11 +114,8 @@ func (a *ambientParts) open(ctx context.Context) (*nodecontrol.Controller, error
 		Identity: s.Identity,
 		Meshes:   meshes,
 		Apply:    apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.HostRoot},
-		Pods:     a.pods, Proxy: a.options.Proxy, Events: a.events, Inventory: a.options.inventory(s), Log: a.log,
+		Pods:     a.pods, Proxy: a.options.Proxy, Events: a.events, Inventory: a.options.inventory(s), Status: client, Log: a.log,
 		VerifyInterval: time.Duration(s.Ambient.VerifyInterval), DrainTimeout: s.Ambient.drainTimeout(), DrainMinimum: s.Ambient.DrainMinimum,
-	}
-	if o.Status, err = nodecontrol.NewAPIStatus(config); err != nil {
-		return nil, err
 	}
 	a.store = netnsstore.New(netnsstore.Options{
 		RunDir: s.RunDir, Inventory: o.Inventory, HostRoot: s.HostRoot, ProcRoot: s.ProcRoot, Log: a.log,

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/meshcni/meshcni/redirect/ruleset"
 	"maps"
 	"slices"
 	"time"
@@ -16,7 +15,9 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/plugin"
+	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/status"
 )
@@ -32,7 +33,7 @@ type repairer struct {
 	elsewhere func(dialect string) bool
 	since     func() time.Time // the plugin was first in place
 	confined  *confinement     // nil: it does not act by itself
-	watch     repair.Pods      // of the node, for all of the agent; nil: there is none
+	watch     *nodepods.Watch  // of the node, for all of the agent; nil: there is none
 }
 
 // repairing is a controller with its metrics.
@@ -216,7 +217,7 @@ func (r *repairer) begin(context.Context) (c repairing, run func(context.Context
 func (o Options) repairOptions(s Config) (repair.Options, error) {
 	all, err := o.permissible(s)
 	if err == nil {
-		all.Config, err = o.repairAPI(s)
+		all.API, err = o.repairAPI(s)
 	}
 	return all, err
 }

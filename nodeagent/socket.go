@@ -53,12 +53,12 @@ func (o Options) nodePods(s Config) (*nodepods.Watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := o.api(s)
+	client, err := o.client(s)
 	if err != nil {
 		return nil, err
 	}
 	return nodepods.New(nodepods.Options{
-		Config: config, Node: s.Node, Meshes: meshes, Namespaces: meshes.ReadsNamespace(nil), Dialects: o.Dialects,
+		API: client, Meshes: meshes, Namespaces: meshes.ReadsNamespace(nil), Dialects: o.Dialects,
 		Attached: nodepods.Attachments(o.inventory(s)), Log: o.Log,
 	})
 }

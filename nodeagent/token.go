@@ -9,11 +9,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
@@ -59,31 +55,18 @@ func (o Options) requestToken(ctx context.Context, s Config) (string, error) {
 	if s.Node == "" {
 		return "", fmt.Errorf("--node-name (NODE_NAME) is not set, so it can be bound to no node: %w", errors.ErrUnsupported)
 	}
-	config, err := o.api(s)
-	if err != nil {
-		return "", err
-	}
-	scheme := runtime.NewScheme()
-	if err := authenticationv1.AddToScheme(scheme); err != nil {
-		return "", err
-	}
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.GroupVersion, config.APIPath = &corev1.SchemeGroupVersion, "/api"
-	client, err := rest.RESTClientFor(config) // anew each time, since the CA may have changed
+	client, err := o.client(s)
 	if err != nil {
 		return "", err
 	}
 	seconds := int64(time.Duration(s.TokenLifetime) / time.Second)
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+	value, err := client.Token(ctx, s.Plugin.PodNamespace, s.PluginServiceAccount, authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &seconds,
 		// Without a UID, which the agent need not be allowed to read, the API server takes that of the present object.
 		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: s.Node},
-	}}
-	answer := &authenticationv1.TokenRequest{}
-	err = client.Post().Namespace(s.Plugin.PodNamespace).Resource("serviceaccounts").Name(s.PluginServiceAccount).SubResource("token").
-		Body(request).Do(ctx).Into(answer)
+	})
 	if apierrors.IsBadRequest(err) { // by default up to Kubernetes 1.30
 		return "", fmt.Errorf("the API server binds no tokens to nodes (feature ServiceAccountTokenNodeBinding): %w: %w", errors.ErrUnsupported, err)
 	}
-	return answer.Status.Token, err
+	return value, err
 }

@@ -15,15 +15,14 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/budget"
 	"github.com/meshcni/meshcni/internal/lanes"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/inventory"
-	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/nodeevents"
+	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/internal/truncate"
 	"github.com/meshcni/meshcni/internal/unheard"
-	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -51,14 +50,11 @@ const (
 // concurrent use.
 type Controller struct {
 	opts          Options
-	cluster       kube.Cluster
+	cluster       cluster
 	redirector    redirector
-	judging       judging // nil: the controller judges pods itself, by what follows
-	judge         *judge.Judge
-	namespace     func(ctx context.Context, name string) (*corev1.Namespace, error)
 	events        record.EventRecorder
 	record        func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
-	permissions   func(context.Context) ([]kube.Permission, error)  // returns the missing ones; nil if nobody knows
+	permissions   func(context.Context) ([]api.Right, error)        // returns the missing ones; nil if nobody knows
 	limits        *budget.Namespaces                                // of all actions
 	holds         holds
 	lineage       lineage
@@ -68,10 +64,7 @@ type Controller struct {
 	mayTell       func() bool // whether the events' limit allows one more
 	mayTellBypass func() bool // the same of bypasses, which must not use up the other limit
 	metrics       *metrics
-	source        Pods
-	index         index
-	own           *watched        // the source, if nobody else watches the pods
-	watches       unheard.Watches // its own
+	source        *nodepods.Watch
 	selector      labels.Selector
 	queue         *lanes.Queue[types.NamespacedName] // of pods to look at and to act on
 	verifying     *lanes.Queue[types.NamespacedName] // of pods whose rules are to be verified
@@ -86,7 +79,6 @@ type Controller struct {
 	uids       map[types.NamespacedName]types.UID // by which it did
 	denied     error                              // a permission is missing
 	watchErr   error                              // why the pods could not be listed or watched
-	sourceErr  string                             // what the source last said was wrong
 	watchSaid  time.Time
 	unreadable string       // what was said of an inventory that cannot be read
 	others     []status.Pod // of Options.Others
@@ -115,26 +107,14 @@ func newController(o Options) (*Controller, error) {
 		Meshes: o.Meshes, ProcRoot: o.ProcRoot, HostRoot: o.HostRoot, Backend: o.Backend, Log: o.Log, inventory: c.inventory,
 	}
 	if c.cluster == nil {
-		api, err := kube.New(o.Identity, o.Config, o.Node)
-		if err != nil {
+		if err := c.useAPI(); err != nil {
 			return nil, err
 		}
-		c.useAPI(api)
 	}
 	if o.Detect != nil {
 		inPlace.Network = c.network
 	}
-	if n, ok := c.cluster.(interface {
-		Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
-	}); ok {
-		inPlace.Namespace = n.Namespace
-	}
-	c.judge, c.namespace = judge.New(o.Meshes), inPlace.namespace
-	c.judging, _ = o.Pods.(judging)
-	inPlace.judged = func(ctx context.Context, pod *corev1.Pod) *judge.Judgement {
-		_ = c.learn(ctx, pod) // the judgement has the error
-		return c.judged(pod)
-	}
+	inPlace.judged = c.judged
 	if c.redirector == nil {
 		c.redirector = inPlace
 	}
@@ -146,17 +126,13 @@ func newController(o Options) (*Controller, error) {
 		return nil, fmt.Errorf("select pods: %w", err)
 	}
 	if c.source = o.Pods; c.source == nil {
-		pods := unheard.ListWatch(c.cluster.Pods(o.Node, o.labelSelector()), func(err error) { c.watches.Note("pods", err) })
-		c.own, err = watch(pods, o.Meshes.Known(), c.watchFailed)
-		c.source = c.own
-	}
-	var ok bool
-	if c.index, ok = c.source.(index); !ok {
-		c.index = scan{c.source}
+		c.source, err = nodepods.New(nodepods.Options{
+			API: c.cluster, Meshes: o.Meshes, Dialects: o.Meshes.Known(), Namespaces: o.readsNamespaces(), Attached: nodepods.Attachments(c.inventory),
+		})
 	}
 	if o.Metrics != nil && err == nil {
 		o.Metrics.MustRegister(newPodCounts(c))
-		if c.own != nil {
+		if o.Pods == nil {
 			o.Metrics.MustRegister(c.outdated().Metric(o.Identity))
 		}
 	}
@@ -168,19 +144,45 @@ func newQueue() *lanes.Queue[types.NamespacedName] {
 		func(types.NamespacedName) time.Duration { return slowLook }, nil)
 }
 
+// cluster is what a controller asks of the API server. An *api.Client is one.
+type cluster interface {
+	nodepods.API
+
+	// Pod reads a pod of the node from the server, not from a cache.
+	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	// Label sets a label, or removes it if the value is empty, and returns the changed pod.
+	Label(ctx context.Context, pod *corev1.Pod, key, value string) (*corev1.Pod, error)
+	// Evict deletes the pod if disruption budgets allow it, and Delete regardless of these.
+	Evict(ctx context.Context, pod *corev1.Pod) error
+	Delete(ctx context.Context, pod *corev1.Pod) error
+}
+
 // useAPI makes the controller work with an API server.
-func (c *Controller) useAPI(api *kube.Client) {
+func (c *Controller) useAPI() error {
 	o := c.opts
-	known := o.Meshes.Known()
-	c.cluster, api.Keep = api, func(pod *corev1.Pod) *corev1.Pod { return dialect.Keep(known, pod) }
-	wanted := o.uses().Permissions()
-	c.permissions = func(ctx context.Context) ([]kube.Permission, error) { return api.Missing(ctx, wanted) }
+	client := o.API
+	if client == nil {
+		var err error
+		if client, err = api.New(o.Identity, o.Config, o.Node); err != nil {
+			return err
+		}
+		if o.Metrics != nil {
+			o.Metrics.MustRegister(client)
+		}
+	}
+	c.cluster = client
+	wanted := o.Permissions()
+	c.permissions = func(ctx context.Context) ([]api.Right, error) { return client.Missing(ctx, wanted) }
 	if o.Events == nil {
-		c.record = func() (record.EventRecorder, func()) { return api.Recorder(o.Log, func(err error) { c.refused(err) }) }
+		c.record = func() (record.EventRecorder, func()) {
+			component := o.Identity.Program("repair")
+			events, stop := nodeevents.Source{
+				API: func() (*api.Client, error) { return client, nil }, Component: component, Node: o.Node, Log: o.Log, Denied: func(err error) { c.refused(err) },
+			}.Start()
+			return events.Recorder(component), stop
+		}
 	}
-	if o.Metrics != nil {
-		o.Metrics.MustRegister(api)
-	}
+	return nil
 }
 
 // Run works until the context ends, and then returns nil. A controller runs once.
@@ -193,6 +195,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return errors.New("the repair controller runs or has run already")
 	}
 	defer c.source.Subscribe(c.changed)()
+	defer c.source.Failing(c.watchFailed)()
 	if c.record != nil {
 		events, stop := c.record()
 		defer stop()
@@ -204,8 +207,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer wg.Wait()
 	defer c.queue.ShutDown()
 	defer c.verifying.ShutDown()
-	if c.own != nil {
-		wg.Go(func() { c.own.informer.RunWithContext(ctx) })
+	if c.opts.Pods == nil {
+		wg.Go(func() { _ = c.source.Run(ctx) }) // it runs once, as the controller does
 		wg.Go(func() { c.outdated().Tell(ctx, c.tellOutdated) })
 	}
 	wg.Go(func() { c.tick(ctx) })
@@ -213,7 +216,6 @@ func (c *Controller) Run(ctx context.Context) error {
 		return nil // the context has ended
 	}
 	c.enqueueAll()
-	c.learnAll(ctx)
 	c.sweep()
 	c.metrics.setReady(c.Ready())
 	c.opts.Log.Info("repair controller has the node's pods", "node", c.opts.Node,
@@ -232,14 +234,12 @@ func (c *Controller) Run(ctx context.Context) error {
 // tick does the regular work.
 func (c *Controller) tick(ctx context.Context) {
 	for sleep(ctx, askAgain) {
-		c.askSource()
 		if c.suspended() > 0 || !c.source.Synced() {
 			c.askPermissions(ctx)
 		}
 		if c.source.Synced() {
 			c.keep()
 			c.tracks.keep(c.pods())
-			c.learnAll(ctx)
 			c.sweep()
 			c.retryReports()
 		}
@@ -316,7 +316,10 @@ func (c *Controller) Warnings() []string { return c.outdated().Warnings() }
 // outdated is the notice of the controller's own watch.
 func (c *Controller) outdated() unheard.Notice {
 	return unheard.Notice{Code: codePodsOutdated, Why: func() error {
-		return c.watches.Err(cmp.Or(c.opts.unheard, unheard.For), "the node's pods", "repair may not know of new ones")
+		if c.opts.Pods != nil {
+			return nil // whoever watches them says so
+		}
+		return c.source.Outdated(cmp.Or(c.opts.unheard, unheard.For))
 	}}
 }
 

@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/plugin/attachment"
-	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
 // Actions lists all actions.
@@ -36,21 +36,24 @@ func (c *Controller) Waiting() int {
 }
 
 // SetPermissions replaces how the controller finds out which permissions are missing.
-func (c *Controller) SetPermissions(missing func(context.Context) ([]kube.Permission, error)) {
+func (c *Controller) SetPermissions(missing func(context.Context) ([]api.Right, error)) {
 	c.permissions = missing
 }
 
 // Redirector is what a controller reads and writes the rules of pods by.
 type Redirector = redirector
 
+// Cluster is what a controller asks of the API server.
+type Cluster = cluster
+
 // On returns options with which a controller acts on a cluster in memory.
-func (o Options) On(c kube.Cluster) Options {
+func (o Options) On(c Cluster) Options {
 	o.cluster = c
 	return o
 }
 
 // SetCluster replaces the API server.
-func (o *Options) SetCluster(c kube.Cluster) { o.cluster = c }
+func (o *Options) SetCluster(c Cluster) { o.cluster = c }
 
 // SetUnheard replaces for how long the API server may tell nothing before that is news.
 func (o *Options) SetUnheard(d time.Duration) { o.unheard = d }

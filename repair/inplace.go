@@ -72,8 +72,8 @@ type InPlace struct {
 	// Log receives problems that do not stop a repair. nil discards them.
 	Log *slog.Logger
 
-	inventory *inventory.Inventory                                // nil: of Records
-	judged    func(context.Context, *corev1.Pod) *judge.Judgement // nil: it judges itself
+	inventory *inventory.Inventory               // nil: of Records
+	judged    func(*corev1.Pod) *judge.Judgement // nil: it judges itself
 
 	once       sync.Once
 	namespaces *cache.LRUExpireCache // by name
@@ -117,7 +117,7 @@ func (m *InPlace) namespace(ctx context.Context, name string) (*corev1.Namespace
 // judgement returns what the meshes say of a pod.
 func (m *InPlace) judgement(ctx context.Context, pod *corev1.Pod) *judge.Judgement {
 	if m.judged != nil {
-		return m.judged(ctx, pod)
+		return m.judged(pod)
 	}
 	var namespace *corev1.Namespace
 	var err error

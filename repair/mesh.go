@@ -1,9 +1,6 @@
 package repair
 
 import (
-	"context"
-	"errors"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
@@ -11,67 +8,15 @@ import (
 	"github.com/meshcni/meshcni/selection"
 )
 
-// judging is a [Pods] that keeps what the node's meshes say of each pod, for all of the agent.
-type judging interface {
-	Judgement(pod *corev1.Pod) *judge.Judgement
-}
+// judged returns what the meshes say of a pod, as far as that is known.
+func (c *Controller) judged(pod *corev1.Pod) *judge.Judgement { return c.source.Judgement(pod) }
 
-// judged returns what the meshes say of a pod, as far as that is known without a request.
-func (c *Controller) judged(pod *corev1.Pod) *judge.Judgement {
-	if c.judging != nil {
-		return c.judging.Judgement(pod)
-	}
-	j := c.tracks.get(pod.UID).judged
-	switch {
-	case j != nil && j.Of(pod, j.Namespace):
-		return j
-	case j != nil && j.Namespace != nil:
-		j = c.judge.Pod(pod, j.Namespace, nil)
-		c.tracks.change(pod.UID, func(t *track) { t.judged = j })
-		return j
-	}
-	j = c.judge.Pod(pod, nil, nil)
-	reads := errors.Is(j.Err, dialect.ErrNamespaceUnknown) || j.Selected() && c.judge.NeedsNamespace(pod)
-	reads = c.opts.uses().Namespaces && (reads && j.May(sidecars) != nil || c.opts.Detect != nil && j.OthersUndecided())
-	c.tracks.change(pod.UID, func(t *track) { t.judged, t.reads = j, reads })
-	return j
-}
-
-// learn finds out which mesh has a pod, as the plugin does. Where nobody else watches the namespaces, it reads the pod's if that decides, or
-// has settings that the pod inherits. An error says that it cannot be told; nothing is to be done to the pod then.
-func (c *Controller) learn(ctx context.Context, pod *corev1.Pod) error {
-	j := c.judged(pod)
-	if c.judging == nil && c.tracks.get(pod.UID).reads {
-		namespace, err := c.namespace(ctx, pod.Namespace)
-		if err != nil || !j.Of(pod, namespace) {
-			j = c.judge.Pod(pod, namespace, err)
-			c.tracks.change(pod.UID, func(t *track) { t.judged = j })
-		}
-	}
+// undecided returns why it cannot be told which mesh has a pod, or nil; nothing is to be done to the pod then.
+func (c *Controller) undecided(pod *corev1.Pod) error {
 	if c.criteria(pod).Policy == nil {
 		return nil
 	}
-	return j.Err
-}
-
-// learnAll does so for all pods now and then, where nobody else tells that a namespace's labels have changed.
-func (c *Controller) learnAll(ctx context.Context) {
-	if c.judging != nil {
-		return
-	}
-	for _, pod := range c.pods() {
-		was := c.judged(pod)
-		if c.learn(ctx, pod) == nil && nameOf(was.Mesh) != nameOf(c.judged(pod).Mesh) {
-			c.enqueue(pod)
-		}
-	}
-}
-
-func nameOf(mesh *dialect.Dialect) string {
-	if mesh == nil {
-		return ""
-	}
-	return mesh.Name
+	return c.judged(pod).Err
 }
 
 // sidecars are the meshes whose pods are repaired.

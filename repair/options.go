@@ -18,11 +18,12 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
-	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
 // Options configures a [Controller]. Only Node, Meshes and Config are required.
@@ -34,8 +35,10 @@ type Options struct {
 	// Meshes are the node's, as the plugin is configured. Required. Pods of a mesh whose proxy is on the node are left to the agent
 	// that hands them to it. Pods of its Others are found where Detect is set, and nothing is done to them.
 	Meshes dialect.Set
-	// Config is the client's configuration for the API server. Required.
+	// Config is the client's configuration for the API server. Required, unless there is an API.
 	Config *rest.Config
+	// API is an agent's client. nil: it is made of Config.
+	API *api.Client
 
 	// Elsewhere reports whether another program of the node redirects the pods of one of the Others, by its name. nil: none does.
 	Elsewhere func(dialect string) bool
@@ -77,8 +80,8 @@ type Options struct {
 
 	// Inventory has the node's attachments. Nil: it is made of Records and Detect.CacheDir.
 	Inventory *inventory.Inventory
-	// Pods are the node's pods, as somebody else watches them. nil: the controller watches them itself.
-	Pods Pods
+	// Pods are the node's pods, as an agent watches them. nil: the controller watches them itself.
+	Pods *nodepods.Watch
 	// Events receives the pods' events. nil means the API server.
 	Events record.EventRecorder
 	// Suspects names what may have replaced a pod's rules, such as the plugin of another mesh beside ours; reports of rules
@@ -89,9 +92,8 @@ type Options struct {
 	// Log receives one record per outcome. nil discards them.
 	Log *slog.Logger
 
-	// cluster replaces the API server at Config in tests. There are then no events and no permission checks. It needs
-	// a method Namespace like [kube.Client]'s if the dialect may read namespaces.
-	cluster kube.Cluster
+	// cluster replaces the API server at Config in tests. There are then no events and no permission checks.
+	cluster cluster
 	unheard time.Duration // for how long the API server may tell nothing; zero: [unheard.For]
 	// redirector programs running pods. nil means an [InPlace] made from these Options; tests have another.
 	redirector redirector
@@ -149,7 +151,7 @@ func (o Options) validate() error {
 		err = errors.Join(err, errors.New("no node name"))
 	case o.Meshes.Len() == 0:
 		err = errors.Join(err, errors.New("no dialect"))
-	case o.Config == nil && o.cluster == nil:
+	case o.Config == nil && o.API == nil && o.cluster == nil:
 		err = errors.Join(err, errors.New("no API server"))
 	}
 	return err
@@ -189,7 +191,7 @@ func (o Options) anyCheck() (err error) {
 	return err
 }
 
-// labelSelector selects the pods to watch: all, unless every mesh's criteria select the same labels.
+// labelSelector selects the pods to see to: all, unless every mesh's criteria select the same labels.
 func (o Options) labelSelector() string {
 	if o.Detect != nil { // it is about all of the node's pods
 		return ""
@@ -205,24 +207,31 @@ func (o Options) labelSelector() string {
 	return selector
 }
 
-// uses lists the permissions that the options take.
-func (o Options) uses() kube.Uses {
+// readsNamespaces reports whether a pod's namespace matters. That it decides matters to every finding, and what is inherited from it to the rules.
+func (o Options) readsNamespaces() bool {
 	inPlace := o.Action == ActionRepair || o.VerifyInterval > 0
-	u := kube.Uses{
-		Label: o.Action == ActionLabel, Evict: o.Action == ActionDelete, Delete: o.Action == ActionDelete && o.Force,
-		Namespaces: slices.ContainsFunc(slices.Collect(o.Meshes.All()), func(d dialect.Dialect) bool {
-			// That it decides matters to every finding, and what is inherited from it to the rules.
-			return o.shares(d) && (d.Policy.ReadsNamespace() || inPlace && d.NodeProxy == nil && d.ReadsNamespace(nil)) ||
-				len(d.Policy.ExcludedNamespaceLabels) > 0
-		}),
-	}
-	return u
+	return slices.ContainsFunc(slices.Collect(o.Meshes.All()), func(d dialect.Dialect) bool {
+		return o.shares(d) && (d.Policy.ReadsNamespace() || inPlace && d.NodeProxy == nil && d.ReadsNamespace(nil)) ||
+			len(d.Policy.ExcludedNamespaceLabels) > 0
+	})
 }
 
 // Permissions returns what a controller with these options asks of the API server. An empty namespace or name means all.
-func (o Options) Permissions() (all []authorizationv1.ResourceAttributes) {
-	for _, p := range o.WithDefaults().uses().Permissions() {
-		all = append(all, authorizationv1.ResourceAttributes(p))
+func (o Options) Permissions() []authorizationv1.ResourceAttributes {
+	o = o.WithDefaults()
+	all := []api.Right{api.MayListPods, api.MayWatchPods, api.MayCreateEvents, api.MayPatchEvents}
+	switch o.Action {
+	case ActionLabel:
+		all = append(all, api.MayPatchStatus)
+	case ActionDelete:
+		all = append(all, api.MayEvict)
+		if o.Force {
+			all = append(all, api.MayDelete)
+		}
+	case ActionNone, ActionRepair:
+	}
+	if o.readsNamespaces() {
+		all = append(all, api.MayList(api.Namespaces), api.MayWatch(api.Namespaces))
 	}
 	return all
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/meshcni/meshcni/internal/node/api"
 )
 
 // deny notes that the server has refused a request for lack of permission. The controller then does nothing until the
@@ -71,7 +73,7 @@ func (c *Controller) askPermissions(ctx context.Context) {
 		}
 		var names []string
 		for _, p := range missing {
-			names = append(names, p.String())
+			names = append(names, api.Text(p))
 		}
 		if len(names) > 0 {
 			now = fmt.Errorf("missing permission: %s (see deploy/rbac)", strings.Join(names, ", "))

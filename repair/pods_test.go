@@ -1,105 +1,69 @@
 package repair_test
 
 import (
-	"errors"
-	"sync"
+	"context"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/repair/internal/repairtest"
 )
 
-// othersWatch is somebody else's watch of the node's pods.
-type othersWatch struct {
-	mu     sync.Mutex
-	pods   map[types.UID]*corev1.Pod
-	synced bool
-	wrong  error
-	subs   []func(types.UID)
+// unlisted is a cluster of which nobody lists pods.
+type unlisted struct {
+	*repairtest.Cluster
+
+	t *testing.T
 }
 
-func (w *othersWatch) Pods() (all []*corev1.Pod) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, p := range w.pods {
-		all = append(all, p)
-	}
-	return all
+func (u unlisted) ListPods(context.Context, metav1.ListOptions, func(*corev1.Pod) *corev1.Pod) (*corev1.PodList, error) {
+	assert.Fail(u.t, "the controller lists pods itself")
+	return &corev1.PodList{}, nil
 }
 
-func (w *othersWatch) Synced() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.synced
-}
-
-func (w *othersWatch) Ready() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.wrong
-}
-
-func (w *othersWatch) Subscribe(changed func(types.UID)) (cancel func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.subs = append(w.subs, changed)
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.subs = nil
-	}
-}
-
-// is changes what the watch knows of a pod; nil: it is gone.
-func (w *othersWatch) is(uid types.UID, pod *corev1.Pod) {
-	w.mu.Lock()
-	if w.pods[uid] = pod; pod == nil {
-		delete(w.pods, uid)
-	}
-	w.synced = true
-	subs := w.subs
-	w.mu.Unlock()
-	for _, tell := range subs {
-		tell(uid)
-	}
-}
-
-// TestOthersWatch: a controller that is given the pods watches none itself, and deals with what was there, what comes and what
-// changes.
+// TestOthersWatch: a controller that is given the node's watch makes none itself, and deals with what was there, what comes and what changes.
 func TestOthersWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &othersWatch{pods: map[types.UID]*corev1.Pod{}}
-		old, well := named(t, "crash-loop", "old"), named(t, "passed", "later-broken")
-		b := start(t, func(_ *bench, o *repair.Options) { o.Action, o.Pods = repair.ActionLabel, w }, old, well)
-		old, well = b.pod("old"), b.pod("later-broken")
-		w.mu.Lock()
-		w.pods[old.UID], w.pods[well.UID], w.wrong = old, well, errors.New("no route to host")
-		w.mu.Unlock()
-		time.Sleep(30 * time.Second) // until the controller has asked what is wrong
-		assert.ErrorContains(t, b.ctl.Ready(), "no route to host", "nothing is complete yet")
+		var up atomic.Bool
+		b := start(t, func(b *bench, o *repair.Options) {
+			b.cluster.SetHook(func(verb string, _ types.NamespacedName) error {
+				if (verb == "list" || verb == "watch") && !up.Load() {
+					return syscall.ECONNREFUSED
+				}
+				return nil
+			})
+			w, err := nodepods.New(nodepods.Options{API: b.cluster, Meshes: o.Meshes, Dialects: o.Meshes.Known()})
+			require.NoError(t, err)
+			ended := make(chan error)
+			ctx, stop := context.WithCancel(context.Background())
+			go func() { ended <- w.Run(ctx) }()
+			t.Cleanup(func() { stop(); assert.NoError(t, <-ended) })
+			o.Action, o.Pods = repair.ActionLabel, w
+			o.SetCluster(unlisted{b.cluster, t})
+		}, named(t, "crash-loop", "old"), named(t, "passed", "later-broken"))
+		time.Sleep(3 * time.Minute) // until the watch has asked again
+		assert.ErrorContains(t, b.ctl.Ready(), "connection refused", "nothing is complete yet")
+		assert.Positive(t, b.counter("meshcni_pods_watch_errors_total")["other"])
 		assert.Empty(t, b.outcomes())
-		w.mu.Lock()
-		w.synced, w.wrong = true, nil
-		w.mu.Unlock()
+		up.Store(true)
+		time.Sleep(3 * time.Minute)
 		b.settle()
 		assert.NoError(t, b.ctl.Ready())
 		assert.Equal(t, map[string]int{"labelled check-failed": 1}, b.outcomes())
-
-		broken := named(t, "crash-loop", "later-broken")
-		broken.UID = well.UID
-		broken = b.cluster.Set(broken)
-		w.is(well.UID, broken)
+		b.cluster.Set(named(t, "crash-loop", "later-broken"))
 		b.settle()
 		assert.Equal(t, map[string]int{"labelled check-failed": 2}, b.outcomes())
-		w.is(old.UID, nil)
+		b.cluster.Gone("default", "old")
 		b.settle()
-		for _, r := range b.cluster.Requests() {
-			assert.NotContains(t, []string{"list", "watch"}, r[:min(len(r), 5)], r)
-		}
 	})
 }

@@ -40,7 +40,7 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	}
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	unknown := c.learn(ctx, pod)
+	unknown := c.undecided(pod)
 	c.observe(pod)
 	f := c.diagnose(pod)
 	if f.Broken && unknown != nil {
@@ -171,7 +171,7 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 	case fresh.Spec.NodeName != c.opts.Node:
 		return nil, result{outcome: statuscode.Replaced, reason: statuscode.OtherNode, detail: "the pod is on node " + fresh.Spec.NodeName}, false
 	}
-	if err := c.learn(ctx, fresh); err != nil {
+	if err := c.undecided(fresh); err != nil {
 		return nil, c.failed(err), false
 	}
 	f := c.diagnose(fresh)

@@ -18,9 +18,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/repair/internal/repairtest"
 )
 
@@ -166,7 +166,7 @@ func TestForgedOwner(t *testing.T) {
 func TestMissingPermission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		missing := []kube.Permission{{Verb: "patch", Resource: "pods", Subresource: "status"}}
+		missing := []api.Right{{Verb: "patch", Resource: "pods", Subresource: "status"}}
 		var pods []*corev1.Pod
 		for i := range 30 {
 			pods = append(pods, named(t, "crash-loop", fmt.Sprintf("broken-%02d", i)))
@@ -174,7 +174,7 @@ func TestMissingPermission(t *testing.T) {
 		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionLabel
 			b.prepare = func(c *repair.Controller) {
-				c.SetPermissions(func(context.Context) ([]kube.Permission, error) { mu.Lock(); defer mu.Unlock(); return missing, nil })
+				c.SetPermissions(func(context.Context) ([]api.Right, error) { mu.Lock(); defer mu.Unlock(); return missing, nil })
 			}
 			b.cluster.SetHook(func(verb string, _ types.NamespacedName) error {
 				mu.Lock()
@@ -286,7 +286,7 @@ func TestAdmissionRefuses(t *testing.T) {
 		b := start(t, func(b *bench, c *repair.Options) {
 			c.Action = repair.ActionDelete
 			b.prepare = func(c *repair.Controller) {
-				c.SetPermissions(func(context.Context) ([]kube.Permission, error) { return nil, nil })
+				c.SetPermissions(func(context.Context) ([]api.Right, error) { return nil, nil })
 			}
 			b.cluster.SetHook(func(verb string, r types.NamespacedName) error {
 				if verb == "evict" && r.Name == "a" {
@@ -301,8 +301,7 @@ func TestAdmissionRefuses(t *testing.T) {
 	})
 }
 
-// TestUnreachable: a server that does not answer is one line in the log, and the
-// reason for not being ready.
+// TestUnreachable: a server that does not answer is one line in the log, and one more after a minute, and the reason for not being ready.
 func TestUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -311,7 +310,7 @@ func TestUnreachable(t *testing.T) {
 			c.Action = repair.ActionLabel
 			answer := func() error { mu.Lock(); defer mu.Unlock(); return down }
 			b.prepare = func(c *repair.Controller) {
-				c.SetPermissions(func(context.Context) ([]kube.Permission, error) { return nil, answer() })
+				c.SetPermissions(func(context.Context) ([]api.Right, error) { return nil, answer() })
 			}
 			b.cluster.SetHook(func(string, types.NamespacedName) error { return answer() })
 		}, named(t, "crash-loop", "a"))

@@ -35,8 +35,6 @@ type track struct {
 	uncaptured status.Code          // of when it was last found so
 	bypasses   []dialect.BypassCode // that events were sent for
 	extentOf   *judge.Judgement     // for which extent was found out
-	judged     *judge.Judgement     // if nobody else keeps it; nil: not yet
-	reads      bool                 // for that, its namespace is read
 }
 
 type tracks struct {

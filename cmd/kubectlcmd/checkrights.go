@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/internal/apilist"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/rights"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
@@ -103,7 +104,7 @@ func (c *cluster) rights(ctx context.Context, f *findings, r rightsWanted) {
 		switch w := r.all[i]; {
 		case err == nil:
 		case errors.Is(err, errRefused):
-			f.add(codeAgentRights, levelError, w.user(), "may not "+rights.Text(w.Attributes)+": "+w.For)
+			f.add(codeAgentRights, levelError, w.user(), "may not "+api.Text(w.Attributes)+": "+w.For)
 		default:
 			if unknown++; unknown == 1 { // most often it is the same for all
 				f.add(codeAgentRights, levelUnknown, "", "whether the agents' account has its rights cannot be asked: "+err.Error())
@@ -130,7 +131,7 @@ func (c *cluster) refuses(ctx context.Context, w wanted) error {
 	case err != nil || review.Status.Allowed:
 		return err
 	case review.Status.EvaluationError != "":
-		return fmt.Errorf("whether %s may %s is not known: %s", w.user(), rights.Text(w.Attributes), review.Status.EvaluationError)
+		return fmt.Errorf("whether %s may %s is not known: %s", w.user(), api.Text(w.Attributes), review.Status.EvaluationError)
 	}
 	return errRefused
 }

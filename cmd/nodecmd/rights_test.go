@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/rights"
+	"github.com/meshcni/meshcni/internal/node/api"
 )
 
 // TestRights: each setting that needs a right asks for it, and without it nobody does.
@@ -25,7 +25,7 @@ func TestRights(t *testing.T) {
 		require.NoError(t, err)
 		got := map[string]bool{}
 		for _, r := range all {
-			got[strings.TrimSpace(r.Account+" "+rights.Text(r.Attributes))] = true
+			got[strings.TrimSpace(r.Account+" "+api.Text(r.Attributes))] = true
 			assert.NotEmpty(t, r.For)
 			if selector := r.Attributes.FieldSelector; selector != nil {
 				assert.Equal(t, []string{"n1"}, selector.Requirements[0].Values)

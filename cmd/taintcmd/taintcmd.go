@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,11 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/apiserver"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	nodeapi "github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/nodeevents"
 	"github.com/meshcni/meshcni/internal/readytaint"
 	"github.com/meshcni/meshcni/internal/serve"
@@ -173,7 +174,7 @@ func (s *settings) validate(run bool) error {
 func (c *controller) run(ctx context.Context) error {
 	name := c.Identity.Program("taint")
 	c.log.Info("starting", "program", name, "version", cmp.Or(c.Identity.Version, version.Long()))
-	events, stop := nodeevents.Source{Config: func() (*rest.Config, error) { return c.config, nil }, Component: name, Log: c.log}.Start()
+	events, stop := nodeevents.Source{API: sync.OnceValues(func() (*nodeapi.Client, error) { return nodeapi.New(c.Identity, c.config, "") }), Component: name, Log: c.log}.Start()
 	defer stop()
 	c.events = events.Recorder(name)
 	registry := versionmetric.Registry(c.Identity, name)

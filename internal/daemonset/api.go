@@ -4,57 +4,31 @@ package daemonset
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
-)
 
-var (
-	daemonSets = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}
-	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	nodeapi "github.com/meshcni/meshcni/internal/node/api"
 )
 
 // object is the metadata of an object. Nothing else is requested until the end.
 type object = metav1.PartialObjectMetadata
 
 // api makes the requests.
-type api struct {
-	source Source
-	mu     sync.Mutex
-	client metadata.Interface
-}
+type api struct{ source Source }
 
-// connect returns the client. It tries again if an earlier attempt failed.
-func (a *api) connect() (metadata.Interface, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.client != nil {
-		return a.client, nil
-	}
-	config, err := a.source.Config()
+// connect returns the client.
+func (a *api) connect() (*nodeapi.Client, error) {
+	client, err := a.source.API()
 	if err != nil {
 		return nil, fmt.Errorf("prepare to ask the API server: %w", err)
 	}
-	client, err := metadata.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("prepare to ask the API server: %w", err)
-	}
-	a.client = client
 	return client, nil
 }
 
@@ -64,7 +38,7 @@ func (a *api) get(ctx context.Context, r schema.GroupVersionResource, namespace,
 	if err != nil {
 		return nil, err
 	}
-	o, err := client.Resource(r).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	o, err := client.GetOne(ctx, r, namespace, name)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -74,38 +48,6 @@ func (a *api) get(ctx context.Context, r schema.GroupVersionResource, namespace,
 		return nil, errors.New("the API server's answer is not an object")
 	}
 	return o, nil
-}
-
-// whole reads an object with all that it has. No element of path may be empty.
-func (a *api) whole(ctx context.Context, into any, path ...string) error {
-	if slices.Contains(path, "") {
-		return errors.New("the node's name is not known: see --node-name")
-	}
-	config, err := a.source.Config()
-	if err != nil {
-		return fmt.Errorf("prepare to ask the API server: %w", err)
-	}
-	scheme := runtime.NewScheme() // of a Status alone, which says why not
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := rest.UnversionedRESTClientFor(config)
-	if err != nil {
-		return fmt.Errorf("prepare to ask the API server: %w", err)
-	}
-	answer := client.Get().AbsPath(path...).Do(ctx)
-	if err := answer.Error(); err != nil { // that of Raw lacks the server's words
-		return err
-	}
-	text, err := answer.Raw()
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(text, into)
-}
-
-// selection selects the one name, so that a role may grant list and watch by resourceNames.
-func (a *api) selection() string {
-	return fields.OneTermEqualSelector("metadata.name", a.source.Name).String()
 }
 
 // listTimeout bounds a request to a server that never answers.
@@ -120,7 +62,7 @@ func (a *api) list(ctx context.Context) (found *object, version string, err erro
 	if err != nil {
 		return nil, "", err
 	}
-	list, err := client.Resource(daemonSets).Namespace(a.source.Namespace).List(ctx, metav1.ListOptions{FieldSelector: a.selection()})
+	list, err := client.ListOne(ctx, nodeapi.DaemonSets, a.source.Namespace, a.source.Name, metav1.ListOptions{})
 	if err != nil {
 		return nil, "", err
 	}
@@ -145,8 +87,8 @@ func (a *api) watch(ctx context.Context, since string, note func(*object)) (vers
 	if err != nil {
 		return since, err
 	}
-	w, err := client.Resource(daemonSets).Namespace(a.source.Namespace).Watch(ctx, metav1.ListOptions{
-		FieldSelector: a.selection(), ResourceVersion: since, AllowWatchBookmarks: true, TimeoutSeconds: &lasts,
+	w, err := client.WatchOne(ctx, nodeapi.DaemonSets, a.source.Namespace, a.source.Name, metav1.ListOptions{
+		ResourceVersion: since, AllowWatchBookmarks: true, TimeoutSeconds: &lasts,
 	})
 	if err != nil {
 		return since, err

@@ -17,12 +17,11 @@ import (
 	"sync"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/rest"
+
+	nodeapi "github.com/meshcni/meshcni/internal/node/api"
 )
 
 // Watch is a watch of one DaemonSet. Make one with [New].
@@ -59,9 +58,9 @@ var words = map[state]string{
 
 // Source leads to the API server and the DaemonSet to watch.
 type Source struct {
-	// Config returns the client's configuration. It is called again until it succeeds.
-	Config func() (*rest.Config, error)
-	// Namespace and Name are the DaemonSet's, and Node is the agent's node. Empty Node: whether it is wanted cannot be told.
+	// API returns the agent's client. An error says why there is none.
+	API func() (*nodeapi.Client, error)
+	// Namespace and Name are the DaemonSet's, and Node is the agent's node, as the client has it. Empty Node: whether it is wanted cannot be told.
 	Namespace, Name, Node string
 }
 
@@ -217,7 +216,7 @@ func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, Bound)
 	defer cancel()
-	d, err := w.api.get(ctx, daemonSets, w.api.source.Namespace, w.api.source.Name)
+	d, err := w.api.get(ctx, nodeapi.DaemonSets, w.api.source.Namespace, w.api.source.Name)
 	if err == nil {
 		w.note(d)
 	} else if apierrors.IsForbidden(err) { // the right may be gone with the DaemonSet, and the watch about to say so
@@ -234,7 +233,7 @@ func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
 		return last.leaving(), why
 	}
 	// The pods of a namespace that is deleted go before its DaemonSets do (Kubernetes 1.33, KEP-5080).
-	if ns, errNS := w.api.get(ctx, namespaces, "", w.api.source.Namespace); errNS == nil && ns != nil && ns.DeletionTimestamp != nil {
+	if ns, errNS := w.api.get(ctx, nodeapi.Namespaces, "", w.api.source.Namespace); errNS == nil && ns != nil && ns.DeletionTimestamp != nil {
 		return true, "the agent's namespace is being deleted"
 	}
 	if err != nil { // what was seen before tells nothing of the node
@@ -252,13 +251,15 @@ func (w *Watch) Leaving(ctx context.Context) (leaving bool, why string) {
 
 // unwanted returns the reason for which the DaemonSet does not want the agent's node; "" if it does.
 func (w *Watch) unwanted(ctx context.Context) (string, error) {
-	var set appsv1.DaemonSet
-	var node corev1.Node
-	err := w.api.whole(ctx, &set, "apis/apps/v1/namespaces", w.api.source.Namespace, "daemonsets", w.api.source.Name)
+	client, err := w.api.connect()
 	if err != nil {
 		return "", err
 	}
-	err = w.api.whole(ctx, &node, "api/v1/nodes", w.api.source.Node)
+	set, err := client.DaemonSet(ctx, w.api.source.Namespace, w.api.source.Name)
+	if err != nil {
+		return "", err
+	}
+	node, err := client.Node(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -266,7 +267,7 @@ func (w *Watch) unwanted(ctx context.Context) (string, error) {
 	if set.UID == "" || node.UID == "" || node.Name != w.api.source.Node || len(set.Spec.Template.Spec.Containers) == 0 || set.UID != w.own() {
 		return "", errors.New("the API server's answer is not the agent's DaemonSet and node")
 	}
-	_, why, err := Place(&node, &set.Spec.Template.Spec, "")
+	_, why, err := Place(node, &set.Spec.Template.Spec, "")
 	return why, err
 }
 

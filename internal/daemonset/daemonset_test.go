@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
+	nodeapi "github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/proctest"
 )
 
@@ -34,9 +36,11 @@ type server struct {
 	asked  []string
 }
 
-// config reaches the server.
-func (s *server) config() (*rest.Config, error) {
-	return &rest.Config{Host: "https://[::1]:8080/k8s", Transport: s}, nil
+// client asks the server.
+func (s *server) client(node string) func() (*nodeapi.Client, error) {
+	return func() (*nodeapi.Client, error) {
+		return nodeapi.New(meshcni.Identity{}, &rest.Config{Host: "https://[::1]:8080/k8s", Transport: s}, node)
+	}
 }
 
 // questions are what was asked so far.
@@ -134,7 +138,7 @@ func watching(t *testing.T, test func(t *testing.T, w *Watch, s *server, say fun
 			return http.StatusOK, read, nil
 		})
 		w := New(Source{
-			Config: s.config, Namespace: "mesh", Name: "agent", Node: "n1",
+			API: s.client("n1"), Namespace: "mesh", Name: "agent", Node: "n1",
 		}, slog.New(slog.NewTextHandler(log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -281,7 +285,7 @@ func TestTheNodeIsNotWanted(t *testing.T) {
 				assert.LessOrEqual(t, time.Since(began), Bound)
 
 				if c.leaving {
-					w.api.source.Node = ""
+					w.api.source.Node, w.api.source.API = "", s.client("")
 					leaving, why = w.Leaving(t.Context())
 					assert.False(t, leaving, "a node without a name")
 					assert.Contains(t, why, "--node-name")
@@ -312,7 +316,7 @@ func TestNeverSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := &server{answer: text(http.StatusNotFound, "{}")}, &proctest.Buffer{}
 		source := Source{
-			Config: s.config, Namespace: "mesh", Name: "agent",
+			API: s.client("n1"), Namespace: "mesh", Name: "agent",
 		}
 		leaving, why := New(source, slog.New(slog.NewTextHandler(log, nil))).Leaving(t.Context())
 		assert.False(t, leaving)
@@ -323,7 +327,7 @@ func TestNeverSeen(t *testing.T) {
 		leaving, _ = New(source, slog.New(slog.DiscardHandler)).Leaving(t.Context())
 		assert.True(t, leaving)
 
-		source.Config = func() (*rest.Config, error) { return nil, errors.New("no token") }
+		source.API = func() (*nodeapi.Client, error) { return nil, errors.New("no token") }
 		leaving, why = New(source, slog.New(slog.DiscardHandler)).Leaving(t.Context())
 		assert.False(t, leaving)
 		assert.Contains(t, why, "no token")
@@ -401,7 +405,7 @@ func TestAsksForMetadataAlone(t *testing.T) {
 		got = r
 		return text(http.StatusOK, listOf("1"))(r)
 	}}
-	a := api{source: Source{Config: s.config, Namespace: "mesh", Name: "a.b"}}
+	a := api{source: Source{API: s.client("n1"), Namespace: "mesh", Name: "a.b"}}
 	found, version, err := a.list(t.Context())
 	require.NoError(t, err)
 	assert.Nil(t, found)

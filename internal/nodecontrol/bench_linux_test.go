@@ -16,8 +16,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -108,7 +110,11 @@ func BenchmarkEndedPods(b *testing.B) {
 		}
 	}))
 	b.Cleanup(func() { server.CloseClientConnections(); server.Close() })
-	watch, err := nodepods.New(nodepods.Options{Config: &rest.Config{Host: server.URL, QPS: -1}, Node: "n1", Dialects: []dialect.Dialect{ambient.New(ambient.Options{})}})
+	client, err := api.New(meshcni.Identity{}, &rest.Config{Host: server.URL, QPS: -1}, "n1")
+	if err != nil {
+		b.Fatal(err)
+	}
+	watch, err := nodepods.New(nodepods.Options{API: client, Dialects: []dialect.Dialect{ambient.New(ambient.Options{})}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -23,7 +23,6 @@ import (
 	"github.com/meshcni/meshcni/internal/waittest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -346,11 +345,11 @@ type asking struct {
 	asked chan status.Pod
 }
 
-func (a asking) Set(ctx context.Context, pod nodeproxy.PodID, key, value string) error {
+func (a asking) Annotate(ctx context.Context, pod *corev1.Pod, key, value string) error {
 	if value == "enabled" {
 		a.asked <- a.n.state(pod.UID)
 	}
-	return a.Status.Set(ctx, pod, key, value)
+	return a.Status.Annotate(ctx, pod, key, value)
 }
 
 // TestAnnotationIsNotAhead: whoever has read that a pod is enrolled does not hear from the agent that it is outside.

@@ -1,7 +1,7 @@
 // Package nodecontrol hands pods to a mesh proxy that runs once on the node, takes them back, and sees to it that no pod
 // silently falls out of its care.
 //
-// [Pods], [Namespaces], [Probes] and [Status] are what else a node has; package nodeagent and [APIStatus] have those of a real one.
+// [Pods], [Namespaces], [Probes] and [Status] are what else a node has; package nodeagent has those of a real one.
 //
 // # Whose is what
 //

@@ -331,6 +331,9 @@ func (w *work) Do(ctx context.Context, act machine.Action) error {
 	return fmt.Errorf("no such action: %d", act)
 }
 
+// tellTimeout bounds the write of an annotation.
+const tellTimeout = 5 * time.Second
+
 // correctTimeout bounds the write of an annotation that says too much, since what is missing is mended only after it.
 const correctTimeout = time.Second
 
@@ -339,7 +342,9 @@ func (w *work) tell(ctx context.Context, value string) error {
 	if err := w.mayTell(value, time.Now()); err != nil {
 		return err
 	}
-	err := w.c.opts.Status.Set(ctx, w.apiID(), w.mesh.NodeProxy.StatusAnnotation, value)
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	err := w.c.opts.Status.Annotate(ctx, w.pod, w.mesh.NodeProxy.StatusAnnotation, value)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return err
 	}

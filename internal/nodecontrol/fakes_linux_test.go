@@ -340,7 +340,7 @@ func (p *pods) label(namespace, value string) {
 	}
 }
 
-func (p *pods) Set(_ context.Context, pod nodeproxy.PodID, key, value string) error {
+func (p *pods) Annotate(_ context.Context, pod *corev1.Pod, key, value string) error {
 	p.mu.Lock()
 	if p.fault != nil {
 		defer p.mu.Unlock()

@@ -11,7 +11,6 @@ import (
 	"github.com/meshcni/meshcni/internal/netnsstore"
 	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
 )
@@ -99,7 +98,7 @@ func (e *UnexemptError) Unwrap() error { return e.Err }
 
 // Status writes the annotation that reports a pod's state.
 type Status interface {
-	// Set sets the annotation of the pod with that UID, or removes it if the value is empty. apierrors.IsNotFound(err) and
+	// Annotate sets the annotation of the pod with that UID, or removes it if the value is empty. apierrors.IsNotFound(err) and
 	// IsConflict(err) mean that the pod is gone or another has its name.
-	Set(ctx context.Context, pod nodeproxy.PodID, key, value string) error
+	Annotate(ctx context.Context, pod *corev1.Pod, key, value string) error
 }

@@ -171,13 +171,6 @@ func (w want) podOf() status.ID {
 	return status.ID{Namespace: w.id.Namespace, Name: w.id.Name, UID: string(w.id.UID)}
 }
 
-// apiID names the pod as the API server does.
-func (w want) apiID() nodeproxy.PodID {
-	id := w.id
-	id.UID = w.pod.UID
-	return id
-}
-
 func sameAddrs(a, b []netip.Addr) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(x netip.Addr) bool { return !slices.Contains(b, x) })
 }

@@ -4,7 +4,6 @@ package nodeevents
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -15,12 +14,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/truncate"
 )
 
@@ -38,10 +36,8 @@ func Limit() func() bool { return rate.NewLimiter(1, 50).Allow }
 
 // Source says whose events they are.
 type Source struct {
-	// Config returns how to reach the API server. It is called when the first event is sent, and again until it succeeds.
-	Config func() (*rest.Config, error)
-	// Client sends the events instead of one made from Config. Its scheme must have Event.
-	Client rest.Interface
+	// API returns the client, for each event. An error says why there is none.
+	API func() (*api.Client, error)
 	// Component is the reporting controller, Node the name of the node.
 	Component, Node string
 	// Log is told when events cannot be sent, once until one could.
@@ -63,7 +59,7 @@ func (s Source) Start() (e *Events, stop func()) {
 	// The recorder logs each attempt with all of the event; the sink says once what is wrong.
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.New(nil)))
 	e = &Events{broadcaster: record.NewBroadcaster(record.WithContext(ctx)), source: s}
-	e.broadcaster.StartRecordingToSink(&sink{ctx: ctx, source: s, client: s.Client})
+	e.broadcaster.StartRecordingToSink(&sink{ctx: ctx, source: s})
 	e.own = e.Recorder(s.Component)
 	return e, func() {
 		cancel()
@@ -101,7 +97,7 @@ func Reason(code string) string {
 	return b.String()
 }
 
-// scheme has the one kind that is sent: a whole clientset would take several times the agent's memory.
+// scheme has the kinds that are sent and referred to.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	s.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Event{}, &corev1.Pod{}) // pods are referred to
@@ -115,53 +111,29 @@ type sink struct {
 	source Source
 
 	mu      sync.Mutex
-	client  rest.Interface // nil until it could be made
 	failing bool
-}
-
-func (s *sink) connect() (rest.Interface, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.client != nil {
-		return s.client, nil
-	}
-	config, err := s.source.Config()
-	if err != nil {
-		return nil, fmt.Errorf("prepare to send events: %w", err)
-	}
-	config = rest.CopyConfig(config)
-	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := rest.RESTClientFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("prepare to send events: %w", err)
-	}
-	s.client = client
-	return client, nil
 }
 
 // Create sends a new event.
 func (s *sink) Create(e *corev1.Event) (*corev1.Event, error) {
-	return s.send(e, func(c rest.Interface) *rest.Request { return c.Post().Body(e) })
+	return s.send(e, func(ctx context.Context, c *api.Client) (*corev1.Event, error) { return c.CreateEvent(ctx, e) })
 }
 
 // Patch changes the count of one.
 func (s *sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
-	return s.send(e, func(c rest.Interface) *rest.Request {
-		return c.Patch(types.StrategicMergePatchType).Name(e.Name).Body(patch)
-	})
+	return s.send(e, func(ctx context.Context, c *api.Client) (*corev1.Event, error) { return c.PatchEvent(ctx, e, patch) })
 }
 
 // Update is not used: the recorder patches instead.
 func (s *sink) Update(e *corev1.Event) (*corev1.Event, error) { return e, nil }
 
-func (s *sink) send(e *corev1.Event, request func(rest.Interface) *rest.Request) (*corev1.Event, error) {
+func (s *sink) send(e *corev1.Event, request func(context.Context, *api.Client) (*corev1.Event, error)) (*corev1.Event, error) {
 	out := &corev1.Event{}
-	client, err := s.connect()
+	client, err := s.source.API()
 	if err == nil {
 		ctx, cancel := context.WithTimeout(s.ctx, timeout)
 		defer cancel()
-		err = request(client).Namespace(e.Namespace).Resource("events").Do(ctx).Into(out)
+		out, err = request(ctx, client)
 	}
 	if !apierrors.IsForbidden(err) {
 		s.note(err)

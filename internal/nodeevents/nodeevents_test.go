@@ -1,9 +1,12 @@
 package nodeevents
 
 import (
+	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -13,16 +16,27 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
 func TestMain(m *testing.M) {
 	os.Exit(kubetest.Main(m, kubetest.Options{DisableAdmission: []string{"ServiceAccount"}}))
+}
+
+func client(t *testing.T, s *kubetest.Server, token string) *api.Client {
+	config, err := s.Config(token)
+	assert.NoError(t, err)
+	c, err := api.New(meshcni.Identity{}, config, "")
+	assert.NoError(t, err)
+	return c
 }
 
 // eventsOf are a node's events, as kubectl describe node looks for them.
@@ -38,9 +52,9 @@ func TestEventsOfANode(t *testing.T) {
 	var log proctest.Buffer
 	var asked atomic.Int32
 	events, stop := Source{
-		Config: func() (*rest.Config, error) {
+		API: func() (*api.Client, error) {
 			asked.Add(1)
-			return s.Config(kubetest.AdminToken)
+			return client(t, s, kubetest.AdminToken), nil
 		},
 		Component: "meshcni-node", Node: "n1", Log: slog.New(slog.NewTextHandler(&log, nil)),
 	}.Start()
@@ -80,7 +94,7 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 	var log proctest.Buffer
 	asked := make(chan struct{}, 1)
 	events, stop := Source{
-		Config: func() (*rest.Config, error) {
+		API: func() (*api.Client, error) {
 			select {
 			case asked <- struct{}{}:
 			default:
@@ -100,7 +114,7 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 	a := s.Admin(t)
 	token := a.ServiceAccount(t, a.Namespace(t), "without-rights")
 	events, stop = Source{
-		Config:    func() (*rest.Config, error) { return s.Config(token) },
+		API:       func() (*api.Client, error) { return client(t, s, token), nil },
 		Component: "c", Node: "n2", Log: slog.New(slog.NewTextHandler(&log, nil)),
 	}.Start()
 	defer stop()
@@ -111,31 +125,43 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 	assert.Empty(t, eventsOf(t, a, "n2"))
 }
 
-// Credentials that cannot be used yet are tried again with the next event, or the same one once more.
-func TestCredentialsThatComeLater(t *testing.T) {
-	s := kubetest.Shared(t)
-	good, err := s.Config(kubetest.AdminToken)
+// TestDenied: a refusal is told, unless only the namespace is going, and is no warning beside that.
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	sent := make(chan string, 10)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		defer func() { sent <- r.Method + " " + r.URL.Path }()
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/api/v1/namespaces/granted/events" {
+			w.WriteHeader(http.StatusCreated)
+			_, _ = w.Write(body)
+			return
+		}
+		no := apierrors.NewForbidden(corev1.Resource("events"), r.URL.Path, nil)
+		no.ErrStatus.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+		if r.URL.Path == "/api/v1/namespaces/going/events" {
+			no.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+		}
+		w.WriteHeader(http.StatusForbidden)
+		_ = json.NewEncoder(w).Encode(no.Status())
+	}))
+	defer s.Close()
+	c, err := api.New(meshcni.Identity{}, &rest.Config{Host: s.URL}, "node")
 	require.NoError(t, err)
-	bad := rest.CopyConfig(good)
-	bad.CAFile, bad.CAData = "", []byte("half a certificate")
 	var log proctest.Buffer
-	given := bad
-	to := &sink{ctx: t.Context(), source: Source{
-		Config: func() (*rest.Config, error) { return given, nil }, Log: slog.New(slog.NewTextHandler(&log, nil)),
-	}}
-	event := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: "n3.1"},
-		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "n3", UID: "n3"},
+	denied := make(chan error, 10)
+	all, stop := Source{
+		API: func() (*api.Client, error) { return c, nil }, Component: "repair", Node: "node", Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Denied: func(err error) { denied <- err },
+	}.Start()
+	defer stop()
+	for _, namespace := range []string{"granted", "going", "refused"} {
+		all.Recorder("repair").Event(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p", UID: "1"}}, corev1.EventTypeNormal, "Reason", "note")
+		assert.Equal(t, "POST /api/v1/namespaces/"+namespace+"/events", <-sent)
 	}
-	for range 2 {
-		_, err = to.Create(event)
-		require.ErrorContains(t, err, "prepare to send events")
-	}
-	assert.Equal(t, 1, strings.Count(log.String(), "prepare to send events"))
-	given = good
-	_, err = to.Create(event)
-	require.NoError(t, err)
-	assert.Len(t, eventsOf(t, s.Admin(t), "n3"), 1)
+	require.ErrorContains(t, <-denied, "namespaces/refused/", "the first that is told")
+	assert.Empty(t, log.String())
 }
 
 func TestReason(t *testing.T) {

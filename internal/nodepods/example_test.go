@@ -5,12 +5,18 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
+	nodeapi "github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/nodepods"
 )
 
 // A Watch knows nothing before Run, and says so.
 func ExampleNew() {
-	w, err := nodepods.New(nodepods.Options{Config: &rest.Config{Host: "https://192.0.2.1"}, Node: "node-1", Namespaces: true})
+	client, err := nodeapi.New(meshcni.Identity{}, &rest.Config{Host: "https://192.0.2.1"}, "node-1")
+	if err != nil {
+		panic(err)
+	}
+	w, err := nodepods.New(nodepods.Options{API: client, Namespaces: true})
 	if err != nil {
 		panic(err)
 	}

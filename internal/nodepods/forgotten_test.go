@@ -9,12 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 )
 
 // What a watch says at the moment in which its namespace is forgotten counts no more: nothing would ever take it back.
 func TestForgottenNamespaceFailsNoLonger(t *testing.T) {
-	w, err := New(Options{Config: &rest.Config{Host: "http://127.0.0.1:1"}, Node: "n1"})
+	w, err := New(Options{API: struct{ API }{}})
 	require.NoError(t, err)
 	w.running = context.Background()
 	cart := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "u1"}}

@@ -24,7 +24,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect/builtin"
+	nodeapi "github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/nodepods"
 )
 
@@ -51,7 +53,12 @@ func TestMain(m *testing.M) {
 // watchOnly watches until it knows all pods, says what that took, and ends.
 func watchOnly(url string) int {
 	debug.SetGCPercent(30) // as the agent does
-	w, err := nodepods.New(nodepods.Options{Config: &rest.Config{Host: url, QPS: -1}, Node: "n1", Dialects: builtin.All()})
+	client, err := nodeapi.New(meshcni.Identity{}, &rest.Config{Host: url, QPS: -1}, "n1")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	w, err := nodepods.New(nodepods.Options{API: client, Dialects: builtin.All()})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

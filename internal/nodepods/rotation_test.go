@@ -27,8 +27,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/inpod"
 	"github.com/meshcni/meshcni/internal/kubetest"
+	nodeapi "github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/internal/waittest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -92,7 +94,9 @@ func TestRotatedAuthorityOfTheCluster(t *testing.T) {
 	write("token", []byte(kubetest.AdminToken))
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	require.NoError(t, err)
-	watch, err := nodepods.New(nodepods.Options{Config: inpod.Config("https", "127.0.0.1", port, dir), Node: "rotated"})
+	client, err := nodeapi.New(meshcni.Identity{}, inpod.Config("https", "127.0.0.1", port, dir), "rotated")
+	require.NoError(t, err)
+	watch, err := nodepods.New(nodepods.Options{API: client})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	running := make(chan error, 1)

@@ -2,70 +2,44 @@ package nodepods
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/meshcni/meshcni/internal/podlist"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/unheard"
 )
 
-// server is the API server, with the two kinds that are watched: a clientset would take several times the rest of the
-// package in memory.
+// API is what a Watch asks of the API server. An *api.Client is one.
+type API interface {
+	// ListPods lists the node's pods, each as keep leaves it, and WatchPods watches them.
+	ListPods(ctx context.Context, o metav1.ListOptions, keep func(*corev1.Pod) *corev1.Pod) (*corev1.PodList, error)
+	WatchPods(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+	// ListOne lists the metadata of what has the name, and WatchOne watches it.
+	ListOne(ctx context.Context, kind schema.GroupVersionResource, namespace, name string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
+	WatchOne(ctx context.Context, kind schema.GroupVersionResource, namespace, name string, o metav1.ListOptions) (watch.Interface, error)
+}
+
+// server is the API server, with the two kinds that are watched.
 type server struct {
-	core rest.Interface
-	meta metadata.Interface
+	api  API
 	keep func(*corev1.Pod) *corev1.Pod
 }
 
-func newServer(config *rest.Config, keep func(*corev1.Pod) *corev1.Pod) (*server, error) {
-	meta, err := metadata.NewForConfig(config)
-	if err != nil {
-		return nil, err
-	}
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	c := rest.CopyConfig(config)
-	c.APIPath, c.GroupVersion = "/api", &corev1.SchemeGroupVersion
-	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	c.ContentType = runtime.ContentTypeProtobuf
-	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	core, err := rest.RESTClientFor(c)
-	return &server{core, meta, keep}, err
-}
-
-// watchPods keeps the store like the node's pods until the context ends. Each pod loses what is not kept before the next is read: a
-// node's pods may be a thousand times larger than what is kept of them.
-func (s *server) watchPods(ctx context.Context, node string, store cache.ReflectorStore, failed func(error)) {
-	selector := fields.OneTermEqualSelector("spec.nodeName", node).String()
+// watchPods keeps the store like the node's pods until the context ends.
+func (s *server) watchPods(ctx context.Context, store cache.ReflectorStore, failed func(error)) {
 	reflect(ctx, &corev1.Pod{}, store, failed,
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = selector
-			body, err := s.core.Get().Resource("pods").VersionedParams(&o, metav1.ParameterCodec).Stream(ctx)
-			if err != nil {
-				return nil, err
-			}
-			defer func() { _ = body.Close() }()
-			list, err := podlist.Decode(body, s.keep)
-			if err != nil {
-				return nil, fmt.Errorf("read the list of the node's pods: %w", err)
-			}
-			return list, nil
+			return s.api.ListPods(ctx, o, s.keep)
 		},
 		func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector, o.Watch = selector, true
-			w, err := s.core.Get().Resource("pods").VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+			w, err := s.api.WatchPods(ctx, o)
 			if err != nil {
 				return nil, err
 			}
@@ -80,16 +54,12 @@ func (s *server) watchPods(ctx context.Context, node string, store cache.Reflect
 
 // watchNamespace keeps the store like one namespace until the context ends.
 func (s *server) watchNamespace(ctx context.Context, name string, store cache.ReflectorStore, failed func(error)) {
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	namespaces := s.meta.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
 	reflect(ctx, &metav1.PartialObjectMetadata{}, store, failed,
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = selector
-			return namespaces.List(ctx, o)
+			return s.api.ListOne(ctx, api.Namespaces, "", name, o)
 		},
 		func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = selector
-			return namespaces.Watch(ctx, o)
+			return s.api.WatchOne(ctx, api.Namespaces, "", name, o)
 		})
 }
 

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/judge"
@@ -25,12 +24,10 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// Options configures a [Watch]. Config and Node are required.
+// Options configures a [Watch]. API is required.
 type Options struct {
-	// Config leads to the API server.
-	Config *rest.Config
-	// Node is the name of the node whose pods are wanted.
-	Node string
+	// API is the API server, and has the node's pods.
+	API API
 	// Namespaces makes it read the namespaces that the pods are in. Without it, Namespace returns [ErrNotRead].
 	Namespaces bool
 	// Meshes are the node's, as the plugin is configured, by which pods are judged; see [Watch.SetMeshes].
@@ -80,6 +77,7 @@ type Watch struct {
 	synced     bool
 	namespaces map[string]*namespace
 	subs       map[int]func(types.UID)
+	fails      map[int]func(error) // of Failing
 	lastSub    int
 	news       chan struct{} // closed when anything changes
 	failing    error         // why the pods may be out of date; nil: they are not
@@ -99,8 +97,8 @@ type namespace struct {
 
 // New returns a Watch that has nothing until Run. An error says what is wrong with the options.
 func New(o Options) (*Watch, error) {
-	if o.Config == nil || o.Node == "" {
-		return nil, errors.New("watch the pods of a node: Config and Node are required")
+	if o.API == nil {
+		return nil, errors.New("watch the pods of a node: API is required")
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -109,13 +107,10 @@ func New(o Options) (*Watch, error) {
 	if o.Attached == nil {
 		o.Attached = func(status.ID) bool { return false }
 	}
-	s, err := newServer(o.Config, func(pod *corev1.Pod) *corev1.Pod { return dialect.Keep(o.Dialects, pod) })
-	if err != nil {
-		return nil, fmt.Errorf("watch the pods of node %s: %w", o.Node, err)
-	}
+	s := &server{o.API, func(pod *corev1.Pod) *corev1.Pod { return dialect.Keep(o.Dialects, pod) }}
 	return &Watch{
 		opts: o, server: s, judge: judge.New(o.Meshes), pods: map[types.UID]*corev1.Pod{}, judged: map[types.UID]judged{}, mirrored: map[types.UID]types.UID{}, namespaces: map[string]*namespace{},
-		subs: map[int]func(types.UID){}, news: make(chan struct{}),
+		subs: map[int]func(types.UID){}, fails: map[int]func(error){}, news: make(chan struct{}),
 	}, nil
 }
 
@@ -128,7 +123,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	if again {
 		return errors.New("the watch of the node's pods runs or has run already")
 	}
-	w.server.watchPods(ctx, w.opts.Node, podStore{w: w}, func(err error) { w.failed(context.Background(), "pods", &w.failing, err) })
+	w.server.watchPods(ctx, podStore{w: w}, func(err error) { w.failed(context.Background(), "pods", &w.failing, err) })
 	w.watches.Wait()
 	return nil
 }
@@ -238,6 +233,21 @@ func (w *Watch) Ready() error {
 		errs = append(errs, errors.New("the node's pods have not been read yet"))
 	}
 	return errors.Join(errs...)
+}
+
+// Failing calls failed with each error by which the API server does not tell of pods or namespaces, as it is, until cancel is called; a call that
+// is under way may still end after that.
+func (w *Watch) Failing(failed func(error)) (cancel func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lastSub++
+	id := w.lastSub
+	w.fails[id] = failed
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.fails, id)
+	}
 }
 
 // Subscribe calls changed with the [Watch.RuntimeUID] of each pod that is new, changed or gone, or of whose namespace labels or
@@ -356,7 +366,13 @@ func (w *Watch) failed(ctx context.Context, what string, at *error, err error) {
 	before := *at
 	*at = err
 	w.unheard.Note(what, err)
+	tell := slices.Collect(maps.Values(w.fails))
 	w.mu.Unlock()
+	if err != nil {
+		for _, f := range tell {
+			f(err)
+		}
+	}
 	switch {
 	case err == nil && before != nil:
 		w.opts.Log.Info("the API server answers again", "watch", what)

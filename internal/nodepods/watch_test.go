@@ -21,14 +21,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshcni/meshcni/internal/nodecontrol"
+	"github.com/meshcni/meshcni"
+	nodeapi "github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
 )
-
-var _ nodecontrol.Pods = (*nodepods.Watch)(nil)
 
 // object is JSON.
 type object = map[string]any
@@ -174,7 +173,9 @@ func namespace(name, label string) object {
 
 func start(t *testing.T, a *api, o nodepods.Options) *nodepods.Watch {
 	t.Helper()
-	o.Config, o.Node = &rest.Config{Host: a.URL, QPS: -1}, "n1"
+	client, err := nodeapi.New(meshcni.Identity{}, &rest.Config{Host: a.URL, QPS: -1}, "n1")
+	require.NoError(t, err)
+	o.API = client
 	w, err := nodepods.New(o)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -336,7 +337,7 @@ func TestServerThatRefuses(t *testing.T) {
 	eventually(t, "synced", w.Synced)
 	eventually(t, "ready", func() bool { return w.Ready() == nil })
 
-	_, err = nodepods.New(nodepods.Options{Node: "n1"})
+	_, err = nodepods.New(nodepods.Options{})
 	require.Error(t, err)
 	require.Error(t, w.Run(t.Context()), "it runs once")
 }
@@ -346,7 +347,9 @@ func TestServerThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
 	a.Close()
-	w, err := nodepods.New(nodepods.Options{Config: &rest.Config{Host: a.URL, QPS: -1}, Node: "n1", Patience: time.Hour})
+	client, err := nodeapi.New(meshcni.Identity{}, &rest.Config{Host: a.URL, QPS: -1}, "n1")
+	require.NoError(t, err)
+	w, err := nodepods.New(nodepods.Options{API: client, Patience: time.Hour})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -50,3 +50,32 @@ func isNil(e ast.Expr) bool {
 	id, ok := e.(*ast.Ident)
 	return ok && id.Name == "nil"
 }
+
+// TestOneClient: only internal/node/api makes a client of the API server in the agent. Else each part has its own kinds, encoding, rate and
+// connection, and what the agent asks for is held to no role's rights.
+func TestOneClient(t *testing.T) {
+	makers := 0
+	for _, s := range sources(t) {
+		if s.isTest() || !within(s.dir(), append(agents, "internal/daemonset", "internal/nodeevents")...) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			fn, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			makes := ""
+			switch fn.Sel.Name {
+			case "NewForConfig", "NewForConfigAndClient", "RESTClientFor", "UnversionedRESTClientFor", "RESTClientForConfigAndClient", "HTTPClientFor", "TransportFor":
+				makes = fn.Sel.Name
+			}
+			if makes != "" && s.dir() == "internal/node/api" {
+				makers++
+			} else {
+				assert.Empty(t, makes, "%s makes a client of its own: add a verb to internal/node/api, with its right beside it", s.path)
+			}
+			return true
+		})
+	}
+	assert.Positive(t, makers, "the rule finds nothing any more")
+}

@@ -164,7 +164,7 @@ func (p pkg) part() string {
 	switch p.path() {
 	case "nodeagent/agentapi": // the words of an agent's API
 		return "."
-	case "internal/conntables", "internal/nodecontrol", "internal/nodepods", "internal/nodeproxytest", "internal/probes": // what only an agent has
+	case "internal/conntables", "internal/nodecontrol", "internal/nodeproxytest", "internal/probes": // what only an agent has
 		return "nodeproxy"
 	case "internal/kubectl", "internal/testing/kubectltest": // what asks agents
 		return "nodeagent"

@@ -6,6 +6,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
@@ -55,67 +56,68 @@ func Agent(n Needs) []agentapi.Right {
 		l.account = ""
 	}
 	if !n.OnlyServes {
-		l.add(of("", "pods"), "get")
+		l.add(api.Right{Verb: "get", Resource: "pods"})
 		if n.Namespaces {
-			l.add(of("", "namespaces"), "get")
+			l.add(api.MayGet(api.Namespaces))
 		}
 	}
 	if n.WriteStatus {
 		l.why = forStatus
-		l.add(of("", "pods/status"), "patch")
+		l.add(api.MayPatchStatus)
 	}
 	l.account = ""
 	if n.PluginAccount != "" {
 		l.why = forToken
-		l.add(of("", "serviceaccounts/token").in(n.Namespace).named(n.PluginAccount), "create")
+		l.add(named(n.Namespace, n.PluginAccount, api.MayCreateTokens)...)
 	}
 	l.why = forNodeEvent
-	l.add(of("", "events").in(nodesEvents), "create", "patch")
+	l.add(in(nodesEvents, api.MayCreateEvents, api.MayPatchEvents)...)
 	if n.DaemonSet != "" {
 		l.why = forLeaving
-		l.add(of("apps", "daemonsets").in(n.Namespace).named(n.DaemonSet), "get", "list", "watch")
-		l.add(of("", "namespaces").in(n.Namespace).named(n.Namespace), "get")
+		l.add(named(n.Namespace, n.DaemonSet, api.MayGet(api.DaemonSets), api.MayList(api.DaemonSets), api.MayWatch(api.DaemonSets))...)
+		l.add(named(n.Namespace, n.Namespace, api.MayGet(api.Namespaces))...)
 		if n.Node != "" {
-			l.add(of("", "nodes").named(n.Node), "get")
+			l.add(named("", n.Node, api.MayGetNodes)...)
 		}
 	}
 	if n.Ambient {
 		l.why = forAmbient
-		l.add(of("", "pods"), "list", "watch")
-		l.add(of("", "namespaces"), "list", "watch")
-		l.add(of("", "pods/status"), "patch")
-		l.add(of("", "events"), "create", "patch")
+		l.add(api.MayListPods, api.MayWatchPods, api.MayList(api.Namespaces), api.MayWatch(api.Namespaces), api.MayPatchStatus,
+			api.MayCreateEvents, api.MayPatchEvents)
 	}
 	if n.Serves {
 		l.why = forServing
-		l.add(of("", "pods"), "list", "watch")
+		l.add(api.MayListPods, api.MayWatchPods)
 		if n.Namespaces {
-			l.add(of("", "namespaces"), "list", "watch")
+			l.add(api.MayList(api.Namespaces), api.MayWatch(api.Namespaces))
 		}
 	}
 	l.why = forRepair
-	for _, a := range n.Repair {
-		l.append(a)
-	}
+	l.add(n.Repair...)
 	return l.onNode(n.Node)
 }
 
 // Least returns what the agent of a node needs with almost any settings.
 func Least(node string) []agentapi.Right {
 	l := list{why: forServing}
-	l.add(of("", "pods"), "list", "watch")
+	l.add(api.MayListPods, api.MayWatchPods)
 	return l.onNode(node)
 }
 
-// Taint returns what the taint's controller needs.
+// Taint returns what the taint's controller needs. It has client-go's clients.
 func Taint(namespace, daemonSet, lease string) []agentapi.Right {
 	l := list{why: forTaint}
-	l.add(of("", "nodes"), "get", "list", "watch", "patch")
-	l.add(of("", "pods").in(namespace), "list", "watch")
-	l.add(of("apps", "daemonsets").in(namespace).named(daemonSet), "list", "watch")
-	l.add(of("coordination.k8s.io", "leases").in(namespace), "create")
-	l.add(of("coordination.k8s.io", "leases").in(namespace).named(lease), "get", "update")
-	l.add(of("", "events").in(namespace), "create", "patch")
-	l.add(of("", "events").in(nodesEvents), "create", "patch")
+	verbs := func(group, resource, namespace, name string, verbs ...string) {
+		for _, verb := range verbs {
+			l.add(api.Right{Verb: verb, Group: group, Resource: resource, Namespace: namespace, Name: name})
+		}
+	}
+	verbs("", "nodes", "", "", "get", "list", "watch", "patch")
+	verbs("", "pods", namespace, "", "list", "watch")
+	verbs("apps", "daemonsets", namespace, daemonSet, "list", "watch")
+	verbs("coordination.k8s.io", "leases", namespace, "", "create")
+	verbs("coordination.k8s.io", "leases", namespace, lease, "get", "update")
+	verbs("", "events", namespace, "", "create", "patch")
+	verbs("", "events", nodesEvents, "", "create", "patch")
 	return l.all
 }

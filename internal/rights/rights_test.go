@@ -12,6 +12,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/rights"
 )
 
@@ -30,14 +31,14 @@ func TestTaint(t *testing.T) {
 				a.Name = rule.ResourceNames[0]
 			}
 			for _, a.Verb = range rule.Verbs {
-				want = append(want, rights.Text(a))
+				want = append(want, api.Text(a))
 			}
 		}
 	}
 	var got []string
 	for _, r := range rights.Taint("meshcni-system", "meshcni-node", "meshcni-taint") {
 		assert.Empty(t, r.Account)
-		got = append(got, rights.Text(r.Attributes))
+		got = append(got, api.Text(r.Attributes))
 	}
 	assert.NotEmpty(t, want)
 	assert.ElementsMatch(t, want, got)
@@ -48,7 +49,7 @@ func TestAgent(t *testing.T) {
 	all := rights.Agent(rights.Needs{Namespace: "ns", Node: "n", Serves: true, Ambient: true, Namespaces: true, PluginAccount: "p"})
 	count := map[string]int{}
 	for _, r := range all {
-		count[r.Account+" "+rights.Text(r.Attributes)]++
+		count[r.Account+" "+api.Text(r.Attributes)]++
 		bound := r.Attributes.FieldSelector != nil
 		assert.Equal(t, r.Attributes.Resource == "pods" && slices.Contains([]string{"list", "watch"}, r.Attributes.Verb), bound, r.Attributes)
 	}

@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/node/api"
+	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/repair/internal/kube"
 	"github.com/meshcni/meshcni/repair/internal/repairtest"
 )
 
@@ -26,14 +27,26 @@ func TestConform(t *testing.T) {
 		s := kubetest.Shared(t)
 		config, err := s.Config(kubetest.AdminToken)
 		require.NoError(t, err)
-		client, err := kube.New(meshcni.Identity{}, config, "node-1")
-		require.NoError(t, err)
-		conform(t, client, newAdmin(t, s))
+		conform(t, func(node string) cluster {
+			client, err := api.New(meshcni.Identity{}, config, node)
+			require.NoError(t, err)
+			return client
+		}, newAdmin(t, s))
 	})
 	t.Run("repairtest", func(t *testing.T) {
 		c := repairtest.New()
-		conform(t, c, &fakeAdmin{Cluster: c})
+		conform(t, func(node string) cluster { c.Node = node; return c }, &fakeAdmin{Cluster: c})
 	})
+}
+
+// cluster is what a controller asks of an API server.
+type cluster interface {
+	nodepods.API
+
+	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	Label(ctx context.Context, pod *corev1.Pod, key, value string) (*corev1.Pod, error)
+	Evict(ctx context.Context, pod *corev1.Pod) error
+	Delete(ctx context.Context, pod *corev1.Pod) error
 }
 
 // clusterAdmin does what a cluster's users and kubelets do.
@@ -50,14 +63,14 @@ type clusterAdmin interface {
 	Block(t testing.TB, namespace string)
 }
 
-func conform(t *testing.T, c kube.Cluster, admin clusterAdmin) {
+func conform(t *testing.T, of func(node string) cluster, admin clusterAdmin) {
 	t.Helper()
-	t.Run("actions", func(t *testing.T) { conformActions(t, c, admin) })
-	t.Run("label", func(t *testing.T) { conformLabel(t, c, admin) })
-	t.Run("watch", func(t *testing.T) { conformWatch(t, c, admin) })
+	t.Run("actions", func(t *testing.T) { conformActions(t, of("node-1"), admin) })
+	t.Run("label", func(t *testing.T) { conformLabel(t, of("node-1"), admin) })
+	t.Run("watch", func(t *testing.T) { conformWatch(t, of, admin) })
 }
 
-func conformActions(t *testing.T, c kube.Cluster, admin clusterAdmin) {
+func conformActions(t *testing.T, c cluster, admin clusterAdmin) {
 	const key = "meshcni.io/test"
 	actions := map[string]func(context.Context, *corev1.Pod) error{
 		"label": func(ctx context.Context, r *corev1.Pod) error {
@@ -132,7 +145,7 @@ func conformActions(t *testing.T, c kube.Cluster, admin clusterAdmin) {
 	}
 }
 
-func conformLabel(t *testing.T, c kube.Cluster, admin clusterAdmin) {
+func conformLabel(t *testing.T, c cluster, admin clusterAdmin) {
 	ns := admin.Namespace(t)
 	pod := admin.Create(t, repairtest.Pod(ns, "web-0", "node-1", corev1.PodRunning))
 	one, err := c.Label(t.Context(), pod, "meshcni.io/test", "true")
@@ -148,49 +161,57 @@ func conformLabel(t *testing.T, c kube.Cluster, admin clusterAdmin) {
 	assert.Equal(t, "web", off.Labels["app"])
 }
 
-func conformWatch(t *testing.T, c kube.Cluster, admin clusterAdmin) {
+func conformWatch(t *testing.T, of func(node string) cluster, admin clusterAdmin) {
 	ns := admin.Namespace(t)
 	node := "node-" + ns
+	c := of(node)
 	admin.Create(t, repairtest.Pod(ns, "here-0", node, corev1.PodRunning))
 	admin.Create(t, repairtest.Pod(ns, "there-0", "other-"+node, corev1.PodRunning))
-	informer := cache.NewSharedIndexInformer(c.Pods(node, ""), &corev1.Pod{}, 0, nil)
+	w, err := nodepods.New(nodepods.Options{API: c, Dialects: builtin.All()})
+	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		informer.RunWithContext(ctx)
+		_ = w.Run(ctx)
 	}()
 	defer func() { stop(); <-done }()
-	require.True(t, cache.WaitForCacheSync(ctx.Done(), informer.HasSynced))
-	assert.Equal(t, []string{ns + "/here-0"}, informer.GetStore().ListKeys())
-
-	has := func(key string, want func(*corev1.Pod) bool) func() bool {
+	names := func() (all []string) {
+		for _, p := range w.Pods() {
+			all = append(all, p.Name)
+		}
+		return all
+	}
+	has := func(name string, want func(*corev1.Pod) bool) func() bool {
 		return func() bool {
-			obj, ok, _ := informer.GetStore().GetByKey(ns + "/" + key)
-			if !ok {
-				return want(nil)
+			for _, p := range w.Pods() {
+				if p.Name == name {
+					return want(p)
+				}
 			}
-			return want(obj.(*corev1.Pod))
+			return want(nil)
 		}
 	}
 	eventually := func(what string, f func() bool) {
 		t.Helper()
 		require.Eventually(t, f, netnstest.Patience, time.Millisecond, what)
 	}
+	eventually("listed", w.Synced)
+	assert.Equal(t, []string{"here-0"}, names())
 
 	made := admin.Create(t, repairtest.Pod(ns, "here-1", node, corev1.PodRunning))
 	admin.Create(t, repairtest.Pod(ns, "there-1", "other-"+node, corev1.PodRunning))
 	eventually("added", has("here-1", func(p *corev1.Pod) bool { return p != nil && p.UID == made.UID }))
 	anyState := made.DeepCopy()
 	anyState.ResourceVersion = ""
-	_, err := c.Label(t.Context(), anyState, "meshcni.io/test", "true")
+	_, err = c.Label(t.Context(), anyState, "meshcni.io/test", "true")
 	require.NoError(t, err)
 	eventually("changed", has("here-1", func(p *corev1.Pod) bool { return p != nil && p.Labels["meshcni.io/test"] == "true" }))
 	require.NoError(t, c.Evict(t.Context(), anyState))
 	eventually("deleting", has("here-1", func(p *corev1.Pod) bool { return p == nil || p.DeletionTimestamp != nil }))
 	admin.Remove(t, ns, "here-1")
 	eventually("gone", has("here-1", func(p *corev1.Pod) bool { return p == nil }))
-	assert.Equal(t, []string{ns + "/here-0"}, informer.GetStore().ListKeys(), "other nodes' pods are not held")
+	assert.Equal(t, []string{"here-0"}, names(), "other nodes' pods are not held")
 }
 
 // fakeAdmin is a clusterAdmin for the cluster in memory.

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/meshcni/meshcni/internal/kubetest"
-	"github.com/meshcni/meshcni/repair/internal/kube"
+	"github.com/meshcni/meshcni/internal/node/api"
 )
 
 // TestAgentRolesGrantNoMore asks the server, for the roles of --agent and of --ambient, whether it would allow what they are for, and
@@ -51,9 +51,9 @@ func TestAgentRolesGrantNoMore(t *testing.T) {
 					if strings.HasPrefix(resource, "namespaces") || verb == "deletecollection" {
 						continue
 					}
-					for _, at := range []kube.Permission{{Namespace: agentNamespace}, {Namespace: "kube-system"}, {Namespace: "shop", Name: "of-another-node"}} {
+					for _, at := range []api.Right{{Namespace: agentNamespace}, {Namespace: "kube-system"}, {Namespace: "shop", Name: "of-another-node"}} {
 						at.Verb, at.Group, at.Resource, at.Subresource = p.Verb, p.Group, p.Resource, p.Subresource
-						assert.Equal(t, want[what], allowed(t, a, user, at), "%s", at)
+						assert.Equal(t, want[what], allowed(t, a, user, at), "%s", api.Text(at))
 					}
 				}
 			}

@@ -12,10 +12,11 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/repair"
-	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
 // modes are the deployments that deploy/rbac has a role for.
@@ -36,12 +37,13 @@ var modes = []struct {
 }
 
 func wanted(a repair.Action, force, namespaces bool) map[string]bool {
-	uses := kube.Uses{
-		Label: a == repair.ActionLabel, Evict: a == repair.ActionDelete, Delete: force, Namespaces: namespaces,
+	o := repair.Options{Node: "n", Action: a, Force: force, Meshes: dialect.SetOf(istio.New())}
+	if namespaces {
+		o.Meshes = dialect.SetOf(linkerd.New())
 	}
 	out := map[string]bool{}
-	for _, p := range uses.Permissions() {
-		out[p.String()] = true
+	for _, p := range o.Permissions() {
+		out[api.Text(p)] = true
 	}
 	return out
 }
@@ -65,7 +67,7 @@ func TestRolesGrantNoMore(t *testing.T) {
 			for _, resource := range resources {
 				for _, verb := range verbs {
 					if p := permission(verb, resource); allowed(t, a, user, p) {
-						got[p.String()] = true
+						got[api.Text(p)] = true
 					}
 				}
 			}
@@ -74,8 +76,8 @@ func TestRolesGrantNoMore(t *testing.T) {
 	}
 }
 
-func permission(verb, what string) kube.Permission {
-	p := kube.Permission{Verb: verb}
+func permission(verb, what string) api.Right {
+	p := api.Right{Verb: verb}
 	p.Resource, p.Subresource, _ = strings.Cut(what, "/")
 	if p.Subresource == "" {
 		p.Resource, p.Group, _ = strings.Cut(what, ".")
@@ -83,7 +85,7 @@ func permission(verb, what string) kube.Permission {
 	return p
 }
 
-func allowed(t testing.TB, a *admin, user string, p kube.Permission) bool {
+func allowed(t testing.TB, a *admin, user string, p api.Right) bool {
 	t.Helper()
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + agentNamespace, "system:authenticated"},

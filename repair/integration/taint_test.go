@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
 const (
@@ -400,7 +400,7 @@ func TestTaintRole(t *testing.T) {
 		}
 	}
 	for verb, want := range map[string]bool{"get": true, "update": true, "patch": false, "delete": false} {
-		lease := kube.Permission{Verb: verb, Group: "coordination.k8s.io", Resource: "leases", Namespace: agentNamespace, Name: "meshcni-taint"}
+		lease := api.Right{Verb: verb, Group: "coordination.k8s.io", Resource: "leases", Namespace: agentNamespace, Name: "meshcni-taint"}
 		assert.Equal(t, want, allowed(t, w.admin, w.user, lease), "%s its Lease", verb)
 		lease.Name = "another"
 		assert.False(t, allowed(t, w.admin, w.user, lease), "%s another Lease", verb)

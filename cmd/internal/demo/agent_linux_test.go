@@ -130,11 +130,11 @@ func (c *cluster) label(mode string) {
 	}
 }
 
-// Set writes an annotation.
-func (c *cluster) Set(_ context.Context, id nodeproxy.PodID, key, value string) error {
+// Annotate writes an annotation.
+func (c *cluster) Annotate(_ context.Context, of *corev1.Pod, key, value string) error {
 	c.mu.Lock()
 	for i, pod := range c.pods {
-		if pod.UID == id.UID {
+		if pod.UID == of.UID {
 			c.pods[i] = pod.DeepCopy()
 			metav1.SetMetaDataAnnotation(&c.pods[i].ObjectMeta, key, value)
 			if value == "" {
@@ -143,6 +143,6 @@ func (c *cluster) Set(_ context.Context, id nodeproxy.PodID, key, value string) 
 		}
 	}
 	c.mu.Unlock()
-	c.changed(id.UID)
+	c.changed(of.UID)
 	return nil
 }

@@ -6,8 +6,8 @@
 //
 // A [Cluster] knows pods with their labels, UIDs and resource versions, deletion, eviction, one disruption budget per
 // namespace, and list and watch by node, with expiry. It has no grace periods: a deleted pod stays, with a deletion
-// timestamp, until Gone is called, unless it has no node or LeaveAtOnce is set. It validates nothing, and has no RBAC and
-// no other kinds. A watch with a label selector does not notice pods whose labels begin or cease to match.
+// timestamp, until Gone is called, unless it has no node or LeaveAtOnce is set. Of namespaces it knows the metadata. It validates nothing, and has
+// no RBAC and no other kinds.
 package repairtest
 
 import (
@@ -21,10 +21,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-
-	"github.com/meshcni/meshcni/repair/internal/kube"
 )
 
 // pods is the resource that errors name.
@@ -34,8 +33,10 @@ var pods = corev1.Resource("pods")
 // the pod, zero for list and watch. An error becomes the answer.
 type Hook func(verb string, pod types.NamespacedName) error
 
-// Cluster is a [kube.Cluster] in memory. Create one with [New]. It is safe for concurrent use.
+// Cluster is what a controller asks of an API server, in memory. Create one with [New]. It is safe for concurrent use.
 type Cluster struct {
+	// Node is the one whose pods are listed and watched: node-1.
+	Node string
 	// LeaveAtOnce makes deleted pods disappear at once, without a deletion timestamp.
 	LeaveAtOnce bool
 
@@ -44,15 +45,13 @@ type Cluster struct {
 	uids     int
 	oldest   int // the first revision that a watch may begin at
 	pods     map[types.NamespacedName]*corev1.Pod
-	spaces   map[string]*corev1.Namespace
+	spaces   map[string]*metav1.PartialObjectMetadata
 	blocked  map[string]bool
 	hook     Hook
 	requests []string
 	history  []watch.Event // one for each revision after the oldest
 	watchers map[*watcher]bool
 }
-
-var _ kube.Cluster = (*Cluster)(nil)
 
 // Pod returns a pod for tests with one container, which is ready if the phase is Running.
 func Pod(namespace, name, node string, phase corev1.PodPhase) *corev1.Pod {
@@ -74,7 +73,7 @@ func Pod(namespace, name, node string, phase corev1.PodPhase) *corev1.Pod {
 // New returns an empty cluster.
 func New() *Cluster {
 	return &Cluster{
-		revision: 1, oldest: 1, pods: map[types.NamespacedName]*corev1.Pod{}, spaces: map[string]*corev1.Namespace{}, blocked: map[string]bool{}, watchers: map[*watcher]bool{},
+		Node: "node-1", revision: 1, oldest: 1, pods: map[types.NamespacedName]*corev1.Pod{}, spaces: map[string]*metav1.PartialObjectMetadata{}, blocked: map[string]bool{}, watchers: map[*watcher]bool{},
 	}
 }
 
@@ -128,11 +127,15 @@ func (c *Cluster) Gone(namespace, name string) {
 	}
 }
 
-// changed gives the pod a new revision and tells the watches.
-func (c *Cluster) changed(kind watch.EventType, pod *corev1.Pod) {
+// changed gives the object a new revision and tells the watches.
+func (c *Cluster) changed(kind watch.EventType, object interface {
+	metav1.Object
+	runtime.Object
+},
+) {
 	c.revision++
-	pod.ResourceVersion = strconv.Itoa(c.revision)
-	e := watch.Event{Type: kind, Object: pod.DeepCopy()}
+	object.SetResourceVersion(strconv.Itoa(c.revision))
+	e := watch.Event{Type: kind, Object: object.DeepCopyObject()}
 	c.history = append(c.history, e)
 	for w := range c.watchers {
 		w.send(e)
@@ -178,23 +181,16 @@ func (c *Cluster) change(ctx context.Context, verb string, meant *corev1.Pod, f 
 func (c *Cluster) SetNamespace(ns *corev1.Namespace) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.spaces[ns.Name] = ns.DeepCopy()
+	kind := watch.Modified
+	if c.spaces[ns.Name] == nil {
+		kind = watch.Added
+	}
+	stored := &metav1.PartialObjectMetadata{ObjectMeta: *ns.ObjectMeta.DeepCopy()}
+	c.spaces[ns.Name] = stored
+	c.changed(kind, stored)
 }
 
-// Namespace returns a namespace. Only those of [Cluster.SetNamespace] are there.
-func (c *Cluster) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
-	if err := c.asked(ctx, "get", types.NamespacedName{Name: name}); err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if ns := c.spaces[name]; ns != nil {
-		return ns.DeepCopy(), nil
-	}
-	return nil, apierrors.NewNotFound(corev1.Resource("namespaces"), name)
-}
-
-// Pod implements [kube.Cluster].
+// Pod reads a pod.
 func (c *Cluster) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	if err := c.asked(ctx, "get", key); err != nil {
@@ -208,7 +204,7 @@ func (c *Cluster) Pod(ctx context.Context, namespace, name string) (*corev1.Pod,
 	return nil, apierrors.NewNotFound(pods, name)
 }
 
-// Label implements [kube.Cluster].
+// Label sets a label.
 func (c *Cluster) Label(ctx context.Context, pod *corev1.Pod, key, value string) (out *corev1.Pod, err error) {
 	err = c.change(ctx, "label", pod, func(stored *corev1.Pod) error {
 		out = stored.DeepCopy()
@@ -230,7 +226,7 @@ func (c *Cluster) Label(ctx context.Context, pod *corev1.Pod, key, value string)
 	return out, err
 }
 
-// Evict implements [kube.Cluster]. As in a real cluster, disruption budgets only protect running pods.
+// Evict evicts a pod. As in a real cluster, disruption budgets only protect running pods.
 func (c *Cluster) Evict(ctx context.Context, pod *corev1.Pod) error {
 	return c.change(ctx, "evict", pod, func(stored *corev1.Pod) error {
 		if c.blocked[pod.Namespace] && stored.Status.Phase == corev1.PodRunning && stored.DeletionTimestamp == nil {
@@ -241,7 +237,7 @@ func (c *Cluster) Evict(ctx context.Context, pod *corev1.Pod) error {
 	})
 }
 
-// Delete implements [kube.Cluster].
+// Delete deletes a pod.
 func (c *Cluster) Delete(ctx context.Context, pod *corev1.Pod) error {
 	return c.change(ctx, "delete", pod, func(stored *corev1.Pod) error {
 		c.remove(stored)

@@ -8,70 +8,80 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 )
 
-// Pods implements [kube.Cluster].
-func (c *Cluster) Pods(node, labelSelector string) cache.ListerWatcher {
-	selector, err := labels.Parse(labelSelector)
-	return nodePods{c, node, selector, err}
+// here reports whether an object is a pod of the cluster's node. A pod stays so as long as it exists.
+func (c *Cluster) here(o runtime.Object) bool {
+	pod, ok := o.(*corev1.Pod)
+	return ok && pod.Spec.NodeName == c.Node
 }
 
-type nodePods struct {
-	c        *Cluster
-	node     string
-	selector labels.Selector
-	err      error // of the selector
-}
-
-// has reports whether a pod is among them. A pod stays so as long as it exists.
-func (n nodePods) has(pod *corev1.Pod) bool {
-	return pod.Spec.NodeName == n.node && n.selector.Matches(labels.Set(pod.Labels))
-}
-
-// IsWatchListSemanticsUnSupported makes client-go list first, then watch.
-func (nodePods) IsWatchListSemanticsUnSupported() bool { return true }
-
-// List implements [cache.Lister].
-func (n nodePods) List(metav1.ListOptions) (runtime.Object, error) {
-	if err := n.c.asked(context.Background(), "list", types.NamespacedName{}); err != nil {
+// ListPods lists the pods of the cluster's node.
+func (c *Cluster) ListPods(ctx context.Context, _ metav1.ListOptions, keep func(*corev1.Pod) *corev1.Pod) (*corev1.PodList, error) {
+	if err := c.asked(ctx, "list", types.NamespacedName{}); err != nil {
 		return nil, err
 	}
-	if n.err != nil {
-		return nil, apierrors.NewBadRequest(n.err.Error())
-	}
-	n.c.mu.Lock()
-	defer n.c.mu.Unlock()
-	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(n.c.revision)}}
-	for _, pod := range n.c.pods {
-		if n.has(pod) {
-			list.Items = append(list.Items, *pod.DeepCopy())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(c.revision)}}
+	for _, pod := range c.pods {
+		if c.here(pod) {
+			list.Items = append(list.Items, *keep(pod.DeepCopy()))
 		}
 	}
 	return list, nil
 }
 
-// Watch implements [cache.Watcher].
-func (n nodePods) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	if err := n.c.asked(context.Background(), "watch", types.NamespacedName{}); err != nil {
+// WatchPods watches them.
+func (c *Cluster) WatchPods(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return c.watch(ctx, types.NamespacedName{}, o, c.here)
+}
+
+// ListOne lists a namespace's metadata; other kinds are not there.
+func (c *Cluster) ListOne(ctx context.Context, _ schema.GroupVersionResource, _, name string, _ metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	if err := c.asked(ctx, "list", types.NamespacedName{Name: name}); err != nil {
 		return nil, err
 	}
-	n.c.mu.Lock()
-	defer n.c.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(c.revision)}}
+	if ns := c.spaces[name]; ns != nil {
+		list.Items = append(list.Items, *ns)
+	}
+	return list, nil
+}
+
+// WatchOne watches it.
+func (c *Cluster) WatchOne(ctx context.Context, _ schema.GroupVersionResource, _, name string, o metav1.ListOptions) (watch.Interface, error) {
+	return c.watch(ctx, types.NamespacedName{Name: name}, o, func(o runtime.Object) bool {
+		ns, ok := o.(*metav1.PartialObjectMetadata)
+		return ok && ns.Name == name
+	})
+}
+
+func (c *Cluster) watch(ctx context.Context, of types.NamespacedName, o metav1.ListOptions, has func(runtime.Object) bool) (watch.Interface, error) {
+	if err := c.asked(ctx, "watch", of); err != nil {
+		return nil, err
+	}
+	if o.SendInitialEvents != nil {
+		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil) // client-go lists first, then
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	since, err := strconv.Atoi(o.ResourceVersion)
 	if err != nil {
 		return nil, apierrors.NewBadRequest("a watch begins at a resource version")
 	}
-	if since < n.c.oldest {
-		return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", since, n.c.oldest))
+	if since < c.oldest {
+		return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", since, c.oldest))
 	}
-	w := &watcher{pods: n, out: make(chan watch.Event, maxPending)}
-	n.c.watchers[w] = true
-	for _, e := range n.c.history[min(since-n.c.oldest, len(n.c.history)):] {
+	w := &watcher{c: c, has: has, out: make(chan watch.Event, maxPending)}
+	c.watchers[w] = true
+	for _, e := range c.history[min(since-c.oldest, len(c.history)):] {
 		w.send(e)
 	}
 	return w, nil
@@ -95,12 +105,13 @@ const maxPending = 10_000
 
 // watcher is a watch. Its methods but ResultChan and Stop are called while the cluster is locked.
 type watcher struct {
-	pods nodePods
-	out  chan watch.Event
+	c   *Cluster
+	has func(runtime.Object) bool
+	out chan watch.Event
 }
 
 func (w *watcher) send(e watch.Event) {
-	if pod, ok := e.Object.(*corev1.Pod); !ok || !w.pods.has(pod) || !w.pods.c.watchers[w] {
+	if !w.has(e.Object) || !w.c.watchers[w] {
 		return
 	}
 	select {
@@ -111,8 +122,8 @@ func (w *watcher) send(e watch.Event) {
 }
 
 func (w *watcher) end() {
-	if w.pods.c.watchers[w] {
-		delete(w.pods.c.watchers, w)
+	if w.c.watchers[w] {
+		delete(w.c.watchers, w)
 		close(w.out)
 	}
 }
@@ -122,7 +133,7 @@ func (w *watcher) ResultChan() <-chan watch.Event { return w.out }
 
 // Stop implements [watch.Interface].
 func (w *watcher) Stop() {
-	w.pods.c.mu.Lock()
-	defer w.pods.c.mu.Unlock()
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
 	w.end()
 }

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/meshcni/meshcni/internal/podpatch"
+	"github.com/meshcni/meshcni/internal/node/api/podpatch"
 )
 
 func TestPatch(t *testing.T) {
