@@ -69,8 +69,10 @@ func (c *Controller) detect(pod *corev1.Pod, found inventory.Reading) {
 	c.detecting.Lock()
 	defer c.detecting.Unlock()
 	t := c.tracks.get(pod.UID)
-	now, mesh := c.capture(pod, found, t)
-	now.Detail = truncate.Finding(now.Detail)
+	seen, mesh := c.look(pod, found)
+	c.tracks.change(pod.UID, func(t *track) { t.seenIn = seen })
+	t.seenIn = seen
+	now := c.captured(pod, t)
 	in := mesh != nil
 	if lost := c.opts.Detect.Lost.has(pod, now, found); lost != t.lost {
 		c.tracks.change(pod.UID, func(t *track) { t.lost = lost })
@@ -170,43 +172,82 @@ func (c *Controller) plan(pod *corev1.Pod, kernel redirect.Kernel) (dialect.Plan
 	return p, err
 }
 
-// capture returns what is known of the pod, and the mesh that has it, or may have it. The mesh is nil for a pod that has no
-// network yet, or that none has.
-func (c *Controller) capture(pod *corev1.Pod, found inventory.Reading, t track) (status.Pod, *dialect.Dialect) {
-	mesh, err := c.mine(pod)
-	switch {
-	case errors.Is(err, dialect.ErrTooLarge):
-		return status.Pod{State: status.StateUnknown, Reason: statuscode.TooLarge, Detail: err.Error()}, mesh
-	case errors.As(err, new(*dialect.InvalidError)):
-		return status.Pod{State: status.StateUnknown, Reason: statuscode.Dialect, Detail: err.Error()}, mesh
-	case err != nil:
-		return status.Pod{State: status.StateUnknown, Reason: statuscode.Namespace, Detail: err.Error()}, mesh
-	case mesh == nil:
-		return status.Pod{}, nil
-	}
-	return c.known(pod, found, t), mesh
+// sight is what detection last saw of a pod.
+type sight struct {
+	in            bool       // a mesh has it, or may have it
+	unsure, trace status.Pod // zero: there is nothing that is not sure, and nobody has looked for traces
 }
 
-// known judges a pod by what the node knows, the pod's own check and verification.
-func (c *Controller) known(pod *corev1.Pod, found inventory.Reading, t track) status.Pod {
-	var ours []string
-	if c.opts.Detect != nil {
-		ours = c.opts.Detect.Types
+// look sees what the node has of a pod, and which mesh has it, or may have it. The mesh is nil for a pod that has no network yet, or that
+// none has.
+func (c *Controller) look(pod *corev1.Pod, found inventory.Reading) (sight, *dialect.Dialect) {
+	mesh, err := c.mine(pod)
+	if mesh == nil {
+		return sight{}, nil
 	}
-	now := traced(found, pod, ours)
-	if now.State == status.StateCaptured {
-		return now
+	seen := sight{in: true, trace: traced(found, pod, c.types())}
+	if err != nil {
+		seen.unsure = status.Pod{Reason: statuscode.Namespace, Detail: err.Error()}
+		switch {
+		case errors.Is(err, dialect.ErrTooLarge):
+			seen.unsure.Reason = statuscode.TooLarge
+		case errors.As(err, new(*dialect.InvalidError)):
+			seen.unsure.Reason = statuscode.Dialect
+		}
 	}
-	f := c.checked(pod)
-	switch {
-	case f.Reason == statuscode.CheckPassed, f.Reason == statuscode.Recovered:
-		now = status.Pod{State: status.StateCaptured, Reason: statuscode.CheckPassed, Detail: f.Detail, Since: now.Since}
-	case t.verified == statuscode.Intact, t.verified == statuscode.Restored:
-		now = status.Pod{State: status.StateCaptured, Reason: statuscode.Verified, Detail: "its live rules are the wanted ones", Since: now.Since}
-	case now.State == status.StateUnknown && t.verified == statuscode.Uncaptured:
-		now = status.Pod{State: status.StateFailed, Reason: statuscode.NoRules, Detail: "none of its rules is there, and nothing says that it had any", Since: now.Since}
+	return seen, mesh
+}
+
+// types are those under which the plugin is called.
+func (c *Controller) types() []string {
+	if c.opts.Detect == nil {
+		return nil
 	}
-	return now
+	return c.opts.Detect.Types
+}
+
+// evidence is all that there is of a pod.
+func (c *Controller) evidence(pod *corev1.Pod, t track) evidence {
+	e := evidence{
+		in: t.seenIn.in, unsure: t.seenIn.unsure.Reason, other: t.other != "", trace: t.seenIn.trace.Reason, check: c.checked(pod).Reason,
+		rules: t.verified, drifted: t.drifted, part: t.extent, past: len(t.past) > 0, handled: c.criteria(pod).handled(pod),
+	}
+	if e.past {
+		e.part = podrules.Extent(dialect.Plan{Decision: selection.Decision{Selected: true}}, t.past...)
+	}
+	if d := c.opts.Detect; d != nil {
+		e.acts, e.relied = d.Act && c.opts.Action != ActionNone, d.Lost == nil || t.lost
+	}
+	return e
+}
+
+// captured says whether a pod is captured, in words.
+func (c *Controller) captured(pod *corev1.Pod, t track) status.Pod {
+	state, reason := c.evidence(pod, t).captured()
+	return c.said(pod, t, state, reason)
+}
+
+// said has the words of a state.
+func (c *Controller) said(pod *corev1.Pod, t track, state status.State, reason status.Code) status.Pod {
+	s := status.Pod{State: state, Reason: reason, Since: t.seenIn.trace.Since}
+	switch reason {
+	case t.seenIn.unsure.Reason:
+		s.Detail, s.Since = t.seenIn.unsure.Detail, time.Time{}
+	case t.seenIn.trace.Reason:
+		s.Detail, s.Backend = t.seenIn.trace.Detail, t.seenIn.trace.Backend
+	case statuscode.CheckPassed:
+		s.Detail = c.checked(pod).Detail
+	case statuscode.Verified:
+		s.Detail = "its live rules are the wanted ones"
+	case statuscode.NoRules:
+		s.Detail = "none of its rules is there, and nothing says that it had any"
+	case statuscode.Rules:
+		s.Detail = "its live rules are not the wanted ones"
+	case statuscode.CannotTell:
+		s.Detail = "verification names the rule, in the log"
+	}
+	s.Detail = truncate.Finding(s.Detail)
+	return s
 }
 
 // mine returns the mesh that has a pod with a network. nil: the plugin would not redirect it, or the agent of the node's proxy
@@ -233,22 +274,12 @@ func (c *Controller) checked(pod *corev1.Pod) Finding {
 
 // diagnose is [Diagnose], and besides finds the pods that are not captured, if an action is to concern them.
 func (c *Controller) diagnose(pod *corev1.Pod) Finding {
-	criteria, f := c.criteria(pod), c.checked(pod)
-	t := c.tracks.get(pod.UID)
-	known := t.capture
-	if c.opts.Detect == nil || !c.opts.Detect.Act || c.opts.Action == ActionNone || f.Broken || known.State == "" {
-		return f
+	f, t := c.checked(pod), c.tracks.get(pod.UID)
+	v := c.evidence(pod, t).verdict()
+	if v.finding != f.Reason {
+		return Finding{Broken: v.broken, Candidate: v.candidate, Reason: v.finding, Detail: c.captured(pod, t).Detail}
 	}
-	if _, out := leftOut(pod, criteria); out {
-		return f
-	}
-	f.Candidate = true
-	if known.State == status.StateFailed && f.Reason != statuscode.Handled && (c.opts.Detect.Lost == nil || t.lost) {
-		f = Finding{Broken: true, Candidate: true, Reason: statuscode.NotCaptured, Detail: known.Detail}
-		if criteria.handled(pod) {
-			f.Broken, f.Reason = false, statuscode.Handled
-		}
-	}
+	f.Candidate = v.candidate
 	return f
 }
 
@@ -323,30 +354,9 @@ const (
 
 var podStates = []string{countCaptured, countUncaptured, countCannotTell, countDrifted, countBroken, countNothing, countOther, countOutside}
 
-// stateOf returns the one state in which a pod counts. A pod whose check says that it has no rules does not run past the mesh: it waits.
+// stateOf returns the one state in which a pod counts.
 func (c *Controller) stateOf(pod *corev1.Pod) string {
-	f, t := c.diagnose(pod), c.tracks.get(pod.UID)
-	switch {
-	case f.Broken && f.Reason != statuscode.NotCaptured:
-		return countBroken
-	case t.capture.State == status.StateFailed:
-		return countUncaptured
-	case len(t.past) > 0:
-		return countNothing
-	case t.drifted:
-		return countDrifted
-	case t.capture.State == status.StateCaptured && t.extent.State == status.StateFailed:
-		return countNothing
-	case t.capture.State == status.StateCaptured && t.verified == statuscode.CannotTell:
-		return countCannotTell
-	case t.capture.State == status.StateCaptured, t.capture.State == "" && t.other == "" && (f.Reason == statuscode.CheckPassed || f.Reason == statuscode.Recovered):
-		return countCaptured
-	case t.capture.State == "" && t.other != "":
-		return countOther
-	case t.capture.State == status.StateUnknown, f.Candidate:
-		return countCannotTell
-	}
-	return countOutside
+	return c.evidence(pod, c.tracks.get(pod.UID)).verdict().counts
 }
 
 // Pods returns the node's pods with a network that are in the mesh, or in one of the meshes that the node is not configured for, by namespace and name. Without
@@ -354,27 +364,18 @@ func (c *Controller) stateOf(pod *corev1.Pod) string {
 func (c *Controller) Pods() (all []status.Pod) {
 	for _, pod := range c.pods() {
 		t := c.tracks.get(pod.UID)
-		if t.capture.State == "" {
+		e := c.evidence(pod, t)
+		v := e.verdict()
+		if !e.in || v.state == "" {
 			continue
 		}
-		s := t.capture
+		s := c.said(pod, t, v.state, v.reason)
 		s.ID, s.Dialect = status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, t.dialect
-		extent := t.extent
-		switch {
-		case s.State == status.StateFailed:
-		case len(t.past) > 0:
-			s.State, extent = status.StateCaptured, podrules.Extent(dialect.Plan{Decision: selection.Decision{Selected: true}}, t.past...)
-		case s.State != status.StateCaptured:
-		case t.drifted:
-			s.State, s.Reason, s.Detail = status.StateDrifted, statuscode.Rules, "its live rules are not the wanted ones"
-		case t.verified == statuscode.CannotTell:
-			s.State, s.Reason, s.Detail = status.StateUnknown, statuscode.CannotTell, "verification names the rule, in the log"
+		if v.reason == e.part.Reason && v.reason != "" {
+			s.Detail = e.part.Detail
 		}
-		if s.State == status.StateCaptured {
-			s.Bypasses = extent.Bypasses
-		}
-		if s.State == status.StateCaptured && extent.State != "" {
-			s.State, s.Reason, s.Detail = extent.State, extent.Reason, extent.Detail
+		if s.State == status.StateCaptured || v.reason == e.part.Reason && v.reason != "" {
+			s.Bypasses = e.part.Bypasses
 		}
 		all = append(all, s)
 	}

@@ -25,7 +25,8 @@ type track struct {
 	times      int       // how often they were written
 	verified   status.Code
 	drifted    bool
-	capture    status.Pod           // zero: none of the mesh's, or nobody has looked
+	seenIn     sight                // what detection last saw of it
+	capture    status.Pod           // what was last said of that
 	extent     status.Pod           // what its rules leave out of it, if it is captured; zero: no direction
 	past       []dialect.Bypass     // that its packets were last seen to take, past all rules
 	dialect    string               // the mesh that has it, when it was last looked at

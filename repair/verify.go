@@ -138,15 +138,17 @@ func (c *Controller) suspects() string {
 
 // neverHad reports whether a pod has none of its rules, and nothing says that it had any.
 func (c *Controller) neverHad(ctx context.Context, pod *corev1.Pod, found inventory.Reading, diffs []ruleset.Difference) bool {
-	known := c.known(pod, found, c.tracks.get(pod.UID))
-	if known.State == status.StateCaptured {
+	t := c.tracks.get(pod.UID)
+	t.seenIn = sight{in: true, trace: traced(found, pod, c.types())}
+	known, _ := c.evidence(pod, t).captured()
+	if known == status.StateCaptured {
 		return false
 	}
 	r, ok := c.redirector.(interface {
 		Rulesets(ctx context.Context, pod *corev1.Pod) ([]ruleset.Ruleset, error)
 	})
 	if !ok {
-		return known.State == status.StateFailed
+		return known == status.StateFailed
 	}
 	wanted, err := r.Rulesets(ctx, pod)
 	return err == nil && slices.ContainsFunc(wanted, func(rs ruleset.Ruleset) bool { return rs.AllMissing(diffs) })
@@ -158,7 +160,8 @@ func (c *Controller) verifiedNone(pod *corev1.Pod, found inventory.Reading) {
 		c.detect(pod, found)
 	} else {
 		c.detecting.Lock()
-		c.foundUncaptured(pod, c.known(pod, found, c.tracks.get(pod.UID)))
+		c.tracks.change(pod.UID, func(t *track) { t.seenIn = sight{in: true, trace: traced(found, pod, nil)} })
+		c.foundUncaptured(pod, c.captured(pod, c.tracks.get(pod.UID)))
 		c.detecting.Unlock()
 	}
 }
@@ -209,7 +212,7 @@ func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string
 			t.drifted = true
 		case statuscode.Intact, statuscode.Restored:
 			if t.drifted = false; c.opts.Detect == nil {
-				t.capture, t.told = status.Pod{}, ""
+				t.seenIn, t.capture, t.told = sight{}, status.Pod{}, ""
 			}
 		}
 	})

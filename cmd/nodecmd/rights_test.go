@@ -51,7 +51,7 @@ func TestRights(t *testing.T) {
 		"--repair=delete":                       {"create pods/eviction"},
 		"--repair=label":                        {"patch pods/status"},
 		"--write-status":                        {"meshcni-plugin patch pods/status"},
-		"--exclude-namespace-selector=mesh=off": {"meshcni-plugin get namespaces", "list namespaces", "watch namespaces", "get namespaces"},
+		"--exclude-namespace-selector=mesh=off": {"meshcni-plugin get namespaces", "list namespaces", "watch namespaces"},
 		"--uninstall-on-exit=auto":              {"get daemonsets.apps meshcni-node in namespace mesh", "list daemonsets.apps meshcni-node in namespace mesh", "watch daemonsets.apps meshcni-node in namespace mesh", "get namespaces mesh in namespace mesh", "get nodes n1"},
 	} {
 		want := map[string]bool{}
