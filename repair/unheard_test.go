@@ -62,7 +62,7 @@ func TestUnheardOf(t *testing.T) {
 		}
 		return nil
 	})
-	assert.Regexp(t, "^pods-outdated: the API server has told nothing of the node's pods since .* repair may not know of new ones: watch pods: ", c.Warnings()[0])
+	assert.Regexp(t, "^pods-outdated: the API server has told nothing of the node's pods since .* the agent may not know of new ones: watch pods: ", c.Warnings()[0])
 	require.NoError(t, c.Ready())
 	require.NoError(t, s.StartAPI())
 	waittest.Eventually(t, "it hears again", quiet)
