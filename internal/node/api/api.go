@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/meshcni/meshcni"
 )
@@ -73,9 +72,6 @@ func New(of meshcni.Identity, config *rest.Config, node string) (*Client, error)
 	if config.QPS == 0 {
 		config.QPS, config.Burst = requestsPerSecond, requestsAtOnce
 	}
-	if config.RateLimiter == nil && config.QPS > 0 {
-		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(config.QPS, config.Burst)
-	}
 	// Requests are small. Lists of pods are not, and take a third of the processor's time in protobuf.
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
@@ -92,7 +88,7 @@ func New(of meshcni.Identity, config *rest.Config, node string) (*Client, error)
 		if err != nil {
 			return nil, fmt.Errorf("make API client: %w", err)
 		}
-		*client = made
+		*client, config.RateLimiter = made, made.GetRateLimiter() // one for all
 	}
 	var err error
 	if c.meta, err = metadata.NewForConfig(config); err != nil {
