@@ -89,7 +89,7 @@ e2e-long: ## All of that, with the tests that are too long for CI (some forty mi
 .PHONY: difftest-long
 difftest-long: ## A hundred thousand real connections under random redirections, compared with the tracer (root on Linux, some twenty minutes)
 	.ci/needs
-	CI=true MESHCNI_DIFFTEST_REDIRECTS=850 $(GO) test -count=1 -v -timeout 0 -run TestKernelAgrees ./internal/difftest
+	CI=true MESHCNI_DIFFTEST_REDIRECTS=850 $(GO) test -count=1 -v -timeout 0 -run TestKernelAgrees ./internal/testing/difftest
 
 .PHONY: e2e-newest
 e2e-newest: export MESHCNI_E2E_RUNTIME = newest

@@ -13,7 +13,6 @@
 //	redirect                which of a pod's connections go through its proxy, as a typed value
 //	redirect/ruleset        the firewall rules as values: text, parse, diff, transition
 //	redirect/trace          what happens to a packet, and why
-//	redirect/compare        the packets that two rulesets treat differently
 //	dialect                 a mesh as data and one function; Dialect.Plan decides on a pod
 //	dialect/istio           Istio's sidecars
 //	dialect/ambient         Istio's ambient mode, whose proxy is recognized by a packet mark
@@ -34,9 +33,7 @@
 //	netnsexec               run code and programs in a network namespace that is proven to be a pod's
 //	redirect/apply          apply, check and remove rules in a namespace: iptables, or nftables by netlink
 //	plugin                  the CNI verbs as a value
-//	plugin/attachment       the node's record of what ADD did to each pod
 //	plugin/kubepod          one pod from the API server, with one GET
-//	plugin/agentsock        the agent's socket: its protocol, a client, a server
 //	nodeproxy               what a mesh's proxy that is on the node has to do with the agent
 //	nodeproxy/zds           the protocol of Istio's ztunnel, both halves
 //	installer               install the plugin on a node, keep it there, remove it
@@ -75,6 +72,27 @@
 //	examples                programs to copy
 //	release                 makes images, archives and bills of materials
 //	e2e                     tests of the chart, with a container runtime and with a cluster of one node
+//
+// # internal, by rooms
+//
+//	internal/node           what an agent knows of its node's pods, and how it acts on them: inventory and records, judge, the watch, namespaces, limits, the agent's socket
+//	internal/nodecontrol    ambient's controller: hands pods to the node's proxy and takes them back; its decisions are in machine
+//	internal/probes         lets the kubelet's probes into ambient pods
+//	internal/readytaint     the taint controller
+//	internal/kernel         what the kernel is asked and told: netlink, nftables, sockets, connection tracking, /proc
+//	internal/api            what the API server is asked: lists, patches, rights, watches that went silent
+//	internal/files          files that others read or write at the same time
+//	internal/program        what each program has: HTTP server, log, version, codes
+//	internal/diagnosis      what people ask: a running pod's state, two rulesets compared, a cluster's agents, the bundle
+//	internal/validate       connections from inside a pod that prove its redirection
+//	internal/facts          the five meshes' facts
+//	internal/playground     the page that explains a pod in the browser
+//	internal/text           texts and settings that somebody else wrote: printed, shortened, parsed
+//	internal/testing        what tests need: API server, processes, namespaces, fakes; tests of the scripts in .ci
+//	internal/repotest       holds this repository's shape
+//	internal/doctest        runs what the documentation shows
+//
+// CONTRIBUTING.md has the way from here to what is often looked for.
 //
 // cmd, migrate, examples, e2e and release are modules of their own. internal/repotest
 // holds which package may import which.

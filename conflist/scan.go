@@ -50,8 +50,8 @@ func elements(b []byte, arr span) []span {
 }
 
 // inside is a decoder behind the opening bracket of an object or array.
-func inside(b []byte, of span) *json.Decoder {
-	d := json.NewDecoder(bytes.NewReader(of.of(b)))
+func inside(b []byte, within span) *json.Decoder {
+	d := json.NewDecoder(bytes.NewReader(within.of(b)))
 	_, _ = d.Token()
 	return d
 }

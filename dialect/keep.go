@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -194,8 +194,8 @@ func readsOf(known []Dialect) *reads {
 // key reports whether a mesh reads an annotation.
 func (r *reads) key(key string) bool {
 	domain, _, prefixed := strings.Cut(key, "/")
-	return r.keys[key] || prefixed && slices.ContainsFunc(r.domains, func(of string) bool {
-		return domain == of || strings.HasSuffix(domain, "."+of)
+	return r.keys[key] || prefixed && slices.ContainsFunc(r.domains, func(suffix string) bool {
+		return domain == suffix || strings.HasSuffix(domain, "."+suffix)
 	})
 }
 

@@ -152,9 +152,9 @@ func TestKeepKnowsPolicies(t *testing.T) {
 	}, fields(reflect.TypeFor[dialect.Dialect]()))
 }
 
-func fields(of reflect.Type) (names []string) {
-	for i := range of.NumField() {
-		names = append(names, of.Field(i).Name)
+func fields(typ reflect.Type) (names []string) {
+	for i := range typ.NumField() {
+		names = append(names, typ.Field(i).Name)
 	}
 	return names
 }

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
@@ -80,7 +80,8 @@ func (d Dialect) demanded(in Input) Input {
 		}
 	}
 	delete(in.Pod.Annotations, "")
-	if in.Proxy = d.Policy.Proxy(in.Pod); len(d.Policy.InjectOn) > 0 {
+	in.Proxy = d.Policy.Proxy(in.Pod)
+	if len(d.Policy.InjectOn) > 0 {
 		in.Pod.Annotations[d.Policy.InjectKey] = d.Policy.InjectOn[0]
 	} else if d.Policy.InjectKey != "" {
 		in.Pod.Annotations[d.Policy.InjectKey] = "true"

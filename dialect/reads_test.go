@@ -88,12 +88,12 @@ var reads = map[reflect.Type]map[string][]reader{
 
 // TestEachFieldSaysWhatItReads: a new field has to have an answer in the table above, and dialect/reads.go to know of it.
 func TestEachFieldSaysWhatItReads(t *testing.T) {
-	for of, fields := range reads {
-		for i := range of.NumField() {
-			_, ok := fields[of.Field(i).Name]
-			assert.True(t, ok, "does %s.%s make a dialect read the pod's namespace? Answer in the table, and in reads.go", of, of.Field(i).Name)
+	for part, fields := range reads {
+		for i := range part.NumField() {
+			_, ok := fields[part.Field(i).Name]
+			assert.True(t, ok, "does %s.%s make a dialect read the pod's namespace? Answer in the table, and in reads.go", part, part.Field(i).Name)
 		}
-		assert.Len(t, fields, of.NumField(), "a field of %s is gone", of)
+		assert.Len(t, fields, part.NumField(), "a field of %s is gone", part)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestEachFieldSaysWhatItReads(t *testing.T) {
 // without it.
 func TestNeededNamespace(t *testing.T) {
 	pod := toyPod(nil)
-	for of, fields := range reads {
+	for part, fields := range reads {
 		for field, readers := range fields {
 			for i, reads := range readers {
 				d := dialect.Dialect{Name: "mine", Policy: selection.Policy{ProxyContainers: []string{"toy-proxy"}}, Names: redirect.Default().Names}
@@ -110,7 +110,7 @@ func TestNeededNamespace(t *testing.T) {
 				reads(&d)
 				other := dialect.Dialect{Name: "other", Policy: selection.Policy{ProxyContainers: []string{"none"}}, Build: d.Build}
 				for _, l := range []dialect.Set{dialect.SetOf(d), dialect.SetOf(other, d)} {
-					name := of.String() + "." + field + " " + l.String()
+					name := part.String() + "." + field + " " + l.String()
 					assert.True(t, l.ReadsNamespace(nil), "%s %d", name, i)
 					assert.True(t, l.ReadsNamespace(pod), name)
 					p, err := l.Plan(dialect.Subject{Pod: pod, Addrs: v4})
@@ -207,8 +207,8 @@ func TestUndecided(t *testing.T) {
 					}
 					alone := p.Decide(pod, nil)
 					var answers []bool
-					for _, of := range []map[string]string{nil, on, {"mesh": "off"}, {"mesh": "x"}} {
-						d := p.Decide(pod, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Labels: of}})
+					for _, part := range []map[string]string{nil, on, {"mesh": "off"}, {"mesh": "x"}} {
+						d := p.Decide(pod, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Labels: part}})
 						assert.False(t, d.Undecided)
 						answers = append(answers, d.Selected)
 					}

@@ -3,7 +3,7 @@ package dialect
 import (
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/runtimeclass"
+	"github.com/meshcni/meshcni/internal/node/runtimeclass"
 )
 
 // SandboxedClasses are names of RuntimeClasses, and words in them, of runtimes that give a pod a kernel or a network stack of its

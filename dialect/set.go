@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/warning"
@@ -54,7 +54,8 @@ func Configure(known []Dialect, c netconf.Config) (Set, error) {
 			continue
 		}
 		configured, unknown, err := d.Configure(d, settings)
-		if s.unknown = append(s.unknown, unknown...); err != nil {
+		s.unknown = append(s.unknown, unknown...)
+		if err != nil {
 			errs = append(errs, err)
 		} else {
 			s.known[i] = configured

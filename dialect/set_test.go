@@ -29,7 +29,7 @@ func every() []dialect.Dialect {
 	return []dialect.Dialect{istio.New("kube-system"), ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}}), linkerd.New(), kuma.New("kube-system"), consul.New()}
 }
 
-func of(t require.TestingT, names ...string) dialect.Set {
+func setOf(t require.TestingT, names ...string) dialect.Set {
 	l, err := dialect.Configure(every(), netconf.Config{Dialects: names})
 	require.NoError(t, err)
 	return l
@@ -86,7 +86,7 @@ func TestFirstThatSelectsHasIt(t *testing.T) {
 		{[]string{"linkerd", "kuma", "ambient", "istio"}, joined("kuma", "ambient"), plain, "kuma", "ambient"},
 		{[]string{"ambient", "linkerd", "kuma"}, joined("kuma", "linkerd"), enabled, "ambient", "linkerd and kuma"},
 	} {
-		l := of(t, tt.list...)
+		l := setOf(t, tt.list...)
 		s := dialect.Subject{Pod: tt.pod, Namespace: tt.namespace}
 		p, err := l.Plan(s)
 		require.NoError(t, err)
@@ -150,12 +150,12 @@ func TestOneMesh(t *testing.T) {
 func TestRefusedByWhoHasIt(t *testing.T) {
 	pod := joined("istio", "linkerd")
 	pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "http"
-	p, err := of(t, "istio", "linkerd").Plan(dialect.Subject{Pod: pod})
+	p, err := setOf(t, "istio", "linkerd").Plan(dialect.Subject{Pod: pod})
 	var wrong *redirect.SettingError
 	require.ErrorAs(t, err, &wrong)
 	assert.Equal(t, "istio", p.Dialect)
 	assert.Equal(t, dialect.WarningContested, p.Warnings[len(p.Warnings)-1].Code)
-	_, err = of(t, "linkerd", "istio").Plan(dialect.Subject{Pod: pod, Namespace: plain})
+	_, err = setOf(t, "linkerd", "istio").Plan(dialect.Subject{Pod: pod, Namespace: plain})
 	require.NoError(t, err)
 }
 
@@ -178,7 +178,7 @@ func TestUnknownNamespaceRefuses(t *testing.T) {
 		{[]string{"linkerd", "ambient"}, joined("linkerd"), "linkerd", "what settings of linkerd it inherits"},
 		{[]string{"linkerd", "ambient"}, joined(), "ambient", "whether ambient selects it"},
 	} {
-		l, s := of(t, tt.list...), dialect.Subject{Pod: tt.pod}
+		l, s := setOf(t, tt.list...), dialect.Subject{Pod: tt.pod}
 		p, err := l.Plan(s)
 		if tt.refuses == "" {
 			require.NoError(t, err, tt.list)
@@ -225,7 +225,7 @@ func TestEarlyDecisions(t *testing.T) {
 		{[]string{"istio", "linkerd"}, none, false, true},
 		{[]string{"linkerd", "istio"}, map[string]string{linkerd.ProxyVersion: "x"}, false, false},
 	} {
-		l := of(t, tt.list...)
+		l := setOf(t, tt.list...)
 		d, out := l.RuleOut(tt.annotations)
 		assert.Equal(t, tt.out, out, "%v %v", tt.list, tt.annotations)
 		assert.False(t, d.Selected)
@@ -240,19 +240,19 @@ func TestEarlyDecisions(t *testing.T) {
 		_, presumed = l.PresumeOut(nil)
 		assert.False(t, presumed, "unknown annotations")
 	}
-	assert.True(t, of(t, "istio", "ambient").ExcludesNamespace("kube-system"))
-	assert.False(t, of(t, "istio", "linkerd").ExcludesNamespace("kube-system"), "linkerd does not")
-	assert.True(t, of(t, "istio", "linkerd").ReadsNamespace(nil))
-	assert.False(t, of(t, "istio", "kuma").ReadsNamespace(nil))
+	assert.True(t, setOf(t, "istio", "ambient").ExcludesNamespace("kube-system"))
+	assert.False(t, setOf(t, "istio", "linkerd").ExcludesNamespace("kube-system"), "linkerd does not")
+	assert.True(t, setOf(t, "istio", "linkerd").ReadsNamespace(nil))
+	assert.False(t, setOf(t, "istio", "kuma").ReadsNamespace(nil))
 	var empty dialect.Set
 	_, out := empty.RuleOut(none)
 	assert.False(t, out || empty.ExcludesNamespace("kube-system") || empty.ReadsNamespace(nil))
 }
 
 func TestNames(t *testing.T) {
-	l := of(t, "ambient", "istio")
+	l := setOf(t, "ambient", "istio")
 	assert.Equal(t, "ambient,istio", l.String())
-	assert.Equal(t, "istio", of(t).String(), "the first is the default")
+	assert.Equal(t, "istio", setOf(t).String(), "the first is the default")
 	assert.Nil(t, l.Lookup("kuma"))
 	_, err := dialect.Configure(every(), netconf.Config{Dialects: []string{"osm", "istio", "", "istio", "osm"}})
 	require.EqualError(t, err, `dialect: unknown dialect "osm": known is istio, ambient, linkerd, kuma, consul
@@ -268,7 +268,7 @@ dialect "osm" is named twice`)
 func TestSetIsSound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.Permutation(dialect.SetOf(every()...).Names()).Draw(t, "order")[:rapid.IntRange(1, 5).Draw(t, "meshes")]
-		l := of(t, names...)
+		l := setOf(t, names...)
 		var joins []string
 		for _, mesh := range []string{"istio", "linkerd", "kuma", "ambient"} {
 			if rapid.Bool().Draw(t, mesh) {

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"io"
 
-	"github.com/meshcni/meshcni/internal/visible"
-	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/internal/diagnosis/compare"
+	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 

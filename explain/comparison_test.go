@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/internal/diagnosis/compare"
 )
 
 // Rules are said to be the same only if first packets and whole connections are.

@@ -14,7 +14,8 @@ import (
 func (x Explanation) Connect(p trace.Packet) (trace.Conversation, error) {
 	family := ruleset.FamilyOf(p.Dst.Addr().Unmap())
 	p.PodAddrs = x.Subject.Addrs
-	if e := examples[family]; p.Direction == trace.In && !p.Src.Addr().IsValid() && p.Dst.Addr().IsValid() {
+	e := examples[family]
+	if p.Direction == trace.In && !p.Src.Addr().IsValid() && p.Dst.Addr().IsValid() {
 		p.Src = netip.AddrPortFrom(e.Client, p.Src.Port())
 	} else if p.Direction == trace.Out && !slices.ContainsFunc(x.Subject.Addrs, ofFamily(family)) {
 		p.PodAddrs = append(slices.Clone(x.Subject.Addrs), e.Pod)

@@ -1,6 +1,6 @@
 package explain
 
-import "github.com/meshcni/meshcni/internal/visible"
+import "github.com/meshcni/meshcni/internal/text/visible"
 
 // Print is how [Explanation.WriteTo] writes.
 func (x Explanation) Print(w *visible.Printer) {

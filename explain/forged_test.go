@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/visible"
-	"github.com/meshcni/meshcni/internal/visible/visibletest"
+	"github.com/meshcni/meshcni/internal/text/visible"
+	"github.com/meshcni/meshcni/internal/text/visible/visibletest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 

@@ -15,7 +15,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/internal/podyaml"
+	"github.com/meshcni/meshcni/internal/text/podyaml"
 )
 
 // MaxManifest bounds the size of a manifest in bytes. etcd refuses objects above 1.5 MiB.
@@ -102,7 +102,7 @@ var workloads = map[string]string{
 func ParseManifest(text []byte) (*Manifest, error) {
 	var pod corev1.Pod
 	var w workload
-	var of string
+	var typ string
 	if err := decode(text, func(kind string) any {
 		if kind == "" || kind == "Pod" {
 			return &pod
@@ -110,20 +110,20 @@ func ParseManifest(text []byte) (*Manifest, error) {
 		if workloads[kind] == "" {
 			return nil
 		}
-		of = kind
+		typ = kind
 		return &w
 	}); err != nil {
 		return nil, err
 	}
-	if of != "" {
+	if typ != "" {
 		template := cmp.Or(w.Spec.Template, w.Spec.JobTemplate.Spec.Template)
 		if template == nil {
-			return nil, fmt.Errorf("the %s has no template of pods", of)
+			return nil, fmt.Errorf("the %s has no template of pods", typ)
 		}
 		controller := true
 		pod.ObjectMeta, pod.Spec = template.ObjectMeta, template.Spec
 		pod.Namespace, pod.Name = w.Namespace, w.Name
-		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: workloads[of], Kind: of, Name: w.Name, Controller: &controller}}
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: workloads[typ], Kind: typ, Name: w.Name, Controller: &controller}}
 	}
 	// Messages contain the names, and a line break in one would forge a line.
 	for _, n := range []string{pod.Name, pod.Namespace} {
@@ -131,7 +131,7 @@ func ParseManifest(text []byte) (*Manifest, error) {
 			return nil, fmt.Errorf("%q is no name", n)
 		}
 	}
-	m := &Manifest{&pod, of != "", pod.Namespace != ""}
+	m := &Manifest{&pod, typ != "", pod.Namespace != ""}
 	if !m.Namespaced {
 		pod.Namespace = corev1.NamespaceDefault
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/status"
 )

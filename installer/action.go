@@ -11,7 +11,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
 )
 
 // op is the kind of an [action].

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 )
@@ -64,17 +64,17 @@ type Config struct {
 }
 
 // Default returns a product's configuration, for meshcni that of the published manifests.
-func Default(of meshcni.Identity) Config {
-	of = of.WithDefaults()
+func Default(id meshcni.Identity) Config {
+	id = id.WithDefaults()
 	return Config{
-		Identity: of,
+		Identity: id,
 		Plugin: netconf.Config{
-			Type: of.Plugin, Dialects: netconf.Dialects{netconf.DefaultDialect}, Backend: netconf.DefaultBackend, LogLevel: netconf.DefaultLogLevel,
-			PodNamespace: of.Namespace, AddDeadline: netconf.DefaultAddDeadline, UncapturedFamily: redirect.UncapturedAllow,
+			Type: id.Plugin, Dialects: netconf.Dialects{netconf.DefaultDialect}, Backend: netconf.DefaultBackend, LogLevel: netconf.DefaultLogLevel,
+			PodNamespace: id.Namespace, AddDeadline: netconf.DefaultAddDeadline, UncapturedFamily: redirect.UncapturedAllow,
 		},
-		BinSourceDir: "/opt/" + of.Name + "/bin", CNIBinDirs: []string{"/host" + netconf.DefaultCNIBinDir},
+		BinSourceDir: "/opt/" + id.Name + "/bin", CNIBinDirs: []string{"/host" + netconf.DefaultCNIBinDir},
 		CNIConfDir: "/host/etc/cni/net.d", CNICacheDir: "/host/var/lib/cni", Chained: true, OwnFile: OwnFileAuto,
-		RunDir: of.RunDir, KubeconfigName: netconf.KubeconfigName,
+		RunDir: id.RunDir, KubeconfigName: netconf.KubeconfigName,
 		ServiceAccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
 		KubernetesPort:    "443", KubernetesProtocol: "https",
 	}

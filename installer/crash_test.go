@@ -19,8 +19,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/diskfile"
-	"github.com/meshcni/meshcni/internal/longtest"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
+	"github.com/meshcni/meshcni/internal/testing/longtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/hostpath"
+	"github.com/meshcni/meshcni/internal/files/hostpath"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -87,7 +87,8 @@ func fillGaps(template, settings, defaults map[string]any) (added bool, overrule
 			}
 			byDefault, _ := defaults[key].(map[string]any) // an object that is left out where it says nothing has none
 			more, others := fillGaps(into, inner, byDefault)
-			if overruled = append(overruled, others...); more {
+			overruled = append(overruled, others...)
+			if more {
 				template[key], added = into, true
 			}
 		case has:

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -66,8 +66,8 @@ func (f *failing) all() (pods []FailingPod) {
 
 func keyOf(pod status.ID) string { return cmp.Or(pod.UID, pod.Namespace+"/"+pod.Name) }
 
-func newFailing(of meshcni.Identity) *failing {
-	desc := prometheus.NewDesc(of.Metric("plugin_pods_failing"),
+func newFailing(id meshcni.Identity) *failing {
+	desc := prometheus.NewDesc(id.Metric("plugin_pods_failing"),
 		"Pods whose newest ADD failed within 10 minutes, by error code of the CNI specification (7, 11, 50, 101, 999 and others).", []string{"cni_code"}, nil)
 	return &failing{now: time.Now, desc: desc, pods: map[string]failedADD{}}
 }

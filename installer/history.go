@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
 )
 
 // history remembers across boots what became of the entry. A copy is in each directory of the runtime that the agent writes to, because

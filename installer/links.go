@@ -12,7 +12,7 @@ import (
 
 	securejoin "github.com/cyphar/filepath-securejoin"
 
-	"github.com/meshcni/meshcni/internal/hostpath"
+	"github.com/meshcni/meshcni/internal/files/hostpath"
 )
 
 // mounted is a directory of the host, which this process sees alone or with others that are mounted beside it.

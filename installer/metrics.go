@@ -29,13 +29,13 @@ type metrics struct {
 	blockedBy map[Code]bool
 }
 
-func newMetrics(reg prometheus.Registerer, of meshcni.Identity) *metrics {
+func newMetrics(reg prometheus.Registerer, id meshcni.Identity) *metrics {
 	auto := promauto.With(reg)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return auto.NewCounterVec(prometheus.CounterOpts{Name: of.Metric(name), Help: help}, labels)
+		return auto.NewCounterVec(prometheus.CounterOpts{Name: id.Metric(name), Help: help}, labels)
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return auto.NewGaugeVec(prometheus.GaugeOpts{Name: of.Metric(name), Help: help}, labels)
+		return auto.NewGaugeVec(prometheus.GaugeOpts{Name: id.Metric(name), Help: help}, labels)
 	}
 	m := &metrics{
 		installs:     counter("installs_total", "Times the plugin was added to a file that had not had it.").WithLabelValues(),
@@ -59,10 +59,10 @@ func newMetrics(reg prometheus.Registerer, of meshcni.Identity) *metrics {
 		tokenBound:   gauge("token_bound", "1 for the kind of object with which that token ends (node, pod, none).", "object"),
 		tokenExpires: gauge("token_expires_timestamp_seconds", "When that token expires, in Unix time; 0 when it does not say.").WithLabelValues(),
 		add: auto.NewHistogram(prometheus.HistogramOpts{
-			Name: of.Metric("plugin_add_duration_seconds"), Help: "How long ADD took in the plugin, as it reported.",
+			Name: id.Metric("plugin_add_duration_seconds"), Help: "How long ADD took in the plugin, as it reported.",
 			Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}),
-		failing: newFailing(of),
+		failing: newFailing(id),
 		reasons: map[string]bool{},
 	}
 	if reg != nil {

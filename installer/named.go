@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/hostpath"
+	"github.com/meshcni/meshcni/internal/files/hostpath"
 	"github.com/meshcni/meshcni/internal/node/inventory/cnicache"
 )
 
@@ -61,7 +61,8 @@ func mentions(data []byte, types []string, kubeconfig string) []mention {
 		case map[string]any:
 			for key, value := range v {
 				if s, ok := value.(string); ok && entry && strings.EqualFold(key, "type") && s != "" { // libcni decodes any case
-					if typ = s; slices.Contains(types, s) {
+					typ = s
+					if slices.Contains(types, s) {
 						add(mention{typ: s, plugin: true})
 					}
 				}

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/hostpath"
+	"github.com/meshcni/meshcni/internal/files/hostpath"
 )
 
 // meshPlugins are the types of the plugins by which meshes redirect pods' traffic, as their installers write them.

@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/diskfile"
-	"github.com/meshcni/meshcni/internal/hostpath"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
+	"github.com/meshcni/meshcni/internal/files/hostpath"
 )
 
 // observed is the state of the node from which a plan is made.

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 )
 
 // rewrite runs a program that writes a file anew again and again, each time with a higher "mtu" and without our entry.
@@ -217,7 +217,8 @@ func TestOwnFileValues(t *testing.T) {
 		{"perhaps", "", `own-file "perhaps"`},
 	} {
 		n.OwnFile, n.CNIConfName = tc.own, tc.name
-		if err := n.Validate(); tc.says == "" {
+		err := n.Validate()
+		if tc.says == "" {
 			require.NoError(t, err)
 		} else {
 			require.ErrorContains(t, err, tc.says)

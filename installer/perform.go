@@ -8,7 +8,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
 )
 
 // performer carries out successive plans. It does not repeat an action that failed, for example after a lost race.

@@ -83,7 +83,8 @@ func planInstall(c Config, o observed) Plan {
 	} else {
 		p.notes()
 	}
-	if p.unseen = !conf; conf {
+	p.unseen = !conf
+	if conf {
 		p.Neighbours = p.neighbours()
 	}
 	if len(p.Blocked) > 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
 )
 
 // reboot empties what a node has in memory.
@@ -125,7 +125,8 @@ func TestReboots(t *testing.T) {
 				if _, err := os.Stat(n.conf(own)); err == nil {
 					taken++
 				}
-				if seen := clear(); boot > 0 && !test.memory {
+				seen := clear()
+				if boot > 0 && !test.memory {
 					assert.Zero(t, seen, "looks of the runtime in the clear at boot %d", boot+1)
 				}
 				assert.Equal(t, installed, a.State().FirstInstalled)

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
 )
 
 // reconcile looks and acts until nothing is left to do now. It returns after which time to look again even if nothing
@@ -74,7 +74,8 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 				continue
 			}
 			var conflict *BlockedError
-			if conflict, wait = a.contested(c, seen, plan); a.taken && !seen.taken || a.past.both() && !seen.both {
+			conflict, wait = a.contested(c, seen, plan)
+			if a.taken && !seen.taken || a.past.both() && !seen.both {
 				continue
 			}
 			if conflict != nil {

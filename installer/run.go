@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
 )
 
 // rounds bounds how often a new plan is made because another process writes at the same time. Each lost race means progress of

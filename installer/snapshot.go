@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
 )
 
 const (

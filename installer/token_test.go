@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 )
 
 // jwt is a token of an account as the API server makes it; object is node, pod, or empty.

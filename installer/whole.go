@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/hostpath"
+	"github.com/meshcni/meshcni/internal/files/hostpath"
 )
 
 // program is the file of a plugin's name in a directory of plugins.
@@ -98,7 +98,8 @@ func (c called) delegates() bool {
 func delegating(f *conflist.File) string {
 	for _, plugin := range f.Plugins() {
 		var c called
-		if _ = json.Unmarshal(plugin.Raw, &c); c.delegates() {
+		_ = json.Unmarshal(plugin.Raw, &c)
+		if c.delegates() {
 			return plugin.Type
 		}
 	}

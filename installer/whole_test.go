@@ -174,7 +174,8 @@ func TestUninstallBringsBackNothingThatItsOwnerRemoved(t *testing.T) {
 			}
 			n.uninstall()
 			assert.Equal(t, canalList, n.read(n.conf("10-canal.conflist")))
-			if _, err := os.Stat(n.conf("00-multus.conf")); tc.back {
+			_, err := os.Stat(n.conf("00-multus.conf"))
+			if tc.back {
 				require.NoError(t, err)
 				assert.Equal(t, multus("10-canal.conflist"), n.read(n.conf("00-multus.conf")))
 			} else {

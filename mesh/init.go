@@ -151,7 +151,8 @@ func (c *InitContainer) parse(commands []string) error {
 	var errs []error
 	for _, f := range c.flags {
 		value, ok, err := c.Value(f.Name)
-		if errs = append(errs, err); ok && f.Refused != "" && value != "" && value != "false" {
+		errs = append(errs, err)
+		if ok && f.Refused != "" && value != "" && value != "false" {
 			errs = append(errs, fmt.Errorf("with --%s it %s", f.Name, f.Refused))
 		}
 	}

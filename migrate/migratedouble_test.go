@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/meshcni/meshcni/dialect/builtin"
-	"github.com/meshcni/meshcni/internal/kubectl"
+	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 

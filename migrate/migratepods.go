@@ -15,12 +15,12 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/agents"
-	"github.com/meshcni/meshcni/internal/apilist"
-	"github.com/meshcni/meshcni/internal/kubectl"
+	"github.com/meshcni/meshcni/internal/api/apilist"
+	"github.com/meshcni/meshcni/internal/diagnosis/agents"
+	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -132,7 +132,8 @@ func (m *move) observe(ctx context.Context, l *ruleSource, c *candidate, entered
 		o.InitError = "its init container " + init.Name + " is of " + d.Name + ", and its plugin would be of another mesh"
 	default:
 		theirs, err := m.judge.Written(d, c.pod, init, c.explained.Plan.Redirect)
-		if o.Init = &theirs; err != nil {
+		o.Init = &theirs
+		if err != nil {
 			o.Init, o.InitError = nil, "what the init container "+init.Name+" writes cannot be told: "+err.Error()
 		}
 	}
@@ -280,8 +281,8 @@ func (m *move) double(p agentapi.Pod) (cause, rule string) {
 func program(table string) string {
 	_, name, _ := strings.Cut(table, " ")
 	for _, t := range ruleset.Tables {
-		if of, ok := strings.CutSuffix(name, "-"+t.String()); ok {
-			return "tables " + of + "-*"
+		if pod, ok := strings.CutSuffix(name, "-"+t.String()); ok {
+			return "tables " + pod + "-*"
 		}
 	}
 	return "table " + name

@@ -26,13 +26,13 @@ import (
 	"github.com/meshcni/meshcni/cmd/kubectlcmd"
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/kubectl"
+	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 const (

@@ -9,9 +9,9 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/kubectlcmd"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/kubectl"
-	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/migrate/otherplugin"
 )

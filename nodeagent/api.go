@@ -17,11 +17,11 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/bundle"
-	"github.com/meshcni/meshcni/internal/confdir"
-	"github.com/meshcni/meshcni/internal/netnsstore"
-	"github.com/meshcni/meshcni/internal/podid"
-	"github.com/meshcni/meshcni/internal/recent"
+	"github.com/meshcni/meshcni/internal/diagnosis/bundle"
+	"github.com/meshcni/meshcni/internal/files/confdir"
+	"github.com/meshcni/meshcni/internal/node/netnsstore"
+	"github.com/meshcni/meshcni/internal/node/podid"
+	"github.com/meshcni/meshcni/internal/node/recent"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -114,7 +114,8 @@ func (n nodeAPI) installed(s Config) (i agentapi.Installed) {
 		i.Error, i.Unread = err.Error(), none == nil && e.Network == nil
 	default:
 		meshes, err := dialect.Configure(n.options.Dialects, e.Config)
-		if i.Unknown = meshes.Unknown(e.Unknown); err != nil {
+		i.Unknown = meshes.Unknown(e.Unknown)
+		if err != nil {
 			i.Error = fmt.Sprintf("%s, with which no pod starts: %v", e.File, err)
 			break
 		}

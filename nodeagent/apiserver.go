@@ -12,11 +12,11 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/meshcni/meshcni/internal/daemonset"
-	"github.com/meshcni/meshcni/internal/inpod"
+	"github.com/meshcni/meshcni/internal/api/inpod"
 	"github.com/meshcni/meshcni/internal/node/api"
-	"github.com/meshcni/meshcni/internal/nodeevents"
-	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/node/daemonset"
+	"github.com/meshcni/meshcni/internal/node/nodeevents"
+	"github.com/meshcni/meshcni/internal/program/version"
 )
 
 // reach returns how the agent reaches the API server.

@@ -18,8 +18,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/backends"
-	"github.com/meshcni/meshcni/internal/hostpath"
+	"github.com/meshcni/meshcni/internal/files/hostpath"
+	"github.com/meshcni/meshcni/internal/kernel/backends"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -67,7 +67,8 @@ func (f *tried) run(ctx context.Context, acts func() bool) error {
 			now = err.Error()
 		}
 		if now != said && ctx.Err() == nil {
-			if said = now; now != "" {
+			said = now
+			if now != "" {
 				f.options.Log.Error("pods of the mesh cannot start", "error", now)
 				f.notify(installer.Notice{Code: installer.NoticeCode(codeNoBackend), Warning: true, Text: strings.TrimPrefix(now, string(codeNoBackend)+": ")})
 			}

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/backends"
-	"github.com/meshcni/meshcni/internal/hostroottest"
+	"github.com/meshcni/meshcni/internal/kernel/backends"
+	"github.com/meshcni/meshcni/internal/testing/hostroottest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/netconf"

@@ -13,7 +13,7 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/hostpath"
+	"github.com/meshcni/meshcni/internal/files/hostpath"
 	"github.com/meshcni/meshcni/internal/node/hook"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -70,11 +70,11 @@ type Config struct {
 
 // DefaultConfig returns a product's settings, for meshcni those of the published manifests: the plugin is installed, and pods that started without it are
 // looked for and told of.
-func DefaultConfig(of meshcni.Identity) Config {
-	of = of.WithDefaults()
+func DefaultConfig(id meshcni.Identity) Config {
+	id = id.WithDefaults()
 	return Config{
-		Config: installer.Default(of), MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: of.Agent,
-		PluginServiceAccount: of.PluginAccount, TokenLifetime: netconf.Duration(4 * time.Hour), ProcRoot: "/proc",
+		Config: installer.Default(id), MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: id.Agent,
+		PluginServiceAccount: id.PluginAccount, TokenLifetime: netconf.Duration(4 * time.Hour), ProcRoot: "/proc",
 		RuntimeHook: hook.Off, NRISocket: "/var/run/nri/nri.sock",
 		Repair: repair.Options{Action: repair.ActionNone, Detect: &repair.Detection{Act: true}},
 		Ambient: Ambient{
@@ -278,7 +278,8 @@ func (c Config) validateDialects(known []dialect.Dialect) error {
 		if !onNode(known, name) {
 			continue
 		}
-		if served = true; !c.Ambient.Enabled {
+		served = true
+		if !c.Ambient.Enabled {
 			errs = append(errs, fmt.Errorf("%q: its pods need an agent that hands their network namespaces to the node's proxy: set ambient", name))
 		}
 	}

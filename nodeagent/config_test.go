@@ -41,15 +41,15 @@ func TestSettingsOfTheStart(t *testing.T) {
 			t.Fatalf("how does a %s change?", v.Type())
 		}
 	}
-	each := func(of func(*Config) reflect.Value) {
-		of0 := of(&s).Type()
+	each := func(field func(*Config) reflect.Value) {
+		of0 := field(&s).Type()
 		for i := range of0.NumField() {
 			name := of0.Field(i).Name
 			if slices.Contains(live, name) || name == "Ambient" || !of0.Field(i).IsExported() {
 				continue
 			}
 			next := s
-			change(t, of(&next).Field(i))
+			change(t, field(&next).Field(i))
 			require.ErrorContains(t, s.keeps(next), "need a restart of the agent", name)
 		}
 	}

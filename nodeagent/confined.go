@@ -50,7 +50,7 @@ func unconfined(format string, args ...any) error {
 // proveConfined returns nil if the API server refuses the agent's token evictions of other nodes' pods, by the policy of the chart. It asks for
 // one that the policy has to refuse: of the agent's own pod, said to be of another node. Nothing is evicted by that if nothing refuses it, since
 // it is a dry run and for a UID that no pod has.
-func proveConfined(ctx context.Context, client *api.Client, of meshcni.Identity, node string) error {
+func proveConfined(ctx context.Context, client *api.Client, id meshcni.Identity, node string) error {
 	who, err := client.WhoAmI(ctx)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
@@ -69,7 +69,7 @@ func proveConfined(ctx context.Context, client *api.Client, of meshcni.Identity,
 	if claim(nodeClaim) != node || pod == "" || len(account) != 4 {
 		return unconfined("the agent's token names node %q and pod %q: it has to be a pod's on node %s (Kubernetes 1.30)", claim(nodeClaim), pod, node)
 	}
-	err = client.EvictNobody(ctx, account[2], pod, map[string]string{of.Key(ofNodeAnnotation): elsewhere})
+	err = client.EvictNobody(ctx, account[2], pod, map[string]string{id.Key(ofNodeAnnotation): elsewhere})
 	switch refused := " of node " + node + " may evict pods of its own node only"; {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy ") && strings.HasSuffix(err.Error(), refused):
 		return nil

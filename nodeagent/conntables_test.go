@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/meshcni/meshcni/internal/conntables"
+	"github.com/meshcni/meshcni/internal/kernel/conntables"
 	"github.com/meshcni/meshcni/status"
 )
 

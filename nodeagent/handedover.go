@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
 )
 
 // handedOverFile is the file in the run directory that names the agent to which the pods were given, until an agent of ours starts or

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -163,7 +163,7 @@ func (l *leftover) release(ctx context.Context) ([]status.Pod, error) {
 	return left, err
 }
 
-// Release is that of [agentsock.Handler] for the pods that are left.
+// Release implements [agentsock.Handler] for the pods that are left.
 func (l *leftover) Release(ctx context.Context, r agentsock.ReleaseOptions) ([]status.Pod, error) {
 	if r != (agentsock.ReleaseOptions{}) {
 		return nil, agentsock.ErrUnsupported

@@ -14,11 +14,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/nodelock"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
-	"github.com/meshcni/meshcni/internal/nodelock"
-	"github.com/meshcni/meshcni/internal/statuscode"
-	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -274,7 +274,7 @@ func (p *proxied) await(ctx context.Context) (holder, error) {
 	}
 }
 
-// Attach is that of [agentsock.Handler].
+// Attach implements [agentsock.Handler].
 func (p *proxied) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error) {
 	began, patient, cancel := time.Now(), ctx, func() {}
 	if a.Patience > 0 {
@@ -292,7 +292,7 @@ func (p *proxied) Attach(ctx context.Context, a agentsock.Attachment, ns *os.Fil
 	return h.Attach(ctx, a, ns)
 }
 
-// Detach is that of [agentsock.Handler]. What nobody hears of now is seen later.
+// Detach implements [agentsock.Handler]. What nobody hears of now is seen later.
 func (p *proxied) Detach(ctx context.Context, id attachment.ID) error {
 	if h := p.now(); h != nil {
 		return h.Detach(ctx, id)
@@ -300,7 +300,7 @@ func (p *proxied) Detach(ctx context.Context, id attachment.ID) error {
 	return nil
 }
 
-// Release is that of [agentsock.Handler]. That the pods are another agent's is noted: an uninstall must not take
+// Release implements [agentsock.Handler]. That the pods are another agent's is noted: an uninstall must not take
 // from it what it has.
 func (p *proxied) Release(ctx context.Context, r agentsock.ReleaseOptions) ([]status.Pod, error) {
 	p.releasing.Add(1)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/mesh"
 )
 

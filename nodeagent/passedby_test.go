@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -46,18 +46,18 @@ func TestPassedBy(t *testing.T) {
 		"one that is outside is no newer call": {pods: []status.Pod{past(40), {State: status.StateOutside, Since: at(50)}}, wrong: true},
 	} {
 		p := &passedBy{}
-		of := tt.of
-		if of == nil {
-			of = plain
+		make := tt.of
+		if make == nil {
+			make = plain
 		}
-		require.NoError(t, p.why(begin, nil, time.Time{}, nil, of), name)
-		err := p.why(at(100), nil, tt.putBack, tt.pods, of)
+		require.NoError(t, p.why(begin, nil, time.Time{}, nil, make), name)
+		err := p.why(at(100), nil, tt.putBack, tt.pods, make)
 		assert.Equal(t, tt.wrong, err != nil, "%s: %v", name, err)
 		if err != nil {
 			assert.ErrorContains(t, err, "passed-by: the container runtime started pod shop/cart at ", name)
 			assert.ErrorContains(t, err, "by x.conflist (ptp)", name)
 		}
-		require.NoError(t, p.why(at(101), errors.New("fight"), tt.putBack, tt.pods, of), "the installer says why")
-		require.NoError(t, p.why(at(102), nil, tt.putBack, tt.pods, of), "the entry is in place anew")
+		require.NoError(t, p.why(at(101), errors.New("fight"), tt.putBack, tt.pods, make), "the installer says why")
+		require.NoError(t, p.why(at(102), nil, tt.putBack, tt.pods, make), "the entry is in place anew")
 	}
 }

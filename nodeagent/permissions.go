@@ -3,7 +3,7 @@
 package nodeagent
 
 import (
-	"github.com/meshcni/meshcni/internal/rights"
+	"github.com/meshcni/meshcni/internal/api/rights"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/hostpath"
+	"github.com/meshcni/meshcni/internal/files/hostpath"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 

@@ -90,7 +90,8 @@ func (p *policies) note(w *watchedPolicy, resource string, err error) {
 	}
 	w.mu.Lock()
 	news := refused != (w.why != nil)
-	if w.why = nil; refused {
+	w.why = nil
+	if refused {
 		w.why = unconfined("the agent cannot watch %s %s, by which it may evict pods of its own node only: %v", resource, p.name, err)
 	}
 	w.mu.Unlock()

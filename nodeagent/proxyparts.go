@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/node/netnsstore"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/probes"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -185,8 +185,8 @@ func (s Config) probeSet(meshes []dialect.Dialect) (*probes.Set, *netnsexec.NetN
 // sources returns the address of each family.
 func sources(set redirect.PrefixSet) (ipv4, ipv6 netip.Addr) {
 	for family, to := range map[ruleset.Family]*netip.Addr{ruleset.IPv4: &ipv4, ruleset.IPv6: &ipv6} {
-		if of := set.Family(family); len(of) > 0 {
-			*to = of[0].Addr()
+		if prefixes := set.Family(family); len(prefixes) > 0 {
+			*to = prefixes[0].Addr()
 		}
 	}
 	return ipv4, ipv6

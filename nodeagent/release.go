@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/backends"
-	"github.com/meshcni/meshcni/internal/netnsstore"
-	"github.com/meshcni/meshcni/plugin/agentsock"
+	"github.com/meshcni/meshcni/internal/kernel/backends"
+	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/node/netnsstore"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -29,6 +29,9 @@ const releaseLook = 50 * time.Millisecond
 
 // leavingTime is the same for an agent that ends: the kubelet kills it after terminationGracePeriodSeconds, 30 s in the chart.
 const leavingTime = 20 * time.Second
+
+// ReleaseOptions say who is to have a node's pods; the zero value takes them out of the mesh.
+type ReleaseOptions = agentsock.ReleaseOptions
 
 // ErrNoAgent says that no agent runs on the node.
 var ErrNoAgent = errors.New("no agent runs on this node")

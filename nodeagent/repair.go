@@ -15,7 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
-	"github.com/meshcni/meshcni/internal/nodepods"
+	"github.com/meshcni/meshcni/internal/node/nodepods"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"

@@ -16,7 +16,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/node/hook"
-	"github.com/meshcni/meshcni/internal/waittest"
+	"github.com/meshcni/meshcni/internal/testing/waittest"
 )
 
 // A hook that is asked for and not there is told of; with auto it is not missed.

@@ -18,10 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/nodepods"
-	"github.com/meshcni/meshcni/internal/unheard"
-	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/api/unheard"
+	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/nodepods"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
 )
@@ -175,7 +175,7 @@ func (k *socket) ready() error {
 	return because(codePodsUnknown, k.pods.Ready())
 }
 
-// Pod is that of [agentsock.Handler].
+// Pod implements [agentsock.Handler].
 func (k *socket) Pod(ctx context.Context, id status.ID) (agentsock.Pod, error) {
 	if k.pods == nil {
 		return agentsock.Pod{}, agentsock.ErrUnsupported
@@ -183,7 +183,7 @@ func (k *socket) Pod(ctx context.Context, id status.ID) (agentsock.Pod, error) {
 	return k.pods.Pod(ctx, id)
 }
 
-// Attach is that of [agentsock.Handler].
+// Attach implements [agentsock.Handler].
 func (k *socket) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File) (agentsock.Attached, error) {
 	if k.enroller == nil {
 		return agentsock.Attached{}, errors.Join(agentsock.ErrUnsupported, ns.Close())
@@ -191,7 +191,7 @@ func (k *socket) Attach(ctx context.Context, a agentsock.Attachment, ns *os.File
 	return k.enroller.Attach(ctx, a, ns)
 }
 
-// Detach is that of [agentsock.Handler].
+// Detach implements [agentsock.Handler].
 func (k *socket) Detach(ctx context.Context, id attachment.ID) error {
 	if k.enroller == nil {
 		return agentsock.ErrUnsupported
@@ -199,7 +199,7 @@ func (k *socket) Detach(ctx context.Context, id attachment.ID) error {
 	return k.enroller.Detach(ctx, id)
 }
 
-// Pods is that of [agentsock.Handler].
+// Pods implements [agentsock.Handler].
 func (k *socket) Pods(context.Context) ([]status.Pod, error) {
 	if k.states == nil {
 		return nil, agentsock.ErrUnsupported
@@ -207,7 +207,7 @@ func (k *socket) Pods(context.Context) ([]status.Pod, error) {
 	return k.states(), nil
 }
 
-// Release is that of [agentsock.Handler].
+// Release implements [agentsock.Handler].
 func (k *socket) Release(ctx context.Context, r agentsock.ReleaseOptions) ([]status.Pod, error) {
 	if k.enroller == nil && k.left != nil {
 		return k.left.Release(ctx, r)

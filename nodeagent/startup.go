@@ -16,8 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/serve"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/program/serve"
+	"github.com/meshcni/meshcni/internal/text/visible"
 )
 
 const (

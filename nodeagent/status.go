@@ -14,7 +14,7 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
 	"github.com/meshcni/meshcni/status"
 )
 

@@ -131,14 +131,14 @@ func TestDetectionAloneKeepsNobodyFromHisWork(t *testing.T) {
 func TestBypassesOfPodsThatStarted(t *testing.T) {
 	reported := make(chan repair.Bypasses, 4)
 	r := Options{}.withDefaults().newRepairer()
-	of := func(verb, outcome string) installer.Decision {
+	decision := func(verb, outcome string) installer.Decision {
 		return installer.Decision{
 			Pod: status.ID{Namespace: "shop", Name: outcome, UID: "u"}, Verb: verb, Outcome: outcome, Bypasses: []string{"ipv6", "net-raw", "proxy-id"}, DefaultBypasses: []string{"net-raw"},
 		}
 	}
-	r.decided(of("ADD", "redirected")) // nobody is there yet
+	r.decided(decision("ADD", "redirected")) // nobody is there yet
 	r.set(&repairing{controller: knowing{reported: reported}})
-	for _, d := range []installer.Decision{of("ADD", "redirected"), of("ADD", "same"), of("ADD", "failed"), of("ADD", "passed"), of("CHECK", "failed"), of("DEL", "")} {
+	for _, d := range []installer.Decision{decision("ADD", "redirected"), decision("ADD", "same"), decision("ADD", "failed"), decision("ADD", "passed"), decision("CHECK", "failed"), decision("DEL", "")} {
 		r.decided(d)
 	}
 	close(reported)

@@ -12,8 +12,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/backends"
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/kernel/backends"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -32,7 +32,8 @@ func (r *run) add(ctx context.Context) (output []byte, e Event, failure *types.E
 		return nil, e, fail(types.ErrInvalidNetworkConfig, "network configuration: %v", err)
 	}
 	done, failure := r.capture(ctx)
-	if e = done.event(); failure != nil {
+	e = done.event()
+	if failure != nil {
 		return nil, e, failure
 	}
 	if err := r.remember(done); err != nil {

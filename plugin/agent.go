@@ -13,15 +13,15 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/statuscode"
-	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/status"
 )
 
-// Agent is the node's agent, as the plugin needs it. [agentsock.Client] is one, and documents the errors.
+// Agent is the node's agent, as the plugin needs it. [agentsock.Client] is one, and documents the errors; plugintest.Agent is one for tests.
 type Agent interface {
 	// Pod returns the pod with the namespace, name and UID.
 	Pod(context.Context, status.ID) (agentsock.Pod, error)

@@ -18,9 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/plugin"
-	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -188,7 +188,8 @@ func TestAgentKnowsThePod(t *testing.T) {
 			require.NoError(t, err)
 			c.agent.Set(p, nil)
 		}
-		if out := c.run(t); known {
+		out := c.run(t)
+		if known {
 			out.fails(t, 11, "the agent does not read namespaces")
 		} else {
 			require.Zero(t, out.exit, out.stdout)

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/binarytest"
-	"github.com/meshcni/meshcni/internal/failtest"
+	"github.com/meshcni/meshcni/internal/testing/binarytest"
+	"github.com/meshcni/meshcni/internal/testing/failtest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/plugintest"

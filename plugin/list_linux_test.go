@@ -13,8 +13,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // meshes are meshes whose recorded pods share a node, and how the proxies of the recordings listen.

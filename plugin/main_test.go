@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/binarytest"
+	"github.com/meshcni/meshcni/internal/testing/binarytest"
 )
 
 // programs is where binaries are built, once for all tests.

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/bypass"
+	"github.com/meshcni/meshcni/internal/kernel/bypass"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"

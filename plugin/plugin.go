@@ -13,11 +13,11 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/pluginlog"
-	build "github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/program/pluginlog"
+	build "github.com/meshcni/meshcni/internal/program/version"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -53,7 +53,7 @@ type Plugin struct {
 	// OnEvent is called once at the end of every ADD, CHECK, DEL, GC and STATUS, after the log has its records and before
 	// the result is written. A panic in it is ignored. Default: nothing.
 	OnEvent func(context.Context, Event)
-	// Attachments returns the store of the records that ADD leaves for CHECK. Default: [attachment.Open] the run_dir. The
+	// Attachments returns the store of the records that ADD leaves for CHECK. Default: [Records] of the run_dir. The
 	// zero Store keeps none, and every CHECK then passes.
 	Attachments func(netconf.Config) attachment.Store
 
@@ -149,7 +149,8 @@ func (p Plugin) version() string {
 
 func (p Plugin) withDefaults(args []string) Plugin {
 	p.Identity = p.Identity.WithDefaults()
-	if p.name = p.Identity.Plugin; len(args) > 0 {
+	p.name = p.Identity.Plugin
+	if len(args) > 0 {
 		p.name = filepath.Base(args[0])
 	}
 	if p.OpenNetNS == nil {

@@ -6,10 +6,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
+
+// AttachmentID names one network of a pod by the runtime's words.
+type AttachmentID = attachment.ID
+
+// Records opens the records that ADD leaves in a run_dir, as package repair takes them. Nothing is read yet, and the directory need not exist.
+func Records(runDir string) attachment.Store { return attachment.Open(runDir) }
 
 // remember leaves the record of a successful ADD, also of one that passed the pod over. The pod does not depend on it:
 // without a record CHECK passes.

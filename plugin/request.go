@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/internal/podid"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -43,7 +43,7 @@ var required = map[string][]string{
 
 // parse reads the request. A request that fails to parse still has what could be read, for the error's record and version.
 // usable is asked what else is wrong with a wrong configuration, so that all of it is said at once.
-func parse(o IO, of meshcni.Identity, usable func(netconf.Config) error) (r request, failure *types.Error) {
+func parse(o IO, id meshcni.Identity, usable func(netconf.Config) error) (r request, failure *types.Error) {
 	r.config.CNIVersion = newest()
 	if failure = r.parseEnvironment(o.Getenv); failure != nil {
 		return r, failure
@@ -55,7 +55,7 @@ func parse(o IO, of meshcni.Identity, usable func(netconf.Config) error) (r requ
 	if err != nil {
 		return r, fail(types.ErrIOFailure, "read network configuration from stdin: %v", err)
 	}
-	r.config, r.unknown, r.wrong = netconf.Parse(r.stdin, of)
+	r.config, r.unknown, r.wrong = netconf.Parse(r.stdin, id)
 	if r.config.PrevResult != nil {
 		if r.prev, err = parsePrevResult(r.config.PrevResult, r.config.CNIVersion); err != nil {
 			r.wrong = errors.Join(r.wrong, fmt.Errorf("prevResult: %w", err))

@@ -18,7 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/backends"
+	"github.com/meshcni/meshcni/internal/kernel/backends"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -86,7 +86,8 @@ func (r *run) logger() *slog.Logger {
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler) // if OpenLog panics, it is not asked again
 		log, closer := r.OpenLog(r.config, r.stderr)
-		if r.closeLog = closer; log != nil {
+		r.closeLog = closer
+		if log != nil {
 			r.log = log
 		}
 	}

@@ -126,7 +126,8 @@ func (s PortSet) MarshalJSON() ([]byte, error) {
 	}
 	out := make([]any, len(s.ranges))
 	for i, r := range s.ranges {
-		if out[i] = r.First; r.First != r.Last {
+		out[i] = r.First
+		if r.First != r.Last {
 			out[i] = formatRange(r)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 var zeroPrefix netip.Prefix
 
 // redirects draws from what a Redirect can be and still be valid; see also
-// internal/difftest.
+// internal/testing/difftest.
 func redirects() *rapid.Generator[redirect.Redirect] {
 	return rapid.Custom(func(t *rapid.T) redirect.Redirect {
 		family := rapid.SampledFrom([]redirect.FamilyMode{redirect.FamilyCapture, redirect.FamilyCapture, redirect.FamilyPass, redirect.FamilyDrop})

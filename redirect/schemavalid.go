@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 )
 
 // ErrSchema: a [Schema] is wrong, whatever the pod. Check with errors.Is(err, redirect.ErrSchema).

@@ -3,7 +3,7 @@ package redirect
 import (
 	"fmt"
 
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 )
 
 // UncapturedFamily is the treatment of an address family that a mesh does not

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/misspelt"
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/misspelt"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/warning"
 )
 

@@ -55,7 +55,7 @@ func (p program) file() string { return filepath.Base(p.path) }
 // build builds programs into the directory dir. Paths of this machine, the user's settings of the go command and what git would
 // tell are kept out.
 func (s source) build(ctx context.Context, at platform, dir string, names ...string) (built []program, err error) {
-	variable := "-X " + ourModule + "/internal/version."
+	variable := "-X " + ourModule + "/internal/program/version."
 	flags := "-s -w -buildid= " + variable + "version=" + s.version + " " + variable + "date=" + s.time.Format(time.RFC3339)
 	if s.commit != "" {
 		flags += " " + variable + "commit=" + s.commit

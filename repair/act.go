@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/meshcni/meshcni/internal/podrules"
-	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/internal/node/podrules"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -73,7 +73,7 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod, f Finding) resu
 	left, err := c.cluster.Pod(ctx, pod.Namespace, pod.Name)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && (left.UID != pod.UID || left.DeletionTimestamp != nil):
-		return of(outcome, f)
+		return resultOf(outcome, f)
 	case err != nil:
 		return result{outcome: statuscode.Unverified, reason: codeOf(err), detail: "deleted, but reading the pod again fails: " + words(err), retry: true}
 	}
@@ -98,7 +98,7 @@ func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) r
 		again = t.times > 1
 	})
 	c.observe(pod)
-	r := of(statuscode.Repaired, f)
+	r := resultOf(statuscode.Repaired, f)
 	switch {
 	case !applied.Changed && again:
 		r = result{outcome: statuscode.Ineffective, reason: statuscode.FailsAgain, detail: "the rules are there, but: " + f.Detail}

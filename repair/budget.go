@@ -1,6 +1,6 @@
 package repair
 
-import "github.com/meshcni/meshcni/internal/budget"
+import "github.com/meshcni/meshcni/internal/node/budget"
 
 // Budget limits a rate: Burst actions at once and PerMinute in the long run. It starts empty, so that a controller that
 // keeps restarting acts no faster than one that keeps running. Its Validate returns an error unless both are positive or

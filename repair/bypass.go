@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -60,7 +60,7 @@ func (r report) of(pod *corev1.Pod) bool {
 // ReportBypasses sends an event for each bypass of a pod of this node, once for each of the pod's UIDs. It does not wait: it may be
 // called before the pod is known here.
 func (c *Controller) ReportBypasses(b Bypasses) {
-	of := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+	named := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
 	var codes []dialect.BypassCode
 	for _, code := range dialect.BypassCodes {
 		if slices.Contains(b.Codes, code) {
@@ -72,12 +72,12 @@ func (c *Controller) ReportBypasses(b Bypasses) {
 	if c.reports.byPod == nil {
 		c.reports.byPod = map[types.NamespacedName]report{}
 	}
-	if _, known := c.reports.byPod[of]; len(codes) == 0 || !known && len(c.reports.byPod) >= maxReports {
+	if _, known := c.reports.byPod[named]; len(codes) == 0 || !known && len(c.reports.byPod) >= maxReports {
 		return
 	}
 	b.Codes = codes
-	c.reports.byPod[of] = report{Bypasses: b}
-	c.queue.Add(of)
+	c.reports.byPod[named] = report{Bypasses: b}
+	c.queue.Add(named)
 }
 
 // tellBypasses sends the events of a pod's report, if there is one.
@@ -155,13 +155,13 @@ func (c *Controller) bypassWords(addressed []ruleset.Family, plan dialect.Plan, 
 func (c *Controller) retryReports() {
 	c.reports.mu.Lock()
 	defer c.reports.mu.Unlock()
-	for of, r := range c.reports.byPod {
-		pod := c.pod(of)
+	for named, r := range c.reports.byPod {
+		pod := c.pod(named)
 		if r.waits++; r.waits > maxWaits && (pod == nil || !r.of(pod)) {
-			delete(c.reports.byPod, of)
+			delete(c.reports.byPod, named)
 			continue
 		}
-		c.reports.byPod[of] = r
-		c.queue.Add(of)
+		c.reports.byPod[named] = r
+		c.queue.Add(named)
 	}
 }

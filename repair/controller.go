@@ -15,14 +15,14 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/meshcni/meshcni/internal/budget"
-	"github.com/meshcni/meshcni/internal/lanes"
+	"github.com/meshcni/meshcni/internal/api/unheard"
 	"github.com/meshcni/meshcni/internal/node/api"
+	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
-	"github.com/meshcni/meshcni/internal/nodeevents"
-	"github.com/meshcni/meshcni/internal/nodepods"
-	"github.com/meshcni/meshcni/internal/truncate"
-	"github.com/meshcni/meshcni/internal/unheard"
+	"github.com/meshcni/meshcni/internal/node/lanes"
+	"github.com/meshcni/meshcni/internal/node/nodeevents"
+	"github.com/meshcni/meshcni/internal/node/nodepods"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/status"
 )
 

@@ -37,10 +37,10 @@ type Criteria struct {
 }
 
 // CriteriaFor returns the criteria of a mesh, with the label "not-redirected" of the product's prefix, "true".
-func CriteriaFor(of meshcni.Identity, d dialect.Dialect) Criteria {
+func CriteriaFor(id meshcni.Identity, d dialect.Dialect) Criteria {
 	c := Criteria{
 		Annotation:   d.Policy.StatusAnnotation,
-		HandledLabel: of.Key("not-redirected"),
+		HandledLabel: id.Key("not-redirected"),
 		HandledValue: "true",
 		Policy:       &d.Policy,
 	}

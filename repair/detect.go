@@ -13,12 +13,12 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/judge"
-	"github.com/meshcni/meshcni/internal/podrules"
-	"github.com/meshcni/meshcni/internal/statuscode"
-	"github.com/meshcni/meshcni/internal/truncate"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/node/podrules"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
@@ -86,7 +86,8 @@ func (c *Controller) detect(pod *corev1.Pod, found inventory.Reading) {
 	}
 	if now.State != status.StateFailed {
 		c.tracks.change(pod.UID, func(t *track) {
-			if t.capture = now; now.State == status.StateCaptured {
+			t.capture = now
+			if now.State == status.StateCaptured {
 				t.told = "" // should it start anew without the plugin, that is news
 			}
 		})
@@ -389,9 +390,9 @@ func (c *Controller) Pods() (all []status.Pod) {
 }
 
 // withDefaults fills in zero values.
-func (d Detection) withDefaults(of meshcni.Identity) *Detection {
+func (d Detection) withDefaults(id meshcni.Identity) *Detection {
 	if len(d.Types) == 0 {
-		d.Types = []string{of.Plugin}
+		d.Types = []string{id.Plugin}
 	}
 	return &d
 }

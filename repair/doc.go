@@ -25,7 +25,7 @@
 //
 // # Whose is what
 //
-// Package internal/podrules is the way to a pod's rules, for this package and package nodeproxy; [InPlace] is it for an embedder. This
+// Package internal/node/podrules is the way to a pod's rules, for this package and package nodeproxy; [InPlace] is it for an embedder. This
 // package has the policy for pods that started without their rules or lost them, and whose proxy is in the pod: diagnose, then label, evict or mend, within budgets. The pods of a node's proxy are nodeproxy's; its controller takes each from any state to the one that it should have.
 //
 // The controller keeps no state that matters: pods' status says what is broken; labels, deletion timestamps and the live

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/internal/node/api"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/inventory"
-	"github.com/meshcni/meshcni/plugin/attachment"
 )
 
 // Actions lists all actions.

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -39,7 +39,8 @@ func (h *holds) check() *held {
 	found := h.decide()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.now = ""; found != nil {
+	h.now = ""
+	if found != nil {
 		h.now = found.reason
 	}
 	return found
@@ -111,8 +112,8 @@ func ownerOf(pod *corev1.Pod) (owner, bool) {
 func (l *lineage) check(pod *corev1.Pod, seen, now time.Time) *held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of, owned := ownerOf(pod)
-	last, ok := l.owners[of]
+	owner, owned := ownerOf(pod)
+	last, ok := l.owners[owner]
 	if !owned || !ok || !seen.After(last.deleted) {
 		return nil
 	}

@@ -14,14 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/bypass"
-	"github.com/meshcni/meshcni/internal/netnsstore"
+	"github.com/meshcni/meshcni/internal/kernel/bypass"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/judge"
-	"github.com/meshcni/meshcni/internal/podid"
-	"github.com/meshcni/meshcni/internal/podrules"
+	"github.com/meshcni/meshcni/internal/node/netnsstore"
+	"github.com/meshcni/meshcni/internal/node/podid"
+	"github.com/meshcni/meshcni/internal/node/podrules"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -63,7 +63,7 @@ type InPlace struct {
 	ProcRoot string
 	// Namespace reads a namespace. Its labels and annotations are cached for a minute.
 	Namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
-	// Records are the plugin's records on this node, which Apply updates for the plugin's CHECK. The zero Store has none.
+	// Records are the plugin's records on this node, plugin.Records, which Apply updates for the plugin's CHECK. The zero Store has none.
 	Records attachment.Store
 	// Network returns the attachment by which the pod got its present network, and the path of its network namespace as the
 	// runtime names it. Apply leaves a record for it if a pod has none. nil, or an ID without a container, means that it is

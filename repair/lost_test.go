@@ -67,7 +67,7 @@ func TestLostPodsOfABoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newTraces(t)
 		var pods []*corev1.Pod
-		of := func(kind string, count int, owned bool, plugins ...string) {
+		lost := func(kind string, count int, owned bool, plugins ...string) {
 			for i := range count {
 				name := fmt.Sprintf("%s-%03d", kind, i)
 				pod := bare(t, name)
@@ -80,9 +80,9 @@ func TestLostPodsOfABoot(t *testing.T) {
 				pods = append(pods, pod)
 			}
 		}
-		of("lost", 110, true, "ptp")
-		of("alone", 5, false, "ptp")
-		of("well", 5, true, "ptp", "meshcni")
+		lost("lost", 110, true, "ptp")
+		lost("alone", 5, false, "ptp")
+		lost("well", 5, true, "ptp", "meshcni")
 		b := start(t, func(b *bench, o *repair.Options) {
 			n.detecting(repair.ActionDelete)(b, o)
 			b.cluster.LeaveAtOnce = true

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 

@@ -19,9 +19,9 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/api"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/inventory"
-	"github.com/meshcni/meshcni/internal/nodepods"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/node/nodepods"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -75,7 +75,7 @@ type Options struct {
 	// HostRoot is the root directory to run iptables in, such as that of the host, where the plugin runs. Empty means our own. See Root
 	// of [apply.Options].
 	HostRoot string
-	// Records are the plugin's records on this node; a repair updates them for the plugin's CHECK. The zero Store has none.
+	// Records are the plugin's records on this node, plugin.Records; a repair updates them for the plugin's CHECK. The zero Store has none.
 	Records attachment.Store
 
 	// Inventory has the node's attachments. Nil: it is made of Records and Detect.CacheDir.

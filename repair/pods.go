@@ -31,9 +31,9 @@ func over(pod *corev1.Pod) bool {
 }
 
 // pod returns one of them, or nil.
-func (c *Controller) pod(of types.NamespacedName) *corev1.Pod {
+func (c *Controller) pod(at types.NamespacedName) *corev1.Pod {
 	c.mu.Lock()
-	uid, known := c.uids[of]
+	uid, known := c.uids[at]
 	c.mu.Unlock()
 	if !known {
 		return nil
@@ -62,16 +62,16 @@ func (c *Controller) changed(uid types.UID) {
 		return
 	}
 	c.mu.Lock()
-	of, known := c.keys[uid]
+	at, known := c.keys[uid]
 	delete(c.keys, uid)
-	if c.uids[of] == uid {
-		delete(c.uids, of)
+	if c.uids[at] == uid {
+		delete(c.uids, at)
 	}
 	c.mu.Unlock()
 	if known {
-		c.queue.Forget(of)
-		c.queue.Drop(of)
-		c.verifying.Drop(of)
+		c.queue.Forget(at)
+		c.queue.Drop(at)
+		c.verifying.Drop(at)
 	}
 }
 

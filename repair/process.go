@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -28,7 +28,7 @@ type result struct {
 }
 
 // of returns the result of a pod with the finding.
-func of(outcome status.Code, f Finding) result {
+func resultOf(outcome status.Code, f Finding) result {
 	return result{outcome: outcome, reason: f.Reason, detail: f.Detail}
 }
 
@@ -53,11 +53,11 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	case !f.Broken:
 		t := c.tracks.get(pod.UID)
 		if f.Reason == statuscode.Recovered && !t.repaired.IsZero() && t.outcome != statuscode.Recovered {
-			c.report(pod, of(statuscode.Recovered, f))
+			c.report(pod, resultOf(statuscode.Recovered, f))
 		}
 		return 0, false
 	case c.opts.Action == ActionNone:
-		c.report(pod, of(statuscode.Found, f))
+		c.report(pod, resultOf(statuscode.Found, f))
 		return 0, false
 	}
 	if wait := c.suspended(); wait > 0 {
@@ -133,7 +133,7 @@ func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
 	case ActionRepair:
 		switch {
 		case f.Final:
-			r = of(statuscode.TooLate, f)
+			r = resultOf(statuscode.TooLate, f)
 			r.detail = "the pod has failed for good, so rules cannot help it; delete it"
 			return r, true
 		case t.repaired.IsZero():
@@ -179,9 +179,9 @@ func (c *Controller) reread(ctx context.Context, cached *corev1.Pod) (*corev1.Po
 	case f.Broken, c.staleLabel(fresh, f), c.comesAlive(fresh, f):
 		return fresh, result{}, true
 	case f.Reason == statuscode.Deleting:
-		return nil, of(statuscode.Gone, f), false
+		return nil, resultOf(statuscode.Gone, f), false
 	}
-	return nil, of(statuscode.Mended, f), false
+	return nil, resultOf(statuscode.Mended, f), false
 }
 
 // failed returns the result of an error from the API server.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/inventory"
-	"github.com/meshcni/meshcni/internal/statuscode"
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -204,14 +204,16 @@ func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string
 	was, same := false, false
 	c.tracks.change(pod.UID, func(t *track) {
 		was, same = t.drifted, t.verified == result
-		if t.verified = result; result != statuscode.Sandboxed {
+		t.verified = result
+		if result != statuscode.Sandboxed {
 			t.past = nil
 		}
 		switch result {
 		case statuscode.Drifted:
 			t.drifted = true
 		case statuscode.Intact, statuscode.Restored:
-			if t.drifted = false; c.opts.Detect == nil {
+			t.drifted = false
+			if c.opts.Detect == nil {
 				t.seenIn, t.capture, t.told = sight{}, status.Pod{}, ""
 			}
 		}

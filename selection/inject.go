@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/misspelt"
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/misspelt"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
@@ -46,14 +46,14 @@ func (p Policy) unheeded(pod *corev1.Pod, d Decision) (warnings warning.List) {
 	case p.InjectKey == "":
 	case value == "":
 		names := misspelt.Known(p.keys())
-		for _, of := range []struct {
+		for _, place := range []struct {
 			kind string
 			keys map[string]string
 		}{{"label", pod.Labels}, {"annotation", pod.Annotations}} {
-			for _, key := range slices.Sorted(maps.Keys(of.keys)) {
+			for _, key := range slices.Sorted(maps.Keys(place.keys)) {
 				if len(warnings) < maxMisspelt && names.Meant(key) == p.InjectKey {
 					warnings = append(warnings, warning.New(warning.Unknown, key,
-						"%s %s is not known, so it has no effect; did you mean %s?", of.kind, strings.Trim(truncate.Quote(key), `"`), p.InjectKey))
+						"%s %s is not known, so it has no effect; did you mean %s?", place.kind, strings.Trim(truncate.Quote(key), `"`), p.InjectKey))
 				}
 			}
 		}

@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 )
 
 // maxSelector is the longest text that [ParseSelector] reads, in bytes. It is ten of the longest requirements that there

@@ -63,10 +63,10 @@ var pages = map[Kind]string{
 // table has a row for each code of each kind. It is made when first asked for: each program starts with it, and few look.
 var table = sync.OnceValue(func() []Row {
 	return slices.Concat(decisions(), podTable(), nodeTable(), findingTable(), settingTable(), alertTable(),
-		of(KindNow, present()), of(KindCheck, checks()), of(KindOutcome, outcomes()), of(KindAttempt, attempts()), of(KindVerification, verifications()))
+		rowsOf(KindNow, present()), rowsOf(KindCheck, checks()), rowsOf(KindOutcome, outcomes()), rowsOf(KindAttempt, attempts()), rowsOf(KindVerification, verifications()))
 })
 
-func of(k Kind, rows []Row) []Row {
+func rowsOf(k Kind, rows []Row) []Row {
 	for i := range rows {
 		rows[i].Kind = k
 	}

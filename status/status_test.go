@@ -36,7 +36,7 @@ func constants(t *testing.T, typ string) map[string]string {
 			if !ok {
 				return true
 			}
-			if of, ok := spec.Type.(*ast.Ident); ok && of.Name == typ {
+			if declared, ok := spec.Type.(*ast.Ident); ok && declared.Name == typ {
 				value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
 				require.NoError(t, err)
 				all[spec.Names[0].Name] = value

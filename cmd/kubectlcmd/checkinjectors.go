@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/meshcni/meshcni/internal/apilist"
+	"github.com/meshcni/meshcni/internal/api/apilist"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/status"
 )
@@ -169,8 +169,8 @@ func (f *findings) missed(pod *corev1.Pod, namespace *corev1.Namespace, d *decid
 		return
 	}
 	for _, i := range webhooks.all {
-		of := d.meshes.Lookup(i.mesh)
-		if of != nil && of.Decide(pod, namespace).Reason == status.CodeNoProxy && i.takes(pod, namespace) == mesh.Yes {
+		found := d.meshes.Lookup(i.mesh)
+		if found != nil && found.Decide(pod, namespace).Reason == status.CodeNoProxy && i.takes(pod, namespace) == mesh.Yes {
 			f.add(codeInjectorMissed, levelWarning, "pod/"+pod.Namespace+"/"+pod.Name,
 				fmt.Sprintf("has no proxy, and the injector of %s would give it one today: the pod started before the injection was switched on, or while nothing answered for the injector", i.mesh))
 			return

@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshcni/meshcni/internal/apilist"
+	"github.com/meshcni/meshcni/internal/api/apilist"
+	"github.com/meshcni/meshcni/internal/api/rights"
 	"github.com/meshcni/meshcni/internal/node/api"
-	"github.com/meshcni/meshcni/internal/rights"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 

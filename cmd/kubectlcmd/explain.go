@@ -16,9 +16,9 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/apilist"
-	"github.com/meshcni/meshcni/internal/live"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/api/apilist"
+	"github.com/meshcni/meshcni/internal/diagnosis/live"
+	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/status"
 )
 

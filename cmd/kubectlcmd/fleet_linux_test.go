@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/longtest"
+	"github.com/meshcni/meshcni/internal/testing/longtest"
 )
 
 // fleetRun is what one run of the program took.

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/meshcni/meshcni/internal/agents"
+	"github.com/meshcni/meshcni/internal/diagnosis/agents"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"io"
 	"net/http"

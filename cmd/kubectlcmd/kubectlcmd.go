@@ -21,9 +21,9 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
-	"github.com/meshcni/meshcni/internal/apianswer"
+	"github.com/meshcni/meshcni/internal/api/apianswer"
+	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
 	"github.com/meshcni/meshcni/internal/facts"
-	"github.com/meshcni/meshcni/internal/kubectl"
 	"github.com/meshcni/meshcni/mesh"
 )
 

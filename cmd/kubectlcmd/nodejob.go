@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/internal/kubectl"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
+	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
@@ -172,18 +172,18 @@ func asAgent(run, agent *corev1.Container) {
 }
 
 // runDir is the agent's run directory, as the agent has it.
-func runDir(of meshcni.Identity, agent *corev1.Container) string {
+func runDir(id meshcni.Identity, agent *corev1.Container) string {
 	for _, arg := range slices.Backward(agent.Args) {
 		if dir, ok := strings.CutPrefix(arg, "--run-dir="); ok {
 			return dir
 		}
 	}
 	for _, e := range agent.Env {
-		if e.Name == of.Env("run-dir") && e.Value != "" {
+		if e.Name == id.Env("run-dir") && e.Value != "" {
 			return e.Value
 		}
 	}
-	return of.RunDir
+	return id.RunDir
 }
 
 // unconfined takes a container out of AppArmor's profile, which would keep it from entering pods. Since 1.30 that is a field; before, an

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/kubectl"
-	"github.com/meshcni/meshcni/internal/live"
+	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
+	"github.com/meshcni/meshcni/internal/diagnosis/live"
 )
 
 // maxEvents bounds the newest events of the pod that are shown.
@@ -21,7 +21,8 @@ func (c *cluster) live(ctx context.Context, s *subject) live.Pod {
 	if s.enterable() && !s.entered {
 		is.Hint = kubectl.EnterHint
 	}
-	if is.Pod = p; err != nil {
+	is.Pod = p
+	if err != nil {
 		is.Unknown = err.Error()
 	}
 	events, err := c.events(ctx, s.pod.Namespace, fields.Set{"involvedObject.uid": string(s.pod.UID)})

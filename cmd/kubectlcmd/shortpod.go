@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/apilist"
-	"github.com/meshcni/meshcni/internal/kubectl"
+	"github.com/meshcni/meshcni/internal/api/apilist"
+	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
 )
 
 const (
@@ -139,8 +139,8 @@ func (c *cluster) why(ctx context.Context, pod *corev1.Pod, err error) error {
 }
 
 // events lists events in the order of their times.
-func (c *cluster) events(ctx context.Context, namespace string, of fields.Set) ([]corev1.Event, error) {
-	list, err := c.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: of.String(), Limit: apilist.PageSize})
+func (c *cluster) events(ctx context.Context, namespace string, about fields.Set) ([]corev1.Event, error) {
+	list, err := c.client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: about.String(), Limit: apilist.PageSize})
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/text/visible"
 )
 
 // The results of a connection.
@@ -130,7 +130,7 @@ namespace of its own.`,
 func (c *cluster) trial(ctx context.Context, o trialOptions) (r trialReport, err error) {
 	ctx, stop := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("not within %s", o.timeout))
 	defer stop()
-	nodes, of, err := c.trialNodes(ctx, o)
+	nodes, total, err := c.trialNodes(ctx, o)
 	if err != nil {
 		return r, err
 	}
@@ -139,7 +139,7 @@ func (c *cluster) trial(ctx context.Context, o trialOptions) (r trialReport, err
 		return r, err
 	}
 	t := newTrial(c, o)
-	r.Nodes, r.Of, r.Namespace = len(nodes), of, t.run.namespace
+	r.Nodes, r.Of, r.Namespace = len(nodes), total, t.run.namespace
 	defer func() { r.Left = t.clean(ctx) }()
 	if err := t.prepare(ctx); err != nil {
 		return r, err
@@ -149,7 +149,7 @@ func (c *cluster) trial(ctx context.Context, o trialOptions) (r trialReport, err
 }
 
 // trialNodes returns the nodes to try, and how many there are.
-func (c *cluster) trialNodes(ctx context.Context, o trialOptions) (nodes []string, of int, err error) {
+func (c *cluster) trialNodes(ctx context.Context, o trialOptions) (nodes []string, total int, err error) {
 	all, err := c.listNodes(ctx)
 	if err != nil {
 		return nil, 0, err

@@ -23,10 +23,10 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/netprobe"
-	"github.com/meshcni/meshcni/internal/agents"
-	"github.com/meshcni/meshcni/internal/kubectl"
-	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/diagnosis/agents"
+	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
 )
@@ -80,7 +80,7 @@ func (y *trialFixture) admit(t *testing.T, ctx context.Context, client kubernete
 	}
 }
 
-// get is that of [asker].
+// get implements [asker].
 func (y *trialFixture) get(ctx context.Context, a agents.Agent, path string, into any) error {
 	y.mu.Lock()
 	pod, ours := y.pods[a.Name]

@@ -33,7 +33,8 @@ func TestFakeSidecars(t *testing.T) {
 	for _, name := range builtin.Names() {
 		as, err := fakeSidecarOf(name)
 		require.NoError(t, err)
-		if tried = append(tried, name); as.proxy == "" {
+		tried = append(tried, name)
+		if as.proxy == "" {
 			decision := dialect.SetOf(builtin.All()...).Lookup(name).Decide(testRun.meshed("p", "n", image{}, as), namespace)
 			assert.True(t, decision.Selected, decision)
 			continue

@@ -18,9 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/meshcni/meshcni/cmd/internal/netprobe"
-	"github.com/meshcni/meshcni/internal/agents"
-	"github.com/meshcni/meshcni/internal/kubectl"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/diagnosis/agents"
+	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
+	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
 )

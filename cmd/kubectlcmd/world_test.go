@@ -10,9 +10,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/agents"
-	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/diagnosis/agents"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
 	"github.com/meshcni/meshcni/mesh"
 )
 
@@ -42,7 +42,7 @@ func newWorld(t *testing.T) *world {
 	return &world{World: kubectltest.New(t)}
 }
 
-// get is that of [asker].
+// get implements [asker].
 func (w *world) get(ctx context.Context, a agents.Agent, path string, into any) error {
 	return w.Get(ctx, a, path, into)
 }

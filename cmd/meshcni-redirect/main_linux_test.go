@@ -25,7 +25,7 @@ func build(t *testing.T) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // for other users
 	binary := filepath.Join(dir, "meshcni-redirect")
-	out, err := exec.Command("go", "build", "-ldflags", "-s -w -X github.com/meshcni/meshcni/internal/version.version=v9", "-o", binary, ".").CombinedOutput()
+	out, err := exec.Command("go", "build", "-ldflags", "-s -w -X github.com/meshcni/meshcni/internal/program/version.version=v9", "-o", binary, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return binary
 }

@@ -17,9 +17,9 @@ import (
 func TestAmbientSettings(t *testing.T) {
 	const want = `{"dns_capture": false, "ipv6": false, "probe_ipv4": "198.18.0.1", "probe_ipv6": "2001:db8::7",
 		"enablement_selectors": [{"podSelector": {"matchLabels": {"tier": "web"}}}]}`
-	equal := func(c netconf.Config, of string) {
+	equal := func(c netconf.Config, what string) {
 		t.Helper()
-		assert.JSONEq(t, want, string(c.Meshes["ambient"]), of)
+		assert.JSONEq(t, want, string(c.Meshes["ambient"]), what)
 	}
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	for name, text := range map[string]string{

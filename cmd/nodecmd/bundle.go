@@ -24,11 +24,11 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/bundle"
-	"github.com/meshcni/meshcni/internal/confdir"
+	"github.com/meshcni/meshcni/internal/diagnosis/bundle"
+	"github.com/meshcni/meshcni/internal/files/confdir"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/inventory"
-	"github.com/meshcni/meshcni/internal/version"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/program/version"
 )
 
 func (p Program) bundleCommand() *cobra.Command {

@@ -5,8 +5,8 @@ package nodecmd
 import (
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/visible"
-	"github.com/meshcni/meshcni/internal/visible/visibletest"
+	"github.com/meshcni/meshcni/internal/text/visible"
+	"github.com/meshcni/meshcni/internal/text/visible/visibletest"
 	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/status"
 )

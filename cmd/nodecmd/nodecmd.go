@@ -28,7 +28,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/facts"
-	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/program/version"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"

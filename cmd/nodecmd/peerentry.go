@@ -10,7 +10,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/peerentry"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/text/visible"
 )
 
 // peerEntryCommand makes the command of the pods of "kubectl meshcni migrate switch" and "back". It is hidden because nobody else has a use

@@ -17,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/apiserver"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/uninstallwait"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/text/visible"
 )
 
 // maxPending bounds the nodes that an error names. The rest are counted.

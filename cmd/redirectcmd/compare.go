@@ -9,7 +9,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
-	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/internal/diagnosis/compare"
 )
 
 func (p Program) compareCommand() *cobra.Command {

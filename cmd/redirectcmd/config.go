@@ -15,7 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/confdir"
+	"github.com/meshcni/meshcni/internal/files/confdir"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -100,7 +100,8 @@ func (c *common) installed() (e netconf.Entry, err error) {
 		return e, nil
 	}
 	types, unread := c.types()
-	if info, statErr := os.Stat(c.configFile); c.configFile == "" {
+	info, statErr := os.Stat(c.configFile)
+	if c.configFile == "" {
 		e, err = c.installedHere(types)
 	} else if statErr == nil && info.IsDir() {
 		e, err = confdir.Entry(c.configFile, c.Identity, types)

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/nfttest"
-	"github.com/meshcni/meshcni/internal/visible/visibletest"
+	"github.com/meshcni/meshcni/internal/testing/nfttest"
+	"github.com/meshcni/meshcni/internal/text/visible/visibletest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 

@@ -106,7 +106,8 @@ func setExcludeOwnerGroups(b *flagBuild, value string) (err error) {
 // proxyUsers sets the proxy's users and groups that no flag has. Istio's program looks up the user that a variable names, and takes
 // its default if there is none. The groups are called as the users; one that does not exist has the user's number.
 func (b *flagBuild) proxyUsers(asIstio bool) error {
-	if name, ok := b.p.Env(istiofacts.UserVariable); asIstio && b.users == "" {
+	name, ok := b.p.Env(istiofacts.UserVariable)
+	if asIstio && b.users == "" {
 		known, err := b.p.numbers(passwd)
 		if !ok || name == "" {
 			name = istiofacts.User

@@ -9,8 +9,8 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/printers"
-	"github.com/meshcni/meshcni/internal/bypass"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/kernel/bypass"
+	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"

@@ -19,10 +19,10 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
-	"github.com/meshcni/meshcni/internal/recent"
-	"github.com/meshcni/meshcni/internal/serve"
-	"github.com/meshcni/meshcni/internal/version"
-	"github.com/meshcni/meshcni/internal/versionmetric"
+	"github.com/meshcni/meshcni/internal/node/recent"
+	"github.com/meshcni/meshcni/internal/program/serve"
+	"github.com/meshcni/meshcni/internal/program/version"
+	"github.com/meshcni/meshcni/internal/program/versionmetric"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -94,7 +94,7 @@ func (o *options) run(c *cobra.Command) error {
 	if err := level.UnmarshalText([]byte(o.logLevel)); err != nil {
 		return cli.Usagef("--log-level: %w", err)
 	}
-	of, err := o.options(o.Dialects)
+	made, err := o.options(o.Dialects)
 	if err != nil {
 		return cli.Usage(err)
 	}
@@ -107,11 +107,11 @@ func (o *options) run(c *cobra.Command) error {
 		log.Warn("repair only reports broken pods; see --repair")
 	}
 	registry := versionmetric.Registry(o.Program.Identity, o.name())
-	of.Metrics, of.Log = registry, log
-	if of.Config, err = o.restConfig(version.Agent(o.name(), o.Program.Identity.Version)); err != nil {
+	made.Metrics, made.Log = registry, log
+	if made.Config, err = o.restConfig(version.Agent(o.name(), o.Program.Identity.Version)); err != nil {
 		return err
 	}
-	controller, err := repair.New(of)
+	controller, err := repair.New(made)
 	if err != nil {
 		return err
 	}

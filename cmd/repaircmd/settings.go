@@ -14,8 +14,8 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/repairflags"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/inpod"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/api/inpod"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -91,7 +91,8 @@ func (s settings) options(known []dialect.Dialect) (o repair.Options, err error)
 		return o, named("backend", err)
 	}
 	o.Records = attachment.Open(s.plugin.RunDir)
-	if o.Detect = nil; s.detect {
+	o.Detect = nil
+	if s.detect {
 		o.Detect = &repair.Detection{
 			CacheDir: s.cniCacheDir, AgentNamespace: s.plugin.PodNamespace, Act: s.Uncaptured,
 		}

@@ -30,12 +30,12 @@ import (
 	"k8s.io/client-go/util/retry"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/meshcni/meshcni/internal/daemonset"
-	"github.com/meshcni/meshcni/internal/nodeevents"
+	"github.com/meshcni/meshcni/internal/api/unheard"
+	"github.com/meshcni/meshcni/internal/node/daemonset"
+	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/internal/readytaint"
-	"github.com/meshcni/meshcni/internal/taintmetrics"
-	"github.com/meshcni/meshcni/internal/truncate"
-	"github.com/meshcni/meshcni/internal/unheard"
+	"github.com/meshcni/meshcni/internal/readytaint/taintmetrics"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 )
 
 // controller works while it has the Lease.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/internal/taintmetrics"
+	"github.com/meshcni/meshcni/internal/readytaint/taintmetrics"
 )
 
 // Without a DaemonSet no taint is put back by design, so that no share is used up any more.

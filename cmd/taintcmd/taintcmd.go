@@ -26,13 +26,13 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/apiserver"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	nodeapi "github.com/meshcni/meshcni/internal/node/api"
-	"github.com/meshcni/meshcni/internal/nodeevents"
+	"github.com/meshcni/meshcni/internal/node/nodeevents"
+	"github.com/meshcni/meshcni/internal/program/serve"
+	"github.com/meshcni/meshcni/internal/program/version"
+	"github.com/meshcni/meshcni/internal/program/versionmetric"
 	"github.com/meshcni/meshcni/internal/readytaint"
-	"github.com/meshcni/meshcni/internal/serve"
-	"github.com/meshcni/meshcni/internal/taintmetrics"
-	"github.com/meshcni/meshcni/internal/version"
-	"github.com/meshcni/meshcni/internal/versionmetric"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/readytaint/taintmetrics"
+	"github.com/meshcni/meshcni/internal/text/visible"
 )
 
 // Program is the controller. The zero value is meshcni-taint with no environment, whose output is discarded.

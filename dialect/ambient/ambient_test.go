@@ -15,8 +15,8 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/internal/diagnosis/compare"
 	"github.com/meshcni/meshcni/redirect"
-	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
 )

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/jsonkeys"
+	"github.com/meshcni/meshcni/internal/text/jsonkeys"
 	"github.com/meshcni/meshcni/selection"
 )
 

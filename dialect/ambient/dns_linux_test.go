@@ -33,7 +33,8 @@ func TestQueriesFromOnePort(t *testing.T) {
 					if oneZone {
 						patience = 5 * time.Second // there is no answer
 					}
-					if answer := query(t, w.Pod, server, ambient.ProxyMark, patience); oneZone {
+					answer := query(t, w.Pod, server, ambient.ProxyMark, patience)
+					if oneZone {
 						assert.NotEqual(t, "out:53/udp", answer, server)
 					} else {
 						assert.Equal(t, "out:53/udp", answer, server)

@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/diagnosis/compare"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
-	"github.com/meshcni/meshcni/redirect/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
@@ -60,7 +60,7 @@ func (c Case) fates(t *testing.T, d dialect.Dialect, o netnstest.Options, expect
 
 // Equivalent compares the rules of a case with the mesh's own, given for each family as iptables-restore takes them; a
 // family without has no rules. It has two halves, whose failures say which of them failed: the subtest "traced" looks
-// for a packet or a connection whose fate differs by package redirect/compare, and the subtest "sent" applies the rules
+// for a packet or a connection whose fate differs by package internal/diagnosis/compare, and the subtest "sent" applies the rules
 // with each backend and compares where the probes really end, and whether they can be spoken over both ways.
 func Equivalent(t *testing.T, d dialect.Dialect, o netnstest.Options, c Case, own map[ruleset.Family]string, probes []netnstest.Probe) {
 	t.Helper()

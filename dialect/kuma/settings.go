@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -151,30 +151,30 @@ func single(set func(*parser, string) error) func(*parser, []string) error {
 	return func(p *parser, values []string) error { return set(p, values[0]) }
 }
 
-func flagOf(of func(*parser) *bool) value {
-	return value{flag, boolean, single(func(p *parser, v string) error { return into(of(p), v, parseBool) }), same(of)}
+func flagOf(field func(*parser) *bool) value {
+	return value{flag, boolean, single(func(p *parser, v string) error { return into(field(p), v, parseBool) }), same(field)}
 }
 
-func portOf(of func(*parser) *uint16) value {
-	return value{one, onePort, single(func(p *parser, v string) error { return into(of(p), v, parsePort) }), same(of)}
+func portOf(field func(*parser) *uint16) value {
+	return value{one, onePort, single(func(p *parser, v string) error { return into(field(p), v, parsePort) }), same(field)}
 }
 
-func portsOf(of func(*parser) *redirect.PortSet) value {
+func portsOf(field func(*parser) *redirect.PortSet) value {
 	return value{
-		many, portList, func(p *parser, values []string) error { return into(of(p), values, plainPorts) },
-		func(p, q *parser) bool { return holds(*of(p), *of(q)) },
+		many, portList, func(p *parser, values []string) error { return into(field(p), values, plainPorts) },
+		func(p, q *parser) bool { return holds(*field(p), *field(q)) },
 	}
 }
 
-func ipsOf(of func(*parser) *redirect.PrefixSet) value {
+func ipsOf(field func(*parser) *redirect.PrefixSet) value {
 	return value{
-		many, ipList, func(p *parser, values []string) error { return into(of(p), values, parseIPs) },
-		func(p, q *parser) bool { return holds(*of(p), *of(q)) },
+		many, ipList, func(p *parser, values []string) error { return into(field(p), values, parseIPs) },
+		func(p, q *parser) bool { return holds(*field(p), *field(q)) },
 	}
 }
 
-func same[T comparable](of func(*parser) *T) func(p, q *parser) bool {
-	return func(p, q *parser) bool { return *of(p) == *of(q) }
+func same[T comparable](field func(*parser) *T) func(p, q *parser) bool {
+	return func(p, q *parser) bool { return *field(p) == *field(q) }
 }
 
 // holds reports whether a has all of b. The injector adds ports of its own.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/meshcni/meshcni/internal/podyaml"
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/podyaml"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 )
 
 // documents remembers the last YAML read. A pod's is needed for the decision and for its rules, and reading it costs more

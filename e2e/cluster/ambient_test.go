@@ -21,7 +21,7 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/e2e/internal/onenode"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 )
 
 // ambient is a mesh whose proxy is on the node; nothing of it is in its pods.

@@ -120,8 +120,8 @@ func TestChart(t *testing.T) {
 		assertConfined(t, agentPid(t), wantedCapabilities(t, c))
 		// An agent that ends asks whether it is for good, unless a newer one has taken its place, as that of a new pod may. So only its
 		// container ends.
-		container := func(of string) string {
-			return c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/component=node", "-o", "jsonpath={.items[*].status.containerStatuses[*]."+of+"}")
+		container := func(owner string) string {
+			return c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/component=node", "-o", "jsonpath={.items[*].status.containerStatuses[*]."+owner+"}")
 		}
 		before := container("restartCount")
 		require.NoError(t, syscall.Kill(agentPid(t), syscall.SIGTERM))

@@ -17,7 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/onenode"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 )
 
 // switched are the plugins that the cluster is moved from: each has a stand-in whose agent does to the node what the real one does.
@@ -48,30 +48,30 @@ func switchedMeshes() map[string]mesh {
 // TestMigrate: report, ours beside theirs, a switch after which a pod is captured by ours alone, back, and theirs alone again.
 func TestMigrate(t *testing.T) {
 	meshes := switchedMeshes()
-	for _, of := range []switched{
+	for _, from := range []switched{
 		{plugin: "istio-cni", mesh: meshes["istio"], chain: "ISTIO_OUTPUT", killed: true},
 		{plugin: "linkerd-cni", mesh: meshes["linkerd"], chain: "PROXY_INIT_OUTPUT"},
 	} {
-		moveOver(t, of)
+		moveOver(t, from)
 	}
 }
 
 // peerOn puts a stand-in of a plugin onto the node. Leave takes it away, at the latest when the test ends.
-func peerOn(t *testing.T, c *cluster, of switched) (leave func()) {
+func peerOn(t *testing.T, c *cluster, from switched) (leave func()) {
 	t.Helper()
-	text := fileText(t, filepath.Join(proctest.Root(), "e2e", "testdata", "peers", of.plugin+".yaml"))
-	if of.killed {
-		text = strings.Replace(text, `"`+of.plugin+`"`, `"`+of.plugin+`", "killed"`, 1)
+	text := fileText(t, filepath.Join(proctest.Root(), "e2e", "testdata", "peers", from.plugin+".yaml"))
+	if from.killed {
+		text = strings.Replace(text, `"`+from.plugin+`"`, `"`+from.plugin+`", "killed"`, 1)
 	}
 	c.Apply(t, text)
 	leave = sync.OnceFunc(func() {
 		out, err := c.TryInput(text, "kubectl", "delete", "--ignore-not-found", "--wait", "--timeout=120s", "-f", "-")
 		assert.NoError(t, err, "%s: another test could not make the namespace again", out)
 		assert.NoError(t, os.WriteFile(confList, []byte(primary), 0o644))
-		_ = os.Remove(filepath.Join(containerd.CNIBinDir, of.plugin))
+		_ = os.Remove(filepath.Join(containerd.CNIBinDir, from.plugin))
 	})
 	t.Cleanup(leave)
-	hasEntry(t, of.plugin, true)
+	hasEntry(t, from.plugin, true)
 	return leave
 }
 
@@ -93,63 +93,63 @@ func chains(t *testing.T, namespace, name string) string {
 	return string(out)
 }
 
-func moveOver(t *testing.T, of switched) {
+func moveOver(t *testing.T, from switched) {
 	c := sharedCluster(t)
-	name := of.plugin
-	if of.killed {
+	name := from.plugin
+	if from.killed {
 		name += "-killed"
 	}
 	t.Run(name, func(t *testing.T) {
 		s := newShop(t, c, "from-"+name)
-		s.mesh = of.mesh
-		peerOn(t, c, of)
+		s.mesh = from.mesh
+		peerOn(t, c, from)
 		s.create(t, pod{name: "client", outside: true}, pod{name: "old"})
 		s.ready(t, "client", "old")
 		s.assertCaptured(t, "old", "client")
 
 		// 1 is one with something to decide, 3 one without live rules: agents that may enter pods are not installed.
-		code, out, errs := c.meshcni(t, "migrate", "--from", of.plugin)
+		code, out, errs := c.meshcni(t, "migrate", "--from", from.plugin)
 		assert.Contains(t, []int{0, 3}, code, errs)
-		assert.Contains(t, out, "from "+of.plugin)
-		install(t, c, "--set", "backend=nftables", "--set", "dialect="+of.mesh.dialect)
-		hasEntry(t, of.plugin, true)
+		assert.Contains(t, out, "from "+from.plugin)
+		install(t, c, "--set", "backend=nftables", "--set", "dialect="+from.mesh.dialect)
+		hasEntry(t, from.plugin, true)
 		s.create(t, pod{name: "both"})
 		s.ready(t, "both")
 		s.assertCaptured(t, "both", "client")
 
 		code, out, errs = c.meshcni(t, "migrate", "switch", nodeName, "--dry-run")
 		assert.Equal(t, 0, code, errs)
-		assert.Contains(t, out, "-      \"type\": \""+of.plugin+"\"")
-		hasEntry(t, of.plugin, true)
+		assert.Contains(t, out, "-      \"type\": \""+from.plugin+"\"")
+		hasEntry(t, from.plugin, true)
 		code, _, errs = c.meshcni(t, "migrate", "switch", nodeName)
 		assert.Equal(t, 1, code)
 		assert.Contains(t, errs, "nothing was changed")
 
 		before := fileText(t, confList)
-		interrupted(t, c, "no agent of "+of.plugin+" runs there")
+		interrupted(t, c, "no agent of "+from.plugin+" runs there")
 		code, out, errs = c.meshcni(t, "migrate", "switch", nodeName, "--yes", "--watch=3s")
 		require.Equal(t, 0, code, out+errs)
 		assert.Contains(t, out, nodeName+": going on\n")
 		assert.Contains(t, out, s.namespace+"/both")
 		assert.Contains(t, out, s.namespace+"/old")
-		hasEntry(t, of.plugin, false)
+		hasEntry(t, from.plugin, false)
 		s.create(t, pod{name: "new"})
 		s.ready(t, "new")
 		s.assertCaptured(t, "new", "client")
-		assert.NotContains(t, chains(t, s.namespace, "new"), of.chain, "ours alone")
+		assert.NotContains(t, chains(t, s.namespace, "new"), from.chain, "ours alone")
 
-		if of.killed { // nobody but us can put its entry back
-			c.Run(t, "kubectl", "delete", "daemonset", "--namespace="+of.mesh.dialect+"-system", "--all", "--cascade=foreground", "--wait")
+		if from.killed { // nobody but us can put its entry back
+			c.Run(t, "kubectl", "delete", "daemonset", "--namespace="+from.mesh.dialect+"-system", "--all", "--cascade=foreground", "--wait")
 		}
 		code, out, errs = c.meshcni(t, "migrate", "back", nodeName, "--yes", "--watch=3s")
 		require.Equal(t, 0, code, out+errs)
-		hasEntry(t, of.plugin, true)
+		hasEntry(t, from.plugin, true)
 		s.create(t, pod{name: "again"})
 		s.ready(t, "again")
-		if of.killed {
+		if from.killed {
 			assert.Equal(t, before, fileText(t, confList), "byte for byte")
 		} else { // its agent puts it last
-			assert.Contains(t, chains(t, s.namespace, "again"), of.chain)
+			assert.Contains(t, chains(t, s.namespace, "again"), from.chain)
 		}
 		assert.Empty(t, c.Run(t, "kubectl", "get", "pods", "-A", "-l", "meshcni.io/node-job", "-o", "name"))
 

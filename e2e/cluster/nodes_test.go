@@ -17,7 +17,7 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
 	"github.com/meshcni/meshcni/e2e/internal/onenode"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -114,7 +114,8 @@ func TestTwoNodes(t *testing.T) {
 		var out string
 		eventually(t, soon, "all is well", func() error {
 			code, said, errs := c.meshcni(t, "status")
-			if out = said; code != 0 {
+			out = said
+			if code != 0 {
 				return errors.New(said + errs)
 			}
 			return nil

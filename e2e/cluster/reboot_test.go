@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/e2e/internal/machine"
-	"github.com/meshcni/meshcni/internal/longtest"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/longtest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/image"
 	"github.com/meshcni/meshcni/internal/doctest"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -116,7 +116,8 @@ func TestTroubles(t *testing.T) {
 				out := s.ip(t, "client") + ":8080"
 				assert.Equal(t, "8080 for "+out, s.dial(t, s.podOf(t, "cart"), out), "it bypasses the mesh")
 			}
-			if cure, ok := page[tr.name][doctest.Cure]; !tr.away {
+			cure, ok := page[tr.name][doctest.Cure]
+			if !tr.away {
 				require.True(t, ok, "the page has no remedy")
 				require.NoError(t, s.block(t, cure))
 				defer end()

@@ -11,8 +11,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 

@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -196,12 +196,12 @@ func (g *guarded) status(what, token, pod string, body values, says string) requ
 
 // event is one of the agent's about an object, from a node.
 func (g *guarded) event(what, token, name, kind, about, from, says string) request {
-	namespace, of := g.pods, g.pods
+	namespace, client := g.pods, g.pods
 	if kind == "Node" {
-		namespace, of = "default", ""
+		namespace, client = "default", ""
 	}
 	e := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about, Namespace: of},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about, Namespace: client},
 		Source: corev1.EventSource{Component: "meshcni-repair", Host: from}, Reason: "Found", Message: "m", Type: corev1.EventTypeNormal,
 		ReportingController: "meshcni-repair", ReportingInstance: from,
 	}

@@ -71,7 +71,7 @@ func (m repairMode) in(dialect string) values {
 	return v
 }
 
-// acme is a product of others; internal/importtest renders its chart. The chart knows our own meshes only.
+// acme is a product of others; internal/testing/importtest renders its chart. The chart knows our own meshes only.
 var acme = values{"product": "acme", "dialect": "acme"}
 
 var dialectNames = []string{"istio", "linkerd", "kuma", "consul"}

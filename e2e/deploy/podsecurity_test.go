@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
 )
 
 // levels are those of Pod Security admission, from the strictest on.
@@ -72,22 +72,22 @@ func TestPodSecurity(t *testing.T) {
 			require.Contains(t, pods, "DaemonSet meshcni-node")
 			require.Contains(t, pods, "Job meshcni-uninstall")
 			require.Contains(t, pods, "Pod meshcni-test")
-			for of, pod := range pods {
+			for kind, pod := range pods {
 				want := "restricted"
 				switch {
-				case agent[of] != "":
-					want = agent[of]
-				case of == "Job meshcni-uninstall", of == "Job meshcni-release": // on the host's network, since that of the pods may be gone
+				case agent[kind] != "":
+					want = agent[kind]
+				case kind == "Job meshcni-uninstall", kind == "Job meshcni-release": // on the host's network, since that of the pods may be gone
 					want = "privileged"
 				}
 				at := slices.Index(levels, want)
-				assert.NoError(t, judge(pod, want), "%s at %s", of, want)
+				assert.NoError(t, judge(pod, want), "%s at %s", kind, want)
 				if at == 0 {
 					continue
 				}
 				err := judge(pod, levels[at-1])
-				require.Error(t, err, "%s at %s", of, levels[at-1])
-				if of == "DaemonSet meshcni-node" {
+				require.Error(t, err, "%s at %s", kind, levels[at-1])
+				if kind == "DaemonSet meshcni-node" {
 					for _, reason := range test.because {
 						assert.ErrorContains(t, err, reason)
 					}

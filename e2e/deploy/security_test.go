@@ -205,8 +205,8 @@ func others(t testing.TB, rendered objects, mesh dialect.Dialect, repairs int) {
 			}
 		}
 	}
-	for _, of := range agentRoles(rendered) {
-		repairs += len(of)
+	for _, role := range agentRoles(rendered) {
+		repairs += len(role)
 	}
 	assert.Equal(t, repairs+10, count, "roles and bindings")
 }

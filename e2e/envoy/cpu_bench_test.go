@@ -91,7 +91,7 @@ func (w *way) used(b *testing.B) (envoy, own time.Duration) {
 	return envoy, time.Duration(now.Nano())
 }
 
-func median(of []float64) float64 {
-	sorted := slices.Sorted(slices.Values(of))
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/2]
 }

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/meshcni/meshcni/e2e/internal/envoy"
-	"github.com/meshcni/meshcni/internal/ownsock"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/kernel/ownsock"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 )
 
 // ways are connections that go another way than straight through: what passes, what comes back, what ends in between.

@@ -24,7 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/node/nri"
-	"github.com/meshcni/meshcni/internal/waittest"
+	"github.com/meshcni/meshcni/internal/testing/waittest"
 )
 
 // patience is the runtime's with a request: short, since tests have hooks that hang, and long enough for four busy loops beside one that does not.

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 )
 
 // testRestart: the runtime starts again while the API server is away. Each sandbox stays as it is, with its addresses: one

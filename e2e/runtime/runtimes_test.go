@@ -9,7 +9,7 @@ import (
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/crio"
 	"github.com/meshcni/meshcni/e2e/internal/image"
-	"github.com/meshcni/meshcni/internal/longtest"
+	"github.com/meshcni/meshcni/internal/testing/longtest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 

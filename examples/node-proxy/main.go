@@ -12,7 +12,7 @@
 //
 // It leaves out DNS (15053), so the pods need the annotation ambient.istio.io/dns-capture: "false", or the agent
 // --ambient-dns-capture=false: otherwise the agent finds that nobody listens there, and captures no pod. It also leaves out what
-// Istio's ztunnel does on SIGTERM: stop listening, and let connections end. Package internal/nodeproxytest has all of that.
+// Istio's ztunnel does on SIGTERM: stop listening, and let connections end. Package internal/testing/nodeproxytest has all of that.
 package main
 
 import (

@@ -28,7 +28,7 @@ func constants(t *testing.T, dir, typ string) []string {
 			if !ok {
 				return true
 			}
-			if of, ok := spec.Type.(*ast.Ident); ok && of.Name == typ {
+			if declared, ok := spec.Type.(*ast.Ident); ok && declared.Name == typ {
 				for _, v := range spec.Values {
 					value, err := strconv.Unquote(v.(*ast.BasicLit).Value)
 					require.NoError(t, err)

@@ -59,7 +59,8 @@ func packagesOf(t *testing.T) map[string]*commented {
 			for _, i := range f.Imports {
 				to, err := strconv.Unquote(i.Path.Value)
 				require.NoError(t, err)
-				if name := path.Base(to); i.Name == nil {
+				name := path.Base(to)
+				if i.Name == nil {
 					c.imports[name] = to
 				} else {
 					c.imports[i.Name.Name] = to

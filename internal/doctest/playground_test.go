@@ -43,7 +43,8 @@ func withExamples(t *testing.T, name, page string) (text string, keys []string) 
 		if i == 0 || !strings.HasPrefix(lines[i-1], "|") { // a table's head
 			column = slices.IndexFunc(cells, func(c string) bool { return strings.HasSuffix(strings.TrimSpace(c), "annotation") })
 			pattern = annotationKey
-			if at := slices.IndexFunc(cells, func(c string) bool { return strings.TrimSpace(c) == "key" }); column < 0 && name == "consul" {
+			at := slices.IndexFunc(cells, func(c string) bool { return strings.TrimSpace(c) == "key" })
+			if column < 0 && name == "consul" {
 				column, pattern = at, consulKey
 			}
 			continue

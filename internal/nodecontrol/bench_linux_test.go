@@ -20,8 +20,8 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/internal/node/api"
+	"github.com/meshcni/meshcni/internal/node/nodepods"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
-	"github.com/meshcni/meshcni/internal/nodepods"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )

@@ -9,11 +9,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/nfnetlink"
-	"github.com/meshcni/meshcni/internal/nodecontrol/conntrack"
-	"github.com/meshcni/meshcni/internal/nodecontrol/listeners"
+	"github.com/meshcni/meshcni/internal/kernel/conntrack"
+	"github.com/meshcni/meshcni/internal/kernel/listeners"
+	"github.com/meshcni/meshcni/internal/kernel/nfnetlink"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -78,11 +78,11 @@ func (w *work) drain() (d draining, ok bool) {
 	}
 	plain := &corev1.Pod{ObjectMeta: w.pod.ObjectMeta, Spec: w.pod.Spec}
 	plain.Annotations = nil
-	for _, of := range []struct {
+	for _, end := range []struct {
 		pod       *corev1.Pod
 		namespace *corev1.Namespace
 	}{{w.pod, w.namespace}, {plain, &corev1.Namespace{}}} {
-		result, err := w.mesh.Redirect(of.pod, of.namespace, w.addrs)
+		result, err := w.mesh.Redirect(end.pod, end.namespace, w.addrs)
 		if err != nil {
 			continue
 		}
@@ -173,7 +173,8 @@ func (m *meter) used(received map[netip.AddrPort]uint64, now time.Time) (used bo
 	for peer, bytes := range received {
 		was := (*m)[peer]
 		more := bytes < was.bytes || bytes-was.bytes > pingBytes
-		if used = used || more; more || now.Sub(was.at) >= pingTime {
+		used = used || more
+		if more || now.Sub(was.at) >= pingTime {
 			was.bytes, was.at = bytes, now
 		}
 		next[peer] = was

@@ -17,15 +17,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/meshcni/meshcni/internal/budget"
-	"github.com/meshcni/meshcni/internal/lanes"
+	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/judge"
+	"github.com/meshcni/meshcni/internal/node/lanes"
+	"github.com/meshcni/meshcni/internal/node/nodeevents"
+	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
-	"github.com/meshcni/meshcni/internal/nodeevents"
-	"github.com/meshcni/meshcni/internal/podid"
-	"github.com/meshcni/meshcni/internal/truncate"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/status"
 )
 

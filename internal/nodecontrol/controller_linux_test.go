@@ -17,13 +17,13 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
-	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
-	"github.com/meshcni/meshcni/internal/waittest"
+	"github.com/meshcni/meshcni/internal/testing/waittest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -219,8 +219,8 @@ func (n *node) outside(uid types.UID) {
 	assert.Empty(n.t, left)
 	assert.False(n.t, n.proxy.holds(uid))
 	entries, _ := n.probes.Entries()
-	for addr, of := range entries {
-		assert.NotEqual(n.t, uid, of, addr)
+	for addr, owner := range entries {
+		assert.NotEqual(n.t, uid, owner, addr)
 	}
 	assert.NotContains(n.t, n.namespaces.Known(), uid)
 }

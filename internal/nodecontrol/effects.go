@@ -14,12 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/bypass"
-	"github.com/meshcni/meshcni/internal/nodecontrol/listeners"
+	"github.com/meshcni/meshcni/internal/kernel/bypass"
+	"github.com/meshcni/meshcni/internal/kernel/listeners"
+	"github.com/meshcni/meshcni/internal/node/podid"
+	"github.com/meshcni/meshcni/internal/node/podrules"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
-	"github.com/meshcni/meshcni/internal/podid"
-	"github.com/meshcni/meshcni/internal/podrules"
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -90,7 +90,8 @@ func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
 		return a, w.leaving(ctx, &a)
 	}
 	// Apply has asked the kernel whether the rules that this run wrote are there.
-	if a.Rules = machine.RulesSame; w.result == nil {
+	a.Rules = machine.RulesSame
+	if w.result == nil {
 		if a.Rules, err = w.compare(ctx, w.plan.Ruleset); err != nil {
 			return a, err
 		}
@@ -181,8 +182,8 @@ func (w *work) exempt() error {
 }
 
 func addrsWith(entries map[netip.Addr]types.UID, uid types.UID) (addrs []netip.Addr) {
-	for addr, of := range entries {
-		if of == uid {
+	for addr, owner := range entries {
+		if owner == uid {
 			addrs = append(addrs, addr)
 		}
 	}

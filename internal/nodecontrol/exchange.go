@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 )
 
 // While one proxy replaces another, both listen on the same ports, and the kernel gives each some of the new connections. When the

@@ -21,11 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/nodeproxy"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -86,7 +86,7 @@ func (n *namespaces) Known() []types.UID {
 func (n *namespaces) Forget(uid types.UID) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	maps.DeleteFunc(n.sysctls, func(of, _ string) bool { return strings.HasPrefix(of, n.noted[uid]+" ") })
+	maps.DeleteFunc(n.sysctls, func(owner, _ string) bool { return strings.HasPrefix(owner, n.noted[uid]+" ") })
 	delete(n.noted, uid)
 	return nil
 }
@@ -351,7 +351,8 @@ func (p *pods) Annotate(_ context.Context, pod *corev1.Pod, key, value string) e
 	p.mu.Unlock()
 	if there {
 		p.change(pod.UID, func(pod *corev1.Pod) {
-			if pod.Annotations = maps.Clone(pod.Annotations); value == "" {
+			pod.Annotations = maps.Clone(pod.Annotations)
+			if value == "" {
 				delete(pod.Annotations, key)
 				return
 			}
@@ -393,7 +394,7 @@ type probes struct {
 func (p *probes) Put(uid types.UID, addrs []netip.Addr) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.set, func(_ netip.Addr, of types.UID) bool { return of == uid })
+	maps.DeleteFunc(p.set, func(_ netip.Addr, owner types.UID) bool { return owner == uid })
 	for _, a := range addrs {
 		p.set[a] = uid
 	}
@@ -403,7 +404,7 @@ func (p *probes) Put(uid types.UID, addrs []netip.Addr) error {
 func (p *probes) Delete(uid types.UID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.set, func(_ netip.Addr, of types.UID) bool { return of == uid })
+	maps.DeleteFunc(p.set, func(_ netip.Addr, owner types.UID) bool { return owner == uid })
 	return nil
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
-	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -27,9 +27,9 @@ type metrics struct {
 }
 
 func newMetrics(c *Controller) *metrics {
-	name := func(of string) string { return c.opts.Identity.Metric("nodeproxy_" + of) }
-	counter := func(of, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name(of), Help: help}, []string{label})
+	name := func(short string) string { return c.opts.Identity.Metric("nodeproxy_" + short) }
+	counter := func(short, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name(short), Help: help}, []string{label})
 	}
 	m := &metrics{
 		c: c,

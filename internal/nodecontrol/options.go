@@ -12,7 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/budget"
+	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/redirect/apply"

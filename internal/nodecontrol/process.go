@@ -11,12 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/podrules"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
-	"github.com/meshcni/meshcni/internal/podrules"
-	"github.com/meshcni/meshcni/internal/statuscode"
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
 )
 

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/podrules"
-	"github.com/meshcni/meshcni/internal/statuscode"
-	"github.com/meshcni/meshcni/internal/truncate"
-	"github.com/meshcni/meshcni/plugin/attachment"
+	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/podrules"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )

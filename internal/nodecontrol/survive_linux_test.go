@@ -21,9 +21,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
-	"github.com/meshcni/meshcni/internal/nodeproxytest"
+	"github.com/meshcni/meshcni/internal/testing/longtest"
+	"github.com/meshcni/meshcni/internal/testing/nodeproxytest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -74,7 +74,8 @@ func newShop(t *testing.T, n *node, patience time.Duration) *shop {
 	require.NoError(t, err)
 	also := n.options
 	n.options = func(o *nodecontrol.Options) {
-		if o.Proxy, o.ListenTimeout, o.DrainTimeout = server, limit, s.patience; also != nil {
+		o.Proxy, o.ListenTimeout, o.DrainTimeout = server, limit, s.patience
+		if also != nil {
 			also(o)
 		}
 	}
@@ -162,11 +163,11 @@ func (s *shop) place(ns *netnsexec.NetNS, addr string) *place {
 // places are servers outside and in the pod, in both families, each with where its clients are.
 func (s *shop) places(port int) (all map[*place]*netnsexec.NetNS) {
 	all = map[*place]*netnsexec.NetNS{}
-	for addr, of := range map[string][2]*netnsexec.NetNS{
+	for addr, ends := range map[string][2]*netnsexec.NetNS{
 		"10.96.5.5": {s.world.Out, s.world.Pod}, "[fd00:96::5]": {s.world.Out, s.world.Pod},
 		"10.244.1.5": {s.world.Pod, s.world.Out}, "[fd00:10:244::5]": {s.world.Pod, s.world.Out},
 	} {
-		all[s.place(of[0], fmt.Sprintf("%s:%d", addr, port))] = of[1]
+		all[s.place(ends[0], fmt.Sprintf("%s:%d", addr, port))] = ends[1]
 	}
 	return all
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/internal/kernel/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -88,7 +88,8 @@ func (s *Set) state(c *nfnetlink.Conn) (st tableState, err error) {
 		if err != nil {
 			return st, fmt.Errorf("look for set %s: %w", setName(f), err)
 		}
-		if st.intact = st.intact && keyed; !keyed {
+		st.intact = st.intact && keyed
+		if !keyed {
 			continue
 		}
 		if err := readElements(c, tableName, setName(f), st.entries); err != nil {

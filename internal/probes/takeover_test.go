@@ -98,7 +98,8 @@ func TestTakeOver(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, probes.Entries{pod4: uid, pod6: uid}, entries)
 			assert.Equal(t, "peer=169.254.7.127", ask(t, w.host, pod4, peerPort))
-			if state := w.state(t); name == "nft" {
+			state := w.state(t)
+			if name == "nft" {
 				assert.NotContains(t, state, "istio")
 			} else {
 				assert.Contains(t, state, "ipset istio-inpod-probes-v4 0\n")

@@ -8,7 +8,7 @@ import (
 )
 
 // agents are the packages that run in a node's agent and deal with its pods.
-var agents = []string{"nodeagent", "repair", "installer", "internal/nodecontrol", "internal/nodepods", "internal/podrules", "internal/node", "cmd/nodecmd", "cmd/repaircmd"}
+var agents = []string{"nodeagent", "repair", "installer", "internal/nodecontrol", "internal/node/nodepods", "internal/node/podrules", "internal/node", "cmd/nodecmd", "cmd/repaircmd"}
 
 // TestOneJudge: only internal/node/judge asks a mesh about a pod in the agent. Else what is claimed of a pod and what is done to it may go by
 // different answers, and each change of a pod costs as many questions as there are places that ask.
@@ -56,7 +56,7 @@ func isNil(e ast.Expr) bool {
 func TestOneClient(t *testing.T) {
 	makers := 0
 	for _, s := range sources(t) {
-		if s.isTest() || !within(s.dir(), append(agents, "internal/daemonset", "internal/nodeevents")...) {
+		if s.isTest() || !within(s.dir(), append(agents, "internal/node/daemonset", "internal/node/nodeevents")...) {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {

@@ -59,7 +59,7 @@ func clockWaits(file *ast.File) (waits []token.Pos) {
 		})
 		ast.Inspect(decl, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok {
-				switch of(call.Fun, "time") {
+				switch calledOf(call.Fun, "time") {
 				case "Sleep":
 					waits = append(waits, n.Pos())
 				case "After", "NewTimer", "Tick":
@@ -116,7 +116,7 @@ func fails(body []ast.Stmt) bool {
 }
 
 // of is the name of what an expression takes from a package.
-func of(fun ast.Expr, pkg string) string {
+func calledOf(fun ast.Expr, pkg string) string {
 	if sel, ok := fun.(*ast.SelectorExpr); ok {
 		if id, ok := sel.X.(*ast.Ident); ok && id.Name == pkg {
 			return sel.Sel.Name

@@ -21,11 +21,11 @@ func TestCodesHaveEmitters(t *testing.T) {
 		if s.isTest() {
 			continue
 		}
-		public, ours := s.dir() == "status", s.dir() == "status" || s.dir() == "internal/statuscode"
+		public, ours := s.dir() == "status", s.dir() == "status" || s.dir() == "internal/program/statuscode"
 		ast.Inspect(s.file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.ValueSpec:
-				if of, ok := n.Type.(*ast.Ident); public && ok && of.Name == "Code" {
+				if id, ok := n.Type.(*ast.Ident); public && ok && id.Name == "Code" {
 					declared["status."+n.Names[0].Name] = true
 					return false
 				}
@@ -39,14 +39,14 @@ func TestCodesHaveEmitters(t *testing.T) {
 					rows["status."+n.Name] = true
 				}
 			case *ast.SelectorExpr:
-				if of, ok := n.X.(*ast.Ident); !ours && ok {
-					emitted[of.Name+"."+n.Sel.Name] = true
+				if id, ok := n.X.(*ast.Ident); !ours && ok {
+					emitted[id.Name+"."+n.Sel.Name] = true
 				}
 			case *ast.CallExpr:
 				if f, ok := n.Fun.(*ast.SelectorExpr); ok && len(n.Args) == 1 {
-					of, _ := f.X.(*ast.Ident)
+					id, _ := f.X.(*ast.Ident)
 					lit, text := n.Args[0].(*ast.BasicLit)
-					assert.False(t, of != nil && of.Name == "status" && f.Sel.Name == "Code" && text, "%s: status.Code(%v): use a constant", s.path, lit)
+					assert.False(t, id != nil && id.Name == "status" && f.Sel.Name == "Code" && text, "%s: status.Code(%v): use a constant", s.path, lit)
 				}
 			}
 			return true

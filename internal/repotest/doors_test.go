@@ -24,12 +24,12 @@ var doors = []door{
 		why: "only internal/node/inventory reads libcni's cache: each reader knew other layouts of it, and listed it again",
 	},
 	{
-		what: regexp.MustCompile(`"` + module + `/internal/node/inventory/cnicache"`), in: []string{"internal/node/inventory", "installer", "internal/bundle"},
+		what: regexp.MustCompile(`"` + module + `/internal/node/inventory/cnicache"`), in: []string{"internal/node/inventory", "installer", "internal/diagnosis/bundle"},
 		why: "only internal/node/inventory reads libcni's cache for those who decide about pods; beside it who is asked for its configurations, once: the installer when " +
 			"it leaves, without Kubernetes' types, and the support bundle",
 	},
 	{
-		what: regexp.MustCompile(`attachment\.(Open\(|Store\{)`), but: regexp.MustCompile(`Records[:,]? |Records = `), in: []string{"plugin", "plugin/attachment"},
+		what: regexp.MustCompile(`attachment\.(Open\(|Store\{)`), but: regexp.MustCompile(`Records[:,]? |Records = `), in: []string{"plugin", "internal/node/attachment"},
 		why: "only internal/node/inventory reads the plugin's records and rewrites them, so that one who changes what is in force cannot forget it; beside it the plugin itself, " +
 			"whose ADD, CHECK, DEL and GC must not pay for an inventory when they start",
 	},
@@ -38,8 +38,8 @@ var doors = []door{
 		why: "a store of records is for internal/node/inventory, which is given it",
 	},
 	{
-		what: regexp.MustCompile(`podnetns\.(Find|FindAll|Has)\(`), in: []string{"internal/netnsstore", "internal/conntables", "internal/podnetns"},
-		why: "only internal/netnsstore finds a pod's network namespace: the runtime's word outranks processes, and a pod may have none. A pod's connection " +
+		what: regexp.MustCompile(`podnetns\.(Find|FindAll|Has)\(`), in: []string{"internal/node/netnsstore", "internal/kernel/conntables", "internal/kernel/podnetns"},
+		why: "only internal/node/netnsstore finds a pod's network namespace: the runtime's word outranks processes, and a pod may have none. A pod's connection " +
 			"tracking is read by its process, whose file in /proc shows the table without entering the namespace",
 	},
 }

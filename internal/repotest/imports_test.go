@@ -22,14 +22,14 @@ type rule struct {
 
 // values are the packages of values: what they know is in their arguments.
 var values = []string{
-	"selection", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare", "dialect", "dialect/istio", "dialect/ambient",
+	"selection", "redirect", "redirect/ruleset", "redirect/trace", "internal/diagnosis/compare", "dialect", "dialect/istio", "dialect/ambient",
 	"dialect/linkerd", "dialect/kuma", "dialect/consul", "conflist", "explain", "internal/nodecontrol/machine", "migrate/internal/migration", "migrate/otherplugin",
 	"mesh", "internal/facts", "internal/facts/istiofacts", "internal/facts/ambientfacts", "internal/facts/linkerdfacts", "internal/facts/kumafacts",
 	"internal/facts/consulfacts", "warning", "internal/node/judge",
 }
 
 // engine are the values that need no Kubernetes types at all.
-var engine = []string{"warning", "redirect", "redirect/ruleset", "redirect/trace", "redirect/compare"}
+var engine = []string{"warning", "redirect", "redirect/ruleset", "redirect/trace", "internal/diagnosis/compare"}
 
 var rules = []rule{
 	{
@@ -44,7 +44,7 @@ var rules = []rule{
 		why:    "every program and every other package speaks by these, so they need the standard library only; the root has no more than the identity",
 	},
 	{
-		packages: append([]string{"internal/live"}, values...), // it has times that others have seen
+		packages: append([]string{"internal/diagnosis/live"}, values...), // it has times that others have seen
 		forbid:   []string{"os", "os/exec", "os/user", "net", "net/http", "syscall", "golang.org/x/sys/..."},
 		why:      "a package of values has no I/O, no environment and no programs: findings on the host are arguments",
 	},
@@ -164,9 +164,9 @@ func (p pkg) part() string {
 	switch p.path() {
 	case "nodeagent/agentapi": // the words of an agent's API
 		return "."
-	case "internal/conntables", "internal/nodecontrol", "internal/nodeproxytest", "internal/probes": // what only an agent has
+	case "internal/kernel/conntables", "internal/nodecontrol", "internal/testing/nodeproxytest", "internal/probes": // what only an agent has
 		return "nodeproxy"
-	case "internal/kubectl", "internal/testing/kubectltest": // what asks agents
+	case "internal/diagnosis/kubectl", "internal/testing/kubectltest": // what asks agents
 		return "nodeagent"
 	}
 	if tree, _, _ := strings.Cut(p.path(), "/"); p.module() == "." && mayImport[tree] != nil {

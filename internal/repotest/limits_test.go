@@ -14,10 +14,10 @@ import (
 // limits are the packages that may limit how often something is done, by what they import for that, with the reason.
 var limits = map[string]map[string]string{
 	"golang.org/x/time/rate": {
-		"internal/budget":     "what is done to pods, by namespace, and looks at one pod",
-		"internal/nodeevents": "pods' events, which an API server has to store",
+		"internal/node/budget":     "what is done to pods, by namespace, and looks at one pod",
+		"internal/node/nodeevents": "pods' events, which an API server has to store",
 	},
-	module + "/internal/budget": {
+	module + "/internal/node/budget": {
 		"repair":               "one tenant's broken pods hold back no other's",
 		"internal/nodecontrol": "who changes a pod's rules again and again has them written again no faster",
 	},
@@ -45,12 +45,12 @@ func TestLimits(t *testing.T) {
 
 // doublings are the files in which a pause grows by hand, with the reason.
 var doublings = map[string]string{
-	"plugin/agent.go":            "the plugin's program, which is started for each pod, links as little as it can",
-	"plugin/fetch.go":            "the plugin's program, which is started for each pod, links as little as it can",
-	"redirect/apply/lock.go":     "rules are applied without Kubernetes",
-	"internal/nfnetlink/conn.go": "rules are applied without Kubernetes",
-	"installer/conflict.go":      "the installer knows no Kubernetes",
-	"e2e/cmd/podtool/ztunnel.go": "a small program in an image",
+	"plugin/agent.go":                   "the plugin's program, which is started for each pod, links as little as it can",
+	"plugin/fetch.go":                   "the plugin's program, which is started for each pod, links as little as it can",
+	"redirect/apply/lock.go":            "rules are applied without Kubernetes",
+	"internal/kernel/nfnetlink/conn.go": "rules are applied without Kubernetes",
+	"installer/conflict.go":             "the installer knows no Kubernetes",
+	"e2e/cmd/podtool/ztunnel.go":        "a small program in an image",
 }
 
 // TestPausesGrowByBackoff: what waits longer after each failure does so by [wait.Backoff].

@@ -18,14 +18,14 @@ import (
 
 // impatient are the functions of tests, by file, in which a bound may be short: it is reached on purpose, or what follows is another attempt.
 var impatient = map[string]string{
-	"nodeagent/nodeproxy_test.go TestOneAgentHasThePods":                 "the end of the wait is what is tested",
-	"e2e/runtime/agent_test.go notReady":                                 "asks again",
-	"e2e/runtime/sandbox_test.go runSandbox":                             "a kubelet's",
-	"netnsexec/exec_linux_test.go TestContextEndsTheChild":               "the deadline is what is tested",
-	"internal/nodecontrol/attach_linux_test.go TestAttachBeforeTheCache": "the end of the wait is what is tested",
-	"internal/nodeproxytest/property_linux_test.go TestWhateverHappens":  "a caller that gives up at any time",
-	"redirect/apply/iptables_test.go TestDeadline":                       "the deadline is what is tested",
-	"repair/integration/ambient_linux_test.go TestAmbientCapabilities":   "asks again",
+	"nodeagent/nodeproxy_test.go TestOneAgentHasThePods":                        "the end of the wait is what is tested",
+	"e2e/runtime/agent_test.go notReady":                                        "asks again",
+	"e2e/runtime/sandbox_test.go runSandbox":                                    "a kubelet's",
+	"netnsexec/exec_linux_test.go TestContextEndsTheChild":                      "the deadline is what is tested",
+	"internal/nodecontrol/attach_linux_test.go TestAttachBeforeTheCache":        "the end of the wait is what is tested",
+	"internal/testing/nodeproxytest/property_linux_test.go TestWhateverHappens": "a caller that gives up at any time",
+	"redirect/apply/iptables_test.go TestDeadline":                              "the deadline is what is tested",
+	"repair/integration/ambient_linux_test.go TestAmbientCapabilities":          "asks again",
 }
 
 // TestPatience: a bound that fails a test when it is reached is [netnstest.Patience], or longer: what takes some milliseconds takes many
@@ -113,7 +113,7 @@ func shortBounds(file *ast.File, constants map[string]ast.Expr) (found []bound) 
 					found = append(found, bound{n.Pos(), name, in})
 				}
 			case *ast.CompositeLit:
-				if of(n.Type, "net") != "Dialer" && of(n.Type, "http") != "Client" {
+				if calledOf(n.Type, "net") != "Dialer" && calledOf(n.Type, "http") != "Client" {
 					return true
 				}
 				for _, e := range n.Elts {
@@ -170,7 +170,7 @@ func duration(e ast.Expr, lookup func(string) ast.Expr, depth int) (time.Duratio
 			return duration(value, lookup, depth+1)
 		}
 	case *ast.SelectorExpr:
-		d, ok := units[of(e, "time")]
+		d, ok := units[calledOf(e, "time")]
 		return d, ok
 	case *ast.BinaryExpr:
 		x, ok := duration(e.X, lookup, depth+1)
@@ -186,7 +186,7 @@ func duration(e ast.Expr, lookup func(string) ast.Expr, depth int) (time.Duratio
 		}
 	case *ast.CallExpr:
 		if f, ok := e.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "Add" && len(e.Args) == 1 {
-			if now, ok := f.X.(*ast.CallExpr); ok && of(now.Fun, "time") == "Now" {
+			if now, ok := f.X.(*ast.CallExpr); ok && calledOf(now.Fun, "time") == "Now" {
 				return duration(e.Args[0], lookup, depth+1)
 			}
 		}

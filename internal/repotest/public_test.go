@@ -11,8 +11,8 @@ import (
 // What the root module promises to whoever imports it. The goal is 32 packages and 800 names with their methods: lower these with each that
 // goes, and raise none.
 const (
-	maxPublicPackages = 35
-	maxPublicNames    = 1108
+	maxPublicPackages = 32
+	maxPublicNames    = 1045
 )
 
 // TestPublicIsSmall: what is public can never be taken back, so only what an embedder needs is.

@@ -10,8 +10,8 @@ import (
 
 // printing are the packages that print texts of clusters, pods and kernels for people.
 var printing = []string{
-	"explain", "internal/live", "redirect/trace", "redirect/ruleset", "cmd/kubectlcmd", "cmd/redirectcmd", "cmd/nodecmd", "nodeagent", "cmd/taintcmd", "cmd/repaircmd",
-	"cmd/internal/cli", "migrate", "migrate/internal/migration", "internal/serve",
+	"explain", "internal/diagnosis/live", "redirect/trace", "redirect/ruleset", "cmd/kubectlcmd", "cmd/redirectcmd", "cmd/nodecmd", "nodeagent", "cmd/taintcmd", "cmd/repaircmd",
+	"cmd/internal/cli", "migrate", "migrate/internal/migration", "internal/program/serve",
 }
 
 // notPrinted are files that write otherwise, and what it is.
@@ -40,10 +40,10 @@ func TestPrintersAreVisible(t *testing.T) {
 			if !ok {
 				return true
 			}
-			of, ok := fn.X.(*ast.Ident)
-			writes := ok && (of.Name == "fmt" && slices.Contains([]string{"Fprint", "Fprintf", "Fprintln", "Print", "Printf", "Println"}, fn.Sel.Name) ||
-				of.Name == "io" && fn.Sel.Name == "WriteString" || of.Name == "tabwriter" && fn.Sel.Name == "NewWriter")
-			assert.False(t, writes && notPrinted[s.path] == "", "%s prints by %s.%s: take a *visible.Printer (internal/visible), whose operands cannot end a line", s.path, of, fn.Sel.Name)
+			id, ok := fn.X.(*ast.Ident)
+			writes := ok && (id.Name == "fmt" && slices.Contains([]string{"Fprint", "Fprintf", "Fprintln", "Print", "Printf", "Println"}, fn.Sel.Name) ||
+				id.Name == "io" && fn.Sel.Name == "WriteString" || id.Name == "tabwriter" && fn.Sel.Name == "NewWriter")
+			assert.False(t, writes && notPrinted[s.path] == "", "%s prints by %s.%s: take a *visible.Printer (internal/text/visible), whose operands cannot end a line", s.path, id, fn.Sel.Name)
 			return true
 		})
 	}

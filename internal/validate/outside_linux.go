@@ -6,7 +6,7 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/meshcni/meshcni/internal/ownsock"
+	"github.com/meshcni/meshcni/internal/kernel/ownsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 

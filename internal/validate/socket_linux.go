@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/ownsock"
+	"github.com/meshcni/meshcni/internal/kernel/ownsock"
 )
 
 // name is a socket's own address.

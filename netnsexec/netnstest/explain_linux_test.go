@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/failtest"
+	"github.com/meshcni/meshcni/internal/testing/failtest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/netready"
+	"github.com/meshcni/meshcni/internal/kernel/netready"
 	"github.com/meshcni/meshcni/netnsexec"
 )
 

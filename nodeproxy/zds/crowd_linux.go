@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/podnetns"
+	"github.com/meshcni/meshcni/internal/kernel/podnetns"
 )
 
 // Whoever may connect can do so any number of times, for instance a proxy in a loop, or one that was taken over. What a connection costs

@@ -18,13 +18,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
-	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/internal/waittest"
+	"github.com/meshcni/meshcni/internal/kernel/podnetns/podproctest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
+	"github.com/meshcni/meshcni/internal/testing/waittest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 
-	"github.com/meshcni/meshcni/internal/socktest"
+	"github.com/meshcni/meshcni/internal/testing/socktest"
 )
 
 // TestSilent: of connections that say nothing few are held, whatever came before a proxy that says hello.

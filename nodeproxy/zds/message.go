@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/meshcni/meshcni/internal/protofields"
+	"github.com/meshcni/meshcni/internal/node/protofields"
 )
 
 // maxMessage is the size of the largest message, in bytes: each end reads into a buffer of this size.

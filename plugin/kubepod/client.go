@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 
-	"github.com/meshcni/meshcni/internal/apianswer"
+	"github.com/meshcni/meshcni/internal/api/apianswer"
 )
 
 // accepted is the Accept header of every request. Protobuf halves the time of a GET on an open connection (see
@@ -192,19 +192,19 @@ func (c *Client) do(ctx context.Context, method, path string, patch []byte) (*ht
 // decode reads an object of core/v1, in either format: which it is shows, whatever the header says.
 func decode(body []byte, kind string, into object) error {
 	text, binary := bytes.CutPrefix(body, apianswer.Magic)
-	var of runtime.Unknown
+	var raw runtime.Unknown
 	if binary {
-		if err := of.Unmarshal(text); err != nil {
+		if err := raw.Unmarshal(text); err != nil {
 			return err
 		}
-	} else if err := json.Unmarshal(body, &of.TypeMeta); err != nil {
+	} else if err := json.Unmarshal(body, &raw.TypeMeta); err != nil {
 		return err
 	}
 	switch {
-	case of.Kind != kind || of.APIVersion != "v1":
-		return fmt.Errorf("it is %q of %q", of.Kind, of.APIVersion)
+	case raw.Kind != kind || raw.APIVersion != "v1":
+		return fmt.Errorf("it is %q of %q", raw.Kind, raw.APIVersion)
 	case binary:
-		return into.Unmarshal(of.Raw)
+		return into.Unmarshal(raw.Raw)
 	}
 	return json.Unmarshal(body, into)
 }

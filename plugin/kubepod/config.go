@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/internal/apianswer"
-	"github.com/meshcni/meshcni/internal/version"
+	"github.com/meshcni/meshcni/internal/api/apianswer"
+	"github.com/meshcni/meshcni/internal/program/version"
 )
 
 // kubeconfig is the file, as k8s.io/client-go/tools/clientcmd/api/v1 has it.

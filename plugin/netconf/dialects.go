@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/jsonkeys"
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/text/jsonkeys"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 )
 
 // Dialects are the names of meshes, in the order in which they are asked about a pod. In JSON one is a string, and more
@@ -42,7 +42,8 @@ func (d Dialects) MarshalJSON() ([]byte, error) {
 func (d *Dialects) UnmarshalJSON(text []byte) error {
 	var one string
 	if json.Unmarshal(text, &one) == nil {
-		if *d = nil; one != "" {
+		*d = nil
+		if one != "" {
 			*d = Dialects{one}
 		}
 		return nil
@@ -51,7 +52,8 @@ func (d *Dialects) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &all); err != nil || all == nil {
 		return fmt.Errorf("want a string or a list of strings, not %s", jsonkeys.Abbreviate(text))
 	}
-	if *d = nil; len(all) == 0 {
+	*d = nil
+	if len(all) == 0 {
 		return errors.New("the list is empty")
 	}
 	err := Dialects(all).Validate()

@@ -37,8 +37,8 @@ func (e *NoEntryError) Error() string { return e.Why }
 
 // Find returns the entry of one of the types in a directory of network configurations, whose path is for messages. If there is none,
 // errors.As finds a *[NoEntryError]. If a file that may have it cannot be read, it is another error.
-func Find(fsys fs.FS, dir string, of meshcni.Identity, types []string) (Entry, error) {
-	e, err := find(fsys, dir, of, types)
+func Find(fsys fs.FS, dir string, id meshcni.Identity, types []string) (Entry, error) {
+	e, err := find(fsys, dir, id, types)
 	var none *NoEntryError
 	if err != nil && !errors.As(err, &none) {
 		err = fmt.Errorf("read the installed configuration in %s: %w", dir, err)
@@ -46,7 +46,7 @@ func Find(fsys fs.FS, dir string, of meshcni.Identity, types []string) (Entry, e
 	return e, err
 }
 
-func find(fsys fs.FS, dir string, of meshcni.Identity, types []string) (Entry, error) {
+func find(fsys fs.FS, dir string, id meshcni.Identity, types []string) (Entry, error) {
 	first, err := conflist.Primary(fsys)
 	var network *conflist.NoNetworkError
 	switch {
@@ -56,7 +56,7 @@ func find(fsys fs.FS, dir string, of meshcni.Identity, types []string) (Entry, e
 		return Entry{}, err
 	}
 	if p, ok := ofTypes(first.File, types); ok {
-		return entryOf(path.Join(dir, first.Name), first.File, p, of)
+		return entryOf(path.Join(dir, first.Name), first.File, p, id)
 	}
 	names, err := elsewhere(fsys, first.Name, types)
 	switch {
@@ -72,7 +72,7 @@ func find(fsys fs.FS, dir string, of meshcni.Identity, types []string) (Entry, e
 	if err != nil {
 		return Entry{}, err
 	}
-	e, err := FindIn(path.Join(dir, names[0]), data, of, types)
+	e, err := FindIn(path.Join(dir, names[0]), data, id, types)
 	e.Loaded = path.Join(dir, first.Name)
 	return e, err
 }
@@ -109,7 +109,7 @@ func elsewhere(fsys fs.FS, loaded string, types []string) (names []string, err e
 
 // FindIn returns the entry of one of the types in a network configuration; a configuration of a single plugin is the entry,
 // whatever its type. If there is none, errors.As finds a *[NoEntryError]. The path is for messages.
-func FindIn(path string, data []byte, of meshcni.Identity, types []string) (Entry, error) {
+func FindIn(path string, data []byte, id meshcni.Identity, types []string) (Entry, error) {
 	f, err := conflist.Parse(data)
 	if err != nil {
 		return Entry{}, fmt.Errorf("read the configuration %s: %w", path, err)
@@ -117,9 +117,9 @@ func FindIn(path string, data []byte, of meshcni.Identity, types []string) (Entr
 	p, ok := ofTypes(f, types)
 	switch {
 	case ok:
-		return entryOf(path, f, p, of)
+		return entryOf(path, f, p, id)
 	case !f.IsList():
-		return entryOf(path, f, f.Plugins()[0], of)
+		return entryOf(path, f, f.Plugins()[0], id)
 	}
 	return Entry{}, &NoEntryError{Why: fmt.Sprintf("%s has no entry of type %s", path, strings.Join(types, " or "))}
 }
@@ -132,8 +132,8 @@ func ofTypes(f *conflist.File, types []string) (conflist.Plugin, bool) {
 	return conflist.Plugin{}, false
 }
 
-func entryOf(path string, f *conflist.File, p conflist.Plugin, of meshcni.Identity) (Entry, error) {
-	c, unknown, err := Parse(p.Raw, of)
+func entryOf(path string, f *conflist.File, p conflist.Plugin, id meshcni.Identity) (Entry, error) {
+	c, unknown, err := Parse(p.Raw, id)
 	if err != nil {
 		err = fmt.Errorf("%s, entry of type %s, with which no pod starts: %w", path, p.Type, err)
 	}

@@ -190,13 +190,13 @@ func (d *Duration) UnmarshalText(text []byte) error {
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // withDefaults fills in what is zero.
-func (c Config) withDefaults(of meshcni.Identity) Config {
-	c.Type = cmp.Or(c.Type, of.Plugin)
+func (c Config) withDefaults(id meshcni.Identity) Config {
+	c.Type = cmp.Or(c.Type, id.Plugin)
 	c.Agent = cmp.Or(c.Agent, defaultAgent)
 	c.Backend = cmp.Or(c.Backend, DefaultBackend)
 	c.LogLevel = cmp.Or(c.LogLevel, DefaultLogLevel)
-	c.RunDir = cmp.Or(c.RunDir, of.RunDir)
-	c.PodNamespace = cmp.Or(c.PodNamespace, of.Namespace)
+	c.RunDir = cmp.Or(c.RunDir, id.RunDir)
+	c.PodNamespace = cmp.Or(c.PodNamespace, id.Namespace)
 	c.AddDeadline = cmp.Or(c.AddDeadline, DefaultAddDeadline)
 	c.UncapturedFamily = cmp.Or(c.UncapturedFamily, redirect.UncapturedAllow)
 	c.Kubernetes.Kubeconfig = cmp.Or(c.Kubernetes.Kubeconfig, path.Join(c.RunDir, KubeconfigName))

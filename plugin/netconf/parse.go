@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/internal/jsonkeys"
+	"github.com/meshcni/meshcni/internal/text/jsonkeys"
 )
 
 // Parse reads the configuration that a runtime passes to the plugin, or an entry that an installer wrote. The product's identity gives the
@@ -18,13 +18,13 @@ import (
 // The error names every key that has a wrong type or an unknown value. The Config then holds what could be read, and
 // defaults for the rest. For text that is no JSON object, errors.As finds a *json.SyntaxError or a
 // *json.UnmarshalTypeError.
-func Parse(text []byte, of meshcni.Identity) (c Config, unknown []string, err error) {
+func Parse(text []byte, id meshcni.Identity) (c Config, unknown []string, err error) {
 	var all map[string]json.RawMessage
 	if err = json.Unmarshal(text, &all); err == nil && all == nil {
 		err = &json.UnmarshalTypeError{Value: "null", Type: reflect.TypeOf(all)}
 	}
 	if err != nil {
-		return parsed(c, of), nil, err
+		return parsed(c, id), nil, err
 	}
 	p := &jsonkeys.Parser{}
 	var runtime struct { // runtimeConfig's other keys belong to other plugins
@@ -47,17 +47,18 @@ func Parse(text []byte, of meshcni.Identity) (c Config, unknown []string, err er
 	}
 	p.Unknown = slices.DeleteFunc(p.Unknown, func(key string) bool { return strings.HasPrefix(key, "runtimeConfig.") })
 	slices.Sort(p.Unknown)
-	return parsed(c, of), p.Unknown, p.Err()
+	return parsed(c, id), p.Unknown, p.Err()
 }
 
 // parsed fills in the defaults of a configuration that was read. The type has none then, and the kubeconfig's does not
 // depend on run_dir.
-func parsed(c Config, of meshcni.Identity) Config {
+func parsed(c Config, id meshcni.Identity) Config {
 	typ := c.Type
-	if of = of.WithDefaults(); c.Kubernetes.Kubeconfig == "" {
-		c.Kubernetes.Kubeconfig = path.Join(of.RunDir, KubeconfigName)
+	id = id.WithDefaults()
+	if c.Kubernetes.Kubeconfig == "" {
+		c.Kubernetes.Kubeconfig = path.Join(id.RunDir, KubeconfigName)
 	}
-	c = c.withDefaults(of)
+	c = c.withDefaults(id)
 	c.Type = typ
 	c.Kubernetes.ExcludeNamespaces = trimmed(c.Kubernetes.ExcludeNamespaces)
 	return c

@@ -14,18 +14,16 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
-	"github.com/meshcni/meshcni/internal/podid"
+	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/plugin"
-	"github.com/meshcni/meshcni/plugin/agentsock"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
 )
 
 // Agent is a node's agent in memory. The zero value knows no pod. Its methods are safe for
 // concurrent use; set the fields before the first call, and read them after the last.
-//
-// It has no socket: for one, serve an agentsock.Server.
 type Agent struct {
 	// Err is what each call returns, such as fs.ErrNotExist for an agent that is not there.
 	Err error

@@ -125,7 +125,8 @@ func (o Options) candidates(ns Namespace) (found []Backend, err error) {
 			found = append(found, native{newNFTables(ns), o})
 		default:
 			b, err := newIPTables(ns, name, o)
-			if errs = append(errs, err); err == nil {
+			errs = append(errs, err)
+			if err == nil {
 				found = append(found, b)
 			}
 		}

@@ -44,7 +44,8 @@ func (f *fallback) Apply(ctx context.Context, rs ruleset.Ruleset) (Result, error
 		if len(refused) > 0 || !last {
 			err = fmt.Errorf("%s: %w", f.all[i].Name(), err)
 		}
-		if refused = append(refused, err); last {
+		refused = append(refused, err)
+		if last {
 			return Result{}, errors.Join(refused...)
 		}
 	}

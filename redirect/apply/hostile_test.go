@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/internal/nfttest"
+	"github.com/meshcni/meshcni/internal/testing/nfttest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -63,13 +63,13 @@ func hostile(t testing.TB, ns *netnsexec.NetNS, ours bool) {
 }
 
 // chainCounts are all chains of a namespace with the number of their rules, and where they jump.
-func chainCounts(t testing.TB, ns *netnsexec.NetNS, of func(name string) bool) map[string]string {
+func chainCounts(t testing.TB, ns *netnsexec.NetNS, wanted func(name string) bool) map[string]string {
 	t.Helper()
 	chains, err := liveChains(ns)
 	require.NoError(t, err)
 	found := map[string]string{}
 	for _, c := range chains {
-		if of(c.Name) {
+		if wanted(c.Name) {
 			found[fmt.Sprintf("%d %s %q", c.Family, c.Table, c.Name)] = fmt.Sprintf("%d %q", len(c.Jumps), c.Jumps)
 		}
 	}

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/nfnetlink"
-	"github.com/meshcni/meshcni/internal/rtnetlink"
-	"github.com/meshcni/meshcni/internal/samples"
+	"github.com/meshcni/meshcni/internal/diagnosis/samples"
+	"github.com/meshcni/meshcni/internal/kernel/nfnetlink"
+	"github.com/meshcni/meshcni/internal/kernel/rtnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"

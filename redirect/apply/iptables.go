@@ -233,7 +233,8 @@ func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (found 
 		}
 		if inPlace(found) {
 			past, err := s.inForce(ctx, rs, &trace.Hooks{}, append(changes, stale...))
-			if found = append(found, past...); err != nil {
+			found = append(found, past...)
+			if err != nil {
 				return err
 			}
 		}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/rtnetlink"
+	"github.com/meshcni/meshcni/internal/kernel/rtnetlink"
 	"github.com/meshcni/meshcni/redirect"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/nfnetlink"
-	"github.com/meshcni/meshcni/internal/rtnetlink/rttest"
+	"github.com/meshcni/meshcni/internal/kernel/nfnetlink"
+	"github.com/meshcni/meshcni/internal/kernel/rtnetlink/rttest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect"

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/internal/kernel/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -74,7 +74,8 @@ func nativeChains(ctx context.Context, ns Namespace, choose func(nftTable) bool,
 			c.Rules = append(c.Rules, live)
 		}
 		for t, index := range at {
-			if c := &chains[index]; cut(t) {
+			c := &chains[index]
+			if cut(t) {
 				c.Rules = append(c.Rules, unread(c.Table, c.Name, len(c.Rules)+1, t.families()...))
 			}
 		}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/internal/kernel/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -49,7 +49,8 @@ type nftSession struct {
 // close closes the socket. Where rules were removed that takes some 10 ms, until no
 // packet can be in them, so nobody waits for it.
 func (s *nftSession) close() {
-	if fd := s.FD; s.removed {
+	fd := s.FD
+	if s.removed {
 		go func() { _ = unix.Close(fd) }()
 	} else {
 		_ = unix.Close(fd)

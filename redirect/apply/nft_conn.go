@@ -2,7 +2,7 @@
 
 package apply
 
-import "github.com/meshcni/meshcni/internal/nfnetlink"
+import "github.com/meshcni/meshcni/internal/kernel/nfnetlink"
 
 // nlConn is a netlink socket to the kernel's netfilter in one namespace. It is for one goroutine.
 //

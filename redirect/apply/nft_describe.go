@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/internal/kernel/nfnetlink"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -205,8 +205,8 @@ func (d *describer) nat(get func(uint16) nfnetlink.Attr) {
 func same(first, last nfnetlink.Attr) bool { return last.Data == nil || last.U32() == first.U32() }
 
 // register notes a register that is not the first.
-func (d *describer) register(of ...nfnetlink.Attr) {
-	for _, a := range of {
+func (d *describer) register(attrs ...nfnetlink.Attr) {
+	for _, a := range attrs {
 		if r := a.U32(); a.Data != nil && r != 0 && r != unix.NFT_REG_1 && r != nftReg32First {
 			d.add("register-%d", r)
 		}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/nfnetlink"
+	"github.com/meshcni/meshcni/internal/kernel/nfnetlink"
 )
 
 // payloadName names a field, or several bytes of an address from its first one on: nft compares prefixes of whole bytes so, and two

@@ -3,8 +3,8 @@ package ruleset
 import (
 	"fmt"
 
-	"github.com/meshcni/meshcni/internal/lcs"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/text/lcs"
+	"github.com/meshcni/meshcni/internal/text/visible"
 )
 
 // Kind is the kind of a difference between the live rules and the wanted ones.

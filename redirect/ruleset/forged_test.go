@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/meshcni/meshcni/internal/visible"
-	"github.com/meshcni/meshcni/internal/visible/visibletest"
+	"github.com/meshcni/meshcni/internal/text/visible"
+	"github.com/meshcni/meshcni/internal/text/visible/visibletest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 

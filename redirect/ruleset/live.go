@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/text/visible"
 )
 
 // LiveRule is a rule found in a kernel, or in a file of saved rules. A chain's policy that drops is one too, after the chain's others.

@@ -347,7 +347,8 @@ func (p *ruleParser) prefix(m *PrefixMatch, not bool) error {
 	if FamilyOf(prefix.Addr()) != p.family || prefix.Addr().Zone() != "" {
 		return fmt.Errorf("address %q is not %s: %w", w, p.family, ErrForeign)
 	}
-	if *m = MatchPrefix(prefix); not {
+	*m = MatchPrefix(prefix)
+	if not {
 		*m = PrefixMatch{Prefix: prefix.Masked(), Not: true}
 	}
 	return nil
@@ -373,7 +374,8 @@ func (p *ruleParser) proto() error {
 		}
 	}
 	n, err := strconv.ParseUint(w, 10, 8)
-	if p.rule.Proto = Proto(n); err != nil {
+	p.rule.Proto = Proto(n)
+	if err != nil {
 		p.rule.Proto = math.MaxUint8 // nobody's: it is neither of those that are known
 		return fmt.Errorf("protocol %q: %w", w, ErrForeign)
 	}
@@ -402,7 +404,8 @@ func (p *ruleParser) ports(m *PortMatch, not bool) error {
 		}
 		m.Ranges = append(m.Ranges, PortRange{uint16(first), uint16(last)})
 	}
-	if m.Not = not; !not {
+	m.Not = not
+	if !not {
 		*m = MatchPorts(m.Ranges...)
 	}
 	return nil
@@ -412,7 +415,8 @@ func (p *ruleParser) addrType(t *AddrType, not bool) error {
 	if w := p.next(); w != "LOCAL" || *t != 0 {
 		return fmt.Errorf("address type %q: %w", w, ErrForeign)
 	}
-	if *t = AddrTypeLocal; not {
+	*t = AddrTypeLocal
+	if not {
 		*t = AddrTypeNotLocal
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshcni/meshcni/internal/lcs"
+	"github.com/meshcni/meshcni/internal/text/lcs"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 

@@ -122,7 +122,8 @@ func (h *Hooks) Others(most int) (others []ruleset.Rule, more bool) {
 				if len(others) == most {
 					return others, true
 				}
-				if others = append(others, *r); r.Target.Action == ruleset.ActionJump {
+				others = append(others, *r)
+				if r.Target.Action == ruleset.ActionJump {
 					queue = append(queue, r.Target.Chain)
 				}
 			}
@@ -167,11 +168,11 @@ func place(c *ruleset.LiveChain, f ruleset.Family) *base {
 }
 
 // fill reads the chains of the table that a base chain is in.
-func (b *base) fill(chains ruleset.LiveChains, of *ruleset.LiveChain, f ruleset.Family) {
+func (b *base) fill(chains ruleset.LiveChains, chain *ruleset.LiveChain, f ruleset.Family) {
 	b.program, b.live = &ruleset.FamilyRuleset{Family: f}, map[*ruleset.Rule]*liveRule{}
 	for i := range chains {
 		c := &chains[i]
-		if c.Family != of.Family || c.Table != of.Table {
+		if c.Family != chain.Family || c.Table != chain.Table {
 			continue
 		}
 		to := ruleset.Chain{Table: b.table, Name: c.Name}

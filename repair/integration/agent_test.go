@@ -23,8 +23,8 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
-	"github.com/meshcni/meshcni/internal/kubetest"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/repair/internal/metrictest"

@@ -15,10 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/hostroottest"
-	"github.com/meshcni/meshcni/internal/kubetest"
-	"github.com/meshcni/meshcni/internal/longtest"
-	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
+	"github.com/meshcni/meshcni/internal/kernel/podnetns/podproctest"
+	"github.com/meshcni/meshcni/internal/testing/hostroottest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/longtest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )

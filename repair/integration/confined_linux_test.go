@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -25,7 +25,7 @@ func (w *tokens) policies(t testing.TB) (paths []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "manifests", "install.yaml"))
 	require.NoError(t, err)
-	of := strings.NewReplacer("system:serviceaccount:"+agentNamespace+":", "system:serviceaccount:"+w.ns+":", `"`+agentNamespace+`"`, `"`+w.ns+`"`, agentNamespace+"/", w.ns+"/")
+	renamed := strings.NewReplacer("system:serviceaccount:"+agentNamespace+":", "system:serviceaccount:"+w.ns+":", `"`+agentNamespace+`"`, `"`+w.ns+`"`, agentNamespace+"/", w.ns+"/")
 	for doc := range strings.SplitSeq(string(text), "\n---\n") {
 		var meta metav1.PartialObjectMetadata
 		require.NoError(t, yaml.Unmarshal([]byte(doc), &meta))
@@ -33,7 +33,7 @@ func (w *tokens) policies(t testing.TB) (paths []string) {
 			continue
 		}
 		object := map[string]any{}
-		require.NoError(t, yaml.Unmarshal([]byte(of.Replace(doc)), &object))
+		require.NoError(t, yaml.Unmarshal([]byte(renamed.Replace(doc)), &object))
 		object["metadata"] = map[string]any{"name": meta.Name + "-" + w.ns}
 		if spec := object["spec"].(map[string]any); spec["policyName"] != nil {
 			spec["policyName"] = meta.Name + "-" + w.ns

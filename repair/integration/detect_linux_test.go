@@ -16,10 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
-	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
+	"github.com/meshcni/meshcni/internal/kernel/podnetns/podproctest"
+	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/status"
 )

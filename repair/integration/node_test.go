@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 )
 
 // TestTheNodeAgentRepairs runs meshcni-node as its DaemonSet does: it installs the

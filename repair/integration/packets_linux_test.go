@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/kubetest"
-	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
+	"github.com/meshcni/meshcni/internal/kernel/podnetns/podproctest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/repair"

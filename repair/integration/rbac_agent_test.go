@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
 	"github.com/meshcni/meshcni/internal/node/api"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
 )
 
 // TestAgentRolesGrantNoMore asks the server, for the roles of --agent and of --ambient, whether it would allow what they are for, and

@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
-	"github.com/meshcni/meshcni/internal/longtest"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/longtest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 )
 
 // The scale that the test is at, and the budget that it holds the program to.

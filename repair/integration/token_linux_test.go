@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/internal/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -77,8 +77,8 @@ func (w *tokens) grant(t testing.TB, others ...string) {
 		require.NoError(t, err)
 		files = append(files, string(text))
 	}
-	of := strings.NewReplacer("namespace: "+agentNamespace, "namespace: "+w.ns, `"meshcni-agent-evictions"`, `"meshcni-agent-evictions-`+w.ns+`"`)
-	for _, doc := range strings.Split(of.Replace(strings.Join(files, "\n---\n")), "\n---\n") {
+	renamed := strings.NewReplacer("namespace: "+agentNamespace, "namespace: "+w.ns, `"meshcni-agent-evictions"`, `"meshcni-agent-evictions-`+w.ns+`"`)
+	for _, doc := range strings.Split(renamed.Replace(strings.Join(files, "\n---\n")), "\n---\n") {
 		object := map[string]any{}
 		require.NoError(t, yaml.UnmarshalStrict([]byte(doc), &object))
 		var meta metav1.PartialObjectMetadata

@@ -27,9 +27,9 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
-	"github.com/meshcni/meshcni/internal/longtest"
 	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
+	"github.com/meshcni/meshcni/internal/testing/longtest"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -291,7 +291,8 @@ func TestEveryDoorChoosesAlike(t *testing.T) {
 			assert.Equal(t, want, q.program(t), "the rule program: %s", what)
 			assert.Equal(t, want, q.nodeProxy(t), "the controller of the node's proxy: %s", what)
 			assert.Equal(t, alone, want, "no other mesh has the recorded pods: %s", what)
-			if q.mesh = mesh; want.selected {
+			q.mesh = mesh
+			if want.selected {
 				taken[mesh]++
 			}
 		}
@@ -321,7 +322,8 @@ func TestEveryDoorExcludesAlike(t *testing.T) {
 			assert.Equal(t, want, q.plugin(t), "the plugin: %s", what)
 			assert.Equal(t, want, q.repair(t, want.bypasses), "repair: %s", what)
 			assert.Equal(t, want, q.program(t), "the rule program: %s", what)
-			if open := q; want.selected {
+			open := q
+			if want.selected {
 				taken[q.mesh]++
 			} else if open.excluded = ""; open.plan(t).selected {
 				left[q.mesh]++

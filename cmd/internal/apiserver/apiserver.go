@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/meshcni/meshcni/internal/inpod"
+	"github.com/meshcni/meshcni/internal/api/inpod"
 )
 
 // Access reaches the API server for a command: by a kubeconfig, else by its pod's service account.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/text/visible"
 )
 
 // RunClean is [Program.Run] of a program whose output has texts of pods: both streams are [CleanWriter], and a run whose output

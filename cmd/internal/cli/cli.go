@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshcni/meshcni/internal/version"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/program/version"
+	"github.com/meshcni/meshcni/internal/text/visible"
 )
 
 // The exit codes that the programs share. A program may have more: see [Exit].

@@ -4,7 +4,7 @@ import (
 	"io"
 	"log/slog"
 
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/text/visible"
 )
 
 // Logger returns a program's log: JSON, one record a line. Durations are written as 1.5s, where slog's own way is a number of

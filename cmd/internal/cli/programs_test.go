@@ -74,7 +74,7 @@ func TestPrograms(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		return // the programs are for Linux
 	}
-	const variables = "-X github.com/meshcni/meshcni/internal/version."
+	const variables = "-X github.com/meshcni/meshcni/internal/program/version."
 	tests := map[string]struct {
 		flags []string
 		want  string // a regular expression, for what follows the name

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
+	"github.com/meshcni/meshcni/internal/kernel/podnetns/podproctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -46,7 +46,8 @@ func apart(run func() int) int {
 	cmd.Env = append(os.Environ(), inApart+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
-	if err := cmd.Run(); cmd.ProcessState == nil {
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/ownsock"
+	"github.com/meshcni/meshcni/internal/kernel/ownsock"
 )
 
 // Options are for [Serve].

@@ -19,9 +19,9 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/redirectcmd"
 	"github.com/meshcni/meshcni/dialect/builtin"
-	"github.com/meshcni/meshcni/internal/longtest"
 	links "github.com/meshcni/meshcni/internal/playground"
 	"github.com/meshcni/meshcni/internal/playground/engine"
+	"github.com/meshcni/meshcni/internal/testing/longtest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 

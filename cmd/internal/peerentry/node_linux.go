@@ -15,8 +15,8 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/confdir"
-	"github.com/meshcni/meshcni/internal/diskfile"
+	"github.com/meshcni/meshcni/internal/files/confdir"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
 )
 
 // Node holds the directories of the files.

@@ -5,19 +5,19 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/status"
 )
 
 // Code prints what a code means, what to do, and where more is written. A code of several kinds has several meanings.
-func Code(w io.Writer, of meshcni.Identity, code string, asJSON bool) error {
+func Code(w io.Writer, id meshcni.Identity, code string, asJSON bool) error {
 	rows := status.Rows(status.Code(code))
 	for i := range rows {
-		rows[i] = rows[i].For(of)
+		rows[i] = rows[i].For(id)
 	}
 	switch {
 	case len(rows) == 0:
-		return cli.Usagef("%q: not a code of this version; see %s and %s", code, of.Page("troubleshooting.md"), of.Page("check.md"))
+		return cli.Usagef("%q: not a code of this version; see %s and %s", code, id.Page("troubleshooting.md"), id.Page("check.md"))
 	case asJSON:
 		return JSON(w, rows)
 	}
@@ -27,7 +27,7 @@ func Code(w io.Writer, of meshcni.Identity, code string, asJSON bool) error {
 		for _, do := range r.Do {
 			out.Printf("  - %s\n", do)
 		}
-		out.Printf("  %s\n", r.URL(of))
+		out.Printf("  %s\n", r.URL(id))
 	}
 	return out.Err()
 }

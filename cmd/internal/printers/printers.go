@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )

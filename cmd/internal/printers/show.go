@@ -10,7 +10,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/visible"
+	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 

@@ -60,8 +60,8 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 
 // FromEnv returns the values that the environment variables of the flags give, such as MESHCNI_REPAIR_NODE_RATE for
 // --repair-node-rate, and the flags' defaults for the rest. The error names every bad variable.
-func FromEnv(of meshcni.Identity, env func(string) (string, bool)) (Flags, error) {
-	f := Flags{Options: repair.Options{Identity: of.WithDefaults()}}
+func FromEnv(id meshcni.Identity, env func(string) (string, bool)) (Flags, error) {
+	f := Flags{Options: repair.Options{Identity: id.WithDefaults()}}
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.Register(fs)
 	cli.BindEnv(fs, f.Identity.EnvPrefix, Variables)
@@ -95,8 +95,8 @@ func (f Flags) CriteriaOf(meshes dialect.Set) (map[string]repair.Criteria, error
 	return all, unchecked
 }
 
-func (f criteria) read(of meshcni.Identity, d dialect.Dialect) (c repair.Criteria, err error) {
-	c = repair.CriteriaFor(of, d)
+func (f criteria) read(id meshcni.Identity, d dialect.Dialect) (c repair.Criteria, err error) {
+	c = repair.CriteriaFor(id, d)
 	if f.InitContainer != "" {
 		c.Containers = []string{f.InitContainer}
 	}

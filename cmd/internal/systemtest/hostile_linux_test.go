@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/binarytest"
-	"github.com/meshcni/meshcni/internal/nfttest"
-	"github.com/meshcni/meshcni/internal/nodeproxytest"
-	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
-	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/internal/visible/visibletest"
+	"github.com/meshcni/meshcni/internal/kernel/podnetns/podproctest"
+	"github.com/meshcni/meshcni/internal/testing/binarytest"
+	"github.com/meshcni/meshcni/internal/testing/nfttest"
+	"github.com/meshcni/meshcni/internal/testing/nodeproxytest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
+	"github.com/meshcni/meshcni/internal/text/visible/visibletest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )

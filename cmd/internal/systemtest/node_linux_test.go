@@ -24,15 +24,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect/ambient"
-	"github.com/meshcni/meshcni/internal/binarytest"
-	"github.com/meshcni/meshcni/internal/kubetest"
-	"github.com/meshcni/meshcni/internal/longtest"
-	"github.com/meshcni/meshcni/internal/nodeproxytest"
-	"github.com/meshcni/meshcni/internal/podnetns/podproctest"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/kernel/podnetns/podproctest"
+	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/testing/binarytest"
+	"github.com/meshcni/meshcni/internal/testing/kubetest"
+	"github.com/meshcni/meshcni/internal/testing/longtest"
+	"github.com/meshcni/meshcni/internal/testing/nodeproxytest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/agentsock"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -85,7 +85,8 @@ func again() int {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL,
 	}
-	if err := cmd.Run(); cmd.ProcessState == nil {
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

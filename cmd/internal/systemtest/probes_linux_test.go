@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/meshcni/meshcni/internal/nodeproxytest"
-	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/internal/waittest"
+	"github.com/meshcni/meshcni/internal/testing/nodeproxytest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
+	"github.com/meshcni/meshcni/internal/testing/waittest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/status"

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
-	"github.com/meshcni/meshcni/internal/nodecontrol/conntrack/conntracktest"
-	"github.com/meshcni/meshcni/internal/nodeproxytest"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/kernel/conntrack/conntracktest"
+	"github.com/meshcni/meshcni/internal/testing/nodeproxytest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )

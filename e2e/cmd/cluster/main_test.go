@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/meshcni/meshcni/e2e/internal/onenode"
-	"github.com/meshcni/meshcni/internal/longtest"
-	"github.com/meshcni/meshcni/internal/proctest"
-	"github.com/meshcni/meshcni/internal/waittest"
+	"github.com/meshcni/meshcni/internal/testing/longtest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
+	"github.com/meshcni/meshcni/internal/testing/waittest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 

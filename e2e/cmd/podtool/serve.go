@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/ownsock"
+	"github.com/meshcni/meshcni/internal/kernel/ownsock"
 )
 
 // The ports that a proxy of Istio's kind has for what is redirected to it.

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/ownsock"
+	"github.com/meshcni/meshcni/internal/kernel/ownsock"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/e2e/internal/machine"
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 )
 
 // Beside is a second containerd, in the mount and network namespaces of another process, with the settings and images of the first.

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 )
 
 // The images of the test tool, cmd/podtool. Without arguments the tool waits, as a sandbox's pause container does.

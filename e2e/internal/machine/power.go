@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/meshcni/meshcni/internal/proctest"
+	"github.com/meshcni/meshcni/internal/testing/proctest"
 )
 
 // LosePower does to the machine what a loss of power does, as far as containers go: none of their processes is left, nor a mount

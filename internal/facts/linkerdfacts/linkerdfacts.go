@@ -71,7 +71,8 @@ func setOnly(r *redirect.Redirect, value string) error {
 }
 
 var setIPv6 = redirect.Bool(func(r *redirect.Redirect, on bool) {
-	if r.IPv6 = redirect.FamilyPass; on {
+	r.IPv6 = redirect.FamilyPass
+	if on {
 		r.IPv6 = redirect.FamilyCapture
 	}
 })

@@ -62,9 +62,9 @@ type Client struct {
 
 // New returns a client with the configuration's credentials, which reads the pods of one node only. Without a QPS of its own, the configuration
 // has 80 requests a second, 160 at once. It sends no request.
-func New(of meshcni.Identity, config *rest.Config, node string) (*Client, error) {
+func New(id meshcni.Identity, config *rest.Config, node string) (*Client, error) {
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: of.WithDefaults().Metric("pods_api_requests_total"),
+		Name: id.WithDefaults().Metric("pods_api_requests_total"),
 		Help: "Requests of the node's agent, or of its repair, to the API server, by HTTP method and status (error: no answer).",
 	}, []string{"method", "http_status"})
 	config = rest.CopyConfig(config)

@@ -21,10 +21,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/meshcni/meshcni/internal/filememo"
+	"github.com/meshcni/meshcni/internal/files/filememo"
+	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/inventory/cnicache"
 	"github.com/meshcni/meshcni/netnsexec"
-	"github.com/meshcni/meshcni/plugin/attachment"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -243,7 +243,8 @@ func (i *Inventory) Change(uid string, netns netnsexec.ID, writer string, change
 	all, unread := i.Records(func(r Row) bool { return r.Pod.UID == uid && r.NetNS.Is(netns) })
 	var errs []error
 	for _, r := range all {
-		if found = true; change(&r) {
+		found = true
+		if change(&r) {
 			errs = append(errs, i.Write(r, writer))
 		}
 	}

@@ -17,8 +17,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/meshcni/meshcni/internal/protofields"
-	"github.com/meshcni/meshcni/internal/truncate"
+	"github.com/meshcni/meshcni/internal/node/protofields"
+	"github.com/meshcni/meshcni/internal/text/truncate"
 )
 
 // Network tells whose network a pod has.
@@ -309,7 +309,8 @@ func (s *session) opening(id uint32, q request) (after func(context.Context), ok
 			s.mu.Lock()
 			older := s.older[s.runtime.name+" "+s.runtime.version]
 			s.mu.Unlock()
-			if gate = creation; !older && s.runtime.validates() {
+			gate = creation
+			if !older && s.runtime.validates() {
 				gate = validation
 				events |= bit(eventValidation)
 			} else {

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/meshcni/meshcni/internal/protofields"
+	"github.com/meshcni/meshcni/internal/node/protofields"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

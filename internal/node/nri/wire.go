@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/meshcni/meshcni/internal/protofields"
+	"github.com/meshcni/meshcni/internal/node/protofields"
 )
 
 // One connection carries two streams, as frames of a number and a length; each stream has ttrpc's messages.

@@ -3,7 +3,7 @@ package machine
 import (
 	"cmp"
 
-	"github.com/meshcni/meshcni/internal/statuscode"
+	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
 

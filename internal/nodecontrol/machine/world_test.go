@@ -143,7 +143,8 @@ func (w *world) do(act machine.Action) error {
 	case machine.ClearStatus, machine.SetPending:
 		closed := w.now() == machine.RulesSame && !w.bypass
 		require.True(w.t, w.choice != machine.In || w.deaf && !w.listens() && !closed, "peers are told to send plaintext")
-		if w.annotation = machine.SaysNothing; act == machine.SetPending {
+		w.annotation = machine.SaysNothing
+		if act == machine.SetPending {
 			w.annotation = machine.SaysPending
 		}
 	case machine.SetEnrolled:

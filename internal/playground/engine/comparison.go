@@ -2,7 +2,7 @@ package engine
 
 import (
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/internal/diagnosis/compare"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 

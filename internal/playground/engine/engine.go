@@ -15,10 +15,10 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/diagnosis/compare"
 	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/apply"
-	"github.com/meshcni/meshcni/redirect/compare"
 )
 
 // Subject is a pod and what the page knows about it.

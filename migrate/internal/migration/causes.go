@@ -7,12 +7,12 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/explain"
-	"github.com/meshcni/meshcni/redirect/compare"
+	"github.com/meshcni/meshcni/internal/diagnosis/compare"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
 
 // group sums up the differences of a comparison.
-func (j *Judge) group(of explain.Explanation, e Evidence, x explain.Comparison) Group {
+func (j *Judge) group(explained explain.Explanation, e Evidence, x explain.Comparison) Group {
 	// Nobody's traffic goes otherwise where ours keep apart what theirs may mix up.
 	x.ConnectionDifferences = slices.DeleteFunc(x.ConnectionDifferences, func(d compare.ConnectionDifference) bool { return d.Better })
 	switch {
@@ -37,7 +37,7 @@ func (j *Judge) group(of explain.Explanation, e Evidence, x explain.Comparison) 
 		if j.Plan.mesh.Deliberate == nil {
 			return ""
 		}
-		return j.Plan.mesh.Deliberate(of.Plan.Redirect, p)
+		return j.Plan.mesh.Deliberate(explained.Plan.Redirect, p)
 	}
 	for _, d := range x.Differences {
 		note(cmp.Or(deliberate(d.Packet), kind(d)), d.String())

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/visible"
-	"github.com/meshcni/meshcni/internal/visible/visibletest"
+	"github.com/meshcni/meshcni/internal/text/visible"
+	"github.com/meshcni/meshcni/internal/text/visible/visibletest"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
 )
 

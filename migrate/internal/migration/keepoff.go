@@ -28,11 +28,11 @@ type before struct {
 }
 
 // KeepsOff reports whether a DaemonSet has no pod on a node that is switched from the plugin.
-func KeepsOff(of meshcni.Identity, ds *appsv1.DaemonSet, plugin string) bool {
+func KeepsOff(id meshcni.Identity, ds *appsv1.DaemonSet, plugin string) bool {
 	terms := required(ds.Spec.Template.Spec.Affinity)
 	return len(terms) > 0 && !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool {
 		return !matchesNone(t) && !slices.ContainsFunc(t.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
-			return r.Key == of.Key(SwitchedFrom) && (r.Operator == corev1.NodeSelectorOpDoesNotExist || r.Operator == corev1.NodeSelectorOpNotIn && slices.Contains(r.Values, plugin))
+			return r.Key == id.Key(SwitchedFrom) && (r.Operator == corev1.NodeSelectorOpDoesNotExist || r.Operator == corev1.NodeSelectorOpNotIn && slices.Contains(r.Values, plugin))
 		})
 	})
 }
@@ -52,15 +52,15 @@ func required(a *corev1.Affinity) []corev1.NodeSelectorTerm {
 
 // KeepOff makes a DaemonSet have no pod on switched nodes. Its pods elsewhere stay as they are: they would take their entry out and
 // put it in again when they are replaced, so they are not.
-func KeepOff(of meshcni.Identity, ds *appsv1.DaemonSet, plugin string) error {
+func KeepOff(id meshcni.Identity, ds *appsv1.DaemonSet, plugin string) error {
 	text, err := json.Marshal(before{ds.Spec.Template.Spec.Affinity, ds.Spec.UpdateStrategy})
 	if err != nil {
 		return err
 	}
-	if ds.Annotations[of.Key(beforeSwitch)] == "" { // else somebody has undone a part of it
-		metav1.SetMetaDataAnnotation(&ds.ObjectMeta, of.Key(beforeSwitch), string(text))
+	if ds.Annotations[id.Key(beforeSwitch)] == "" { // else somebody has undone a part of it
+		metav1.SetMetaDataAnnotation(&ds.ObjectMeta, id.Key(beforeSwitch), string(text))
 	}
-	ds.Spec.Template.Spec.Affinity = away(of.Key(SwitchedFrom), ds.Spec.Template.Spec.Affinity, plugin)
+	ds.Spec.Template.Spec.Affinity = away(id.Key(SwitchedFrom), ds.Spec.Template.Spec.Affinity, plugin)
 	ds.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 	return nil
 }
@@ -87,25 +87,25 @@ func away(label string, a *corev1.Affinity, plugin string) *corev1.Affinity {
 }
 
 // LetBack undoes KeepOff. If somebody has changed the affinity since, only what KeepOff added is taken out.
-func LetBack(of meshcni.Identity, ds *appsv1.DaemonSet, plugin string) error {
-	text := ds.Annotations[of.Key(beforeSwitch)]
+func LetBack(id meshcni.Identity, ds *appsv1.DaemonSet, plugin string) error {
+	text := ds.Annotations[id.Key(beforeSwitch)]
 	if text == "" {
 		return nil // it was not switch that keeps it off
 	}
 	var was before
 	if err := json.Unmarshal([]byte(text), &was); err != nil {
-		return fmt.Errorf("read its annotation %s: %w", of.Key(beforeSwitch), err)
+		return fmt.Errorf("read its annotation %s: %w", id.Key(beforeSwitch), err)
 	}
 	now := ds.Spec.Template.Spec.Affinity
-	if reflect.DeepEqual(now, away(of.Key(SwitchedFrom), was.Affinity, plugin)) {
+	if reflect.DeepEqual(now, away(id.Key(SwitchedFrom), was.Affinity, plugin)) {
 		ds.Spec.Template.Spec.Affinity = was.Affinity
 	} else {
-		withoutUs(of.Key(SwitchedFrom), now)
+		withoutUs(id.Key(SwitchedFrom), now)
 	}
 	if ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
 		ds.Spec.UpdateStrategy = was.UpdateStrategy
 	}
-	delete(ds.Annotations, of.Key(beforeSwitch))
+	delete(ds.Annotations, id.Key(beforeSwitch))
 	return nil
 }
 
@@ -115,7 +115,8 @@ func withoutUs(label string, a *corev1.Affinity) {
 	for _, t := range required(a) {
 		others := slices.DeleteFunc(slices.Clone(t.MatchExpressions), func(r corev1.NodeSelectorRequirement) bool { return r.Key == label })
 		emptied := len(others) < len(t.MatchExpressions) && len(others) == 0 && len(t.MatchFields) == 0
-		if t.MatchExpressions = others; !emptied {
+		t.MatchExpressions = others
+		if !emptied {
 			rest = append(rest, t)
 		}
 	}

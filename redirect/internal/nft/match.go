@@ -162,19 +162,19 @@ func (r *ruleParser) owner(kind ruleset.OwnerKind) error {
 	if err != nil {
 		return err
 	}
-	var of []ruleset.OwnerMatch
+	var each []ruleset.OwnerMatch
 	for _, v := range values {
 		first, last, err := numbers(v, 32)
 		if err != nil {
 			return err
 		}
-		of = append(of, ruleset.OwnerMatch{Kind: kind, First: first, Last: last, Not: not})
+		each = append(each, ruleset.OwnerMatch{Kind: kind, First: first, Last: last, Not: not})
 	}
 	if !not {
-		r.owners = append(r.owners, of)
+		r.owners = append(r.owners, each)
 		return nil
 	}
-	for _, o := range of { // none of them
+	for _, o := range each { // none of them
 		r.owners = append(r.owners, []ruleset.OwnerMatch{o})
 	}
 	return nil
@@ -206,7 +206,8 @@ func (r *ruleParser) addrType(to *ruleset.AddrType) error {
 	if err != nil || !slices.Equal(values, []string{"local"}) || *to != 0 {
 		return errors.Join(err, errUnknown)
 	}
-	if *to = ruleset.AddrTypeLocal; not {
+	*to = ruleset.AddrTypeLocal
+	if not {
 		*to = ruleset.AddrTypeNotLocal
 	}
 	return nil

@@ -129,7 +129,8 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 				}
 				r := ruleset.Rule{Proto: ruleset.TCP, Target: target}
 				if pick(2) {
-					if r.Dst = ruleset.MatchPrefix(prefix(f)); pick(4) {
+					r.Dst = ruleset.MatchPrefix(prefix(f))
+					if pick(4) {
 						r.Dst = ruleset.PrefixMatch{Prefix: prefix(f), Not: true}
 					}
 				}

@@ -36,7 +36,8 @@ func (r *Reader) Read(family string, words []Word, sets map[string][]string) rul
 		live.Family = p.families[0]
 	}
 	t := foreignTarget(words)
-	if live.Rules = rules; err != nil {
+	live.Rules = rules
+	if err != nil {
 		live.Foreign = err.Error()
 		live.Known, live.Matches = p.known(t)
 	} else {
@@ -276,8 +277,8 @@ func (r *ruleParser) rules() ([]ruleset.Rule, error) {
 	all = times(all, r.dsts, func(x *ruleset.Rule, m ruleset.PrefixMatch) { x.Dst = m })
 	all = times(all, r.ins, func(x *ruleset.Rule, m ruleset.InterfaceMatch) { x.In = m })
 	all = times(all, r.outs, func(x *ruleset.Rule, m ruleset.InterfaceMatch) { x.Out = m })
-	for _, of := range r.owners {
-		all = times(all, of, func(x *ruleset.Rule, m ruleset.OwnerMatch) { x.Owner = append(slices.Clip(x.Owner), m) })
+	for _, owner := range r.owners {
+		all = times(all, owner, func(x *ruleset.Rule, m ruleset.OwnerMatch) { x.Owner = append(slices.Clip(x.Owner), m) })
 	}
 	return times(all, r.does, func(x *ruleset.Rule, t ruleset.Target) { x.Target = t }), nil
 }

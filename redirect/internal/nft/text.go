@@ -52,7 +52,8 @@ func (s *Set) write(b *strings.Builder) {
 		elements = append(elements, rangeText(r))
 	}
 	for _, p := range s.Prefixes {
-		if typ = "ipv4_addr"; p.Addr().Is6() {
+		typ = "ipv4_addr"
+		if p.Addr().Is6() {
 			typ = "ipv6_addr"
 		}
 		elements = append(elements, prefixText(p))

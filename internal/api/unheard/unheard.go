@@ -1,0 +1,125 @@
+// Package unheard knows since when watches of the API server have been told nothing, so that a program that goes by what it heard before can
+// say so.
+package unheard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/meshcni/meshcni"
+)
+
+// For bounds the silence of the API server before that is news: client-go's longest wait between two attempts is half of it.
+const For = time.Minute
+
+// Watches are those of a program. The zero value has none that fails. Its methods are safe for concurrent use.
+type Watches struct {
+	mu      sync.Mutex
+	failing map[string]error // by the watch's name
+	since   time.Time        // when the first of them failed
+}
+
+// Note notes why a watch fails; nil: it does not, or is over.
+func (w *Watches) Note(name string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		delete(w.failing, name)
+		return
+	}
+	if len(w.failing) == 0 {
+		w.failing, w.since = map[string]error{}, time.Now()
+	}
+	w.failing[name] = err
+}
+
+// Err returns why watches fail, if one does for that long: unknown is what the program may not know, such as "of new pods".
+func (w *Watches) Err(after time.Duration, what, unknown string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.failing) == 0 || time.Since(w.since) < after {
+		return nil
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(w.failing)) {
+		errs = append(errs, fmt.Errorf("watch %s: %w", name, w.failing[name]))
+	}
+	return fmt.Errorf("the API server has told nothing of %s since %s, so %s: %w", what, w.since.UTC().Format(time.RFC3339), unknown, errors.Join(errs...))
+}
+
+// ListWatch returns lw, which notes the result of each of its requests.
+func ListWatch(lw cache.ListerWatcher, note func(error)) cache.ListerWatcher {
+	from := cache.ToListerWatcherWithContext(lw)
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			found, err := from.ListWithContext(ctx, o)
+			note(err)
+			return found, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := from.WatchWithContext(ctx, o)
+			// A server that cannot send what there is, is asked for a list instead; after these two errors the reflector goes on asking.
+			if err == nil || o.SendInitialEvents == nil || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
+				note(err)
+			}
+			return w, err
+		},
+	}
+}
+
+// Notice reports a program's watches that fail.
+type Notice struct {
+	// Code comes before the words; Why returns nil while there is nothing to say.
+	Code string
+	Why  func() error
+}
+
+// Warnings are the notice in one line, or nothing.
+func (n Notice) Warnings() []string {
+	if err := n.Why(); err != nil {
+		return []string{n.Code + ": " + strings.ReplaceAll(err.Error(), "\n", "; ")}
+	}
+	return nil
+}
+
+// Metric is 1 while there is something to say. Each program has the same.
+func (n Notice) Metric(id meshcni.Identity) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: id.Metric("watch_outdated"), Help: "1 while the API server has told nothing for over a minute of the node's pods, or the taint controller of nodes or agents, else 0.",
+	}, func() float64 {
+		if n.Why() != nil {
+			return 1
+		}
+		return 0
+	})
+}
+
+// Tell calls tell with the words of each notice that is new, until the context ends.
+func (n Notice) Tell(ctx context.Context, tell func(says string)) {
+	for told := false; ; {
+		err := n.Why()
+		if err != nil && !told {
+			tell(strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+		told = err != nil
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
