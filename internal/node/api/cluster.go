@@ -26,7 +26,7 @@ var (
 	PolicyBindings = schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"}
 )
 
-// MayList is what ListOne needs.
+// MayList allows ListOne.
 func MayList(kind schema.GroupVersionResource) Right { return may("list", kind) }
 
 // ListOne lists the metadata of what has the name: it is there or it is not. Namespace is empty for what has none.
@@ -35,7 +35,7 @@ func (c *Client) ListOne(ctx context.Context, kind schema.GroupVersionResource, 
 	return c.meta.Resource(kind).Namespace(namespace).List(ctx, o)
 }
 
-// MayWatch is what WatchOne needs.
+// MayWatch allows WatchOne.
 func MayWatch(kind schema.GroupVersionResource) Right { return may("watch", kind) }
 
 // WatchOne watches the same.
@@ -44,7 +44,7 @@ func (c *Client) WatchOne(ctx context.Context, kind schema.GroupVersionResource,
 	return c.meta.Resource(kind).Namespace(namespace).Watch(ctx, o)
 }
 
-// MayGet is what GetOne and DaemonSet need.
+// MayGet allows GetOne and DaemonSet.
 func MayGet(kind schema.GroupVersionResource) Right { return may("get", kind) }
 
 // GetOne reads the metadata of an object.
@@ -62,7 +62,7 @@ func (c *Client) DaemonSet(ctx context.Context, namespace, name string) (*appsv1
 	return out, c.apps.Get().Namespace(namespace).Resource("daemonsets").Name(name).Do(ctx).Into(out)
 }
 
-// MayGetNodes is what Node needs.
+// MayGetNodes allows Node.
 var MayGetNodes = Right{Verb: "get", Resource: "nodes"}
 
 // Node reads the node.
@@ -74,7 +74,7 @@ func (c *Client) Node(ctx context.Context) (*corev1.Node, error) {
 	return out, c.core.Get().Resource("nodes").Name(c.node).Do(ctx).Into(out)
 }
 
-// MayGetConfigMaps is what ConfigMap needs. No role of ours has it: see docs.
+// MayGetConfigMaps allows ConfigMap. No role of ours has it: see docs.
 var MayGetConfigMaps = Right{Verb: "get", Resource: "configmaps"}
 
 // maxConfigMap bounds what is read of one, in bytes. Kubernetes keeps no larger one.

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// MayCreateEvents is what CreateEvent needs.
+// MayCreateEvents allows CreateEvent.
 var MayCreateEvents = Right{Verb: "create", Resource: "events"}
 
 // CreateEvent sends a new event, and returns it as it is stored.
@@ -16,7 +16,7 @@ func (c *Client) CreateEvent(ctx context.Context, e *corev1.Event) (*corev1.Even
 	return out, c.core.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Into(out)
 }
 
-// MayPatchEvents is what PatchEvent needs.
+// MayPatchEvents allows PatchEvent.
 var MayPatchEvents = Right{Verb: "patch", Resource: "events"}
 
 // PatchEvent changes an event, such as its count.

@@ -25,7 +25,7 @@ func (c *Client) onNode(o metav1.ListOptions) *metav1.ListOptions {
 	return &o
 }
 
-// MayListPods is what ListPods and Pod need.
+// MayListPods allows ListPods and Pod.
 var MayListPods = Right{Verb: "list", Resource: "pods"}
 
 // ListPods lists the node's pods. Each is cut down by keep before the next is read: a node's pods may be a thousand times larger than what is
@@ -59,7 +59,7 @@ func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, 
 	return &list.Items[0], nil
 }
 
-// MayWatchPods is what WatchPods needs.
+// MayWatchPods allows WatchPods.
 var MayWatchPods = Right{Verb: "watch", Resource: "pods"}
 
 // WatchPods watches the node's pods.
@@ -68,7 +68,7 @@ func (c *Client) WatchPods(ctx context.Context, o metav1.ListOptions) (watch.Int
 	return c.core.Get().Resource("pods").VersionedParams(c.onNode(o), metav1.ParameterCodec).Watch(ctx)
 }
 
-// MayPatchStatus is what Label and Annotate need.
+// MayPatchStatus allows Label and Annotate.
 var MayPatchStatus = Right{Verb: "patch", Resource: "pods", Subresource: "status"}
 
 // Label sets a label of the pod with that UID and resource version, of any version if that is empty, or removes it if the value is empty. It
@@ -97,7 +97,7 @@ func (c *Client) patchStatus(ctx context.Context, pod *corev1.Pod, in, key, valu
 	return out, podpatch.Answer(pod.Name, err)
 }
 
-// MayEvict is what Evict and EvictNobody need.
+// MayEvict allows Evict and EvictNobody.
 var MayEvict = Right{Verb: "create", Resource: "pods", Subresource: "eviction"}
 
 // Evict deletes the pod with that UID and resource version, of any version if that is empty, if disruption budgets allow it. It does not wait
@@ -124,7 +124,7 @@ func (c *Client) evict(ctx context.Context, e *policyv1.Eviction) error {
 	return r.Do(ctx).Error()
 }
 
-// MayDelete is what Delete needs.
+// MayDelete allows Delete.
 var MayDelete = Right{Verb: "delete", Resource: "pods"}
 
 // Delete deletes the pod with that UID and resource version, of any version if that is empty, regardless of disruption budgets.

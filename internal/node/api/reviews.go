@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MayCreateTokens is what Token needs.
+// MayCreateTokens allows Token.
 var MayCreateTokens = Right{Verb: "create", Resource: "serviceaccounts", Subresource: "token"}
 
 // Token requests a token of a service account.
