@@ -114,7 +114,10 @@ func TestMigrate(t *testing.T) {
 	moved := w.MeshPod(t, "shop", "moved", "a")
 	is(moved, agentapi.Pod{Records: []attachment.Record{{Selected: true}}, Live: liveRules(t, moved)})
 	nft := w.MeshPod(t, "shop", "nft", "a")
-	is(nft, agentapi.Pod{Live: read(t, "table inet istio-proxy-nat {\nchain output {\ntype nat hook output priority -100; policy accept;\ntcp dport 80 masquerade\n}\n}\n", ruleset.BackendNftables, false)})
+	is(nft, agentapi.Pod{Live: ruleset.Live{{
+		Backend: ruleset.BackendNftables, Table: "inet istio-proxy-nat", Chain: "output", Hook: &ruleset.Hook{Type: "nat", Point: "output", Priority: -100, Policy: "accept"},
+		Position: 1, Text: "tcp dport 80 masquerade", Foreign: `"masquerade": not understood`,
+	}}})
 	foreign := w.MeshPod(t, "shop", "foreign", "a")
 	is(foreign, agentapi.Pod{Live: append(liveRules(t, foreign), readChain(t, "-A OTHER -m string --string x -j DROP", ruleset.BackendIptablesNFT, false)...)})
 	both := w.MeshPod(t, "shop", "both", "a")
