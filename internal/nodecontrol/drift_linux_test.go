@@ -90,7 +90,8 @@ func TestExtent(t *testing.T) {
 	n.start()
 	n.captured(handed)
 	ns := n.netns[handed]
-	for _, line := range []string{"ip link add eth0 type veth peer name peer0", "ip link set eth0 up", "ip tuntap add tap0 mode tap", "tc qdisc add dev eth0 clsact",
+	for _, line := range []string{"ip link add eth0 type veth peer name peer0", "ip link set eth0 up",
+		"ip address add " + n.pods.get(handed).Status.PodIPs[0].IP + " dev eth0", "ip tuntap add tap0 mode tap", "tc qdisc add dev eth0 clsact",
 		"tc filter add dev eth0 ingress protocol all u32 match u8 0 0 action mirred egress redirect dev tap0"} {
 		words := strings.Fields(line)
 		require.NoError(t, ns.Run(exec.CommandContext(t.Context(), words[0], words[1:]...)), line)

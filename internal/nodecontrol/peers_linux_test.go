@@ -123,7 +123,7 @@ func TestPeersOfABypass(t *testing.T) {
 	n.pods.label("shop", "ambient")
 	enabled := string(uid) + " enabled"
 	n.start()
-	n.eventually(uid, status.StateCaptured, "captured")
+	n.eventually(uid, status.StateCaptured, "partly")
 	n.until("annotated", func() bool { return n.pods.annotation(uid) == "enabled" })
 	n.proxy.set(func(p *proxy) { p.down = errFault })
 	n.c.ProxyChanged()
@@ -135,7 +135,7 @@ func TestPeersOfABypass(t *testing.T) {
 	n.until("it is taken back", func() bool { return n.pods.annotation(uid) == "pending" })
 	n.proxy.set(func(p *proxy) { p.down = nil })
 	n.c.ProxyChanged()
-	n.eventually(uid, status.StateCaptured, "captured")
+	n.eventually(uid, status.StateCaptured, "partly")
 	n.until("it is back", func() bool { return n.pods.annotation(uid) == "enabled" })
 	assert.Equal(t, []string{enabled, string(uid) + " pending", enabled}, n.pods.written())
 }
