@@ -48,7 +48,7 @@ func TestPrograms(t *testing.T) {
 		"gateway-repair":           {"GATEWAY_NODE_NAME"},
 		"gateway-taint run --help": {"GATEWAY_TAINT_KEY", "gateway.example/agent-not-ready", "app.kubernetes.io/name=gateway,app.kubernetes.io/component=node", "(default gateway-taint)"},
 		"kubectl-gateway --help": {
-			"app.kubernetes.io/name=gateway,app.kubernetes.io/component=node", "ClusterRoleBinding gateway-plugin, or else gateway-system",
+			"app.kubernetes.io/name=gateway,app.kubernetes.io/component=node", "ClusterRoleBindings gateway-plugin and gateway-plugin-…, or else gateway-system",
 		},
 		"kubectl-gateway explain --code node-not-ready": {gateway.Identity.Page("troubleshooting.md#the-node-is-not-ready")},
 		"gateway-redirect explain node-not-ready":       {gateway.Identity.Page("troubleshooting.md#the-node-is-not-ready")},

@@ -71,7 +71,7 @@ func TestOpenConnections(t *testing.T) {
 			n := newNode(t, ruleset.BackendNftables)
 			uid := n.pod(1)
 			w := netnstest.NewWorld(t, netnstest.Options{ProxyTCP: []uint16{}, ProxyUDP: []uint16{}})
-			n.netns[uid] = w.Pod
+			n.inWorld(uid, w)
 			n.namespaces.mu.Lock()
 			n.namespaces.paths[uid] = w.Pod.Path()
 			n.namespaces.mu.Unlock()

@@ -99,6 +99,12 @@ func (n *node) sandbox(uid types.UID) *netnsexec.NetNS {
 	return ns
 }
 
+// inWorld gives a pod the namespace of a world, and the address that it has there.
+func (n *node) inWorld(uid types.UID, w *netnstest.World) {
+	n.netns[uid] = w.Pod
+	n.pods.change(uid, func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}} })
+}
+
 // start starts a controller without memory.
 func (n *node) start() {
 	o := nodecontrol.Options{

@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/dns/dnsmessage"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/nodecontrol"
@@ -57,8 +56,7 @@ func (s *shop) request(r zds.Request) {
 func newShop(t *testing.T, n *node, patience time.Duration) *shop {
 	t.Helper()
 	s := &shop{node: n, patience: patience, uid: n.pod(1), world: netnstest.NewWorld(t, netnstest.Options{ProxyTCP: []uint16{}, ProxyUDP: []uint16{}})}
-	n.pods.change(s.uid, func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.5"}} })
-	n.netns[s.uid] = s.world.Pod
+	n.inWorld(s.uid, s.world)
 	n.namespaces.mu.Lock()
 	n.namespaces.paths[s.uid] = s.world.Pod.Path()
 	n.namespaces.mu.Unlock()
