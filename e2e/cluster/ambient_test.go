@@ -336,7 +336,7 @@ func TestAmbient(t *testing.T) {
 
 	step(t, c, "rights", func(t *testing.T) {
 		assertConfined(t, agentPid(t), wantedCapabilities(t, c))
-		assertRights(t, c, since, "get pods", "get daemonsets.apps", "get namespaces", "patch events")
+		assertRights(t, c, since, "get pods", "get daemonsets.apps", "get nodes", "get namespaces", "patch events")
 	})
 
 	step(t, c, "running pods leave", func(t *testing.T) {
