@@ -47,7 +47,7 @@ spec:
         image: %s
         args: [ztunnel, %[2]s/ztunnel.sock%%s]
         securityContext: {runAsUser: 0, capabilities: {drop: [ALL], add: [NET_ADMIN, SYS_ADMIN]}}
-        readinessProbe: {exec: {command: [%s, cat, /ready]}, periodSeconds: 1}
+        readinessProbe: {exec: {command: [%s, cat, /ready]}, periodSeconds: 1, timeoutSeconds: 60}
         volumeMounts: [{name: zds, mountPath: %[2]s}]
       volumes: [{name: zds, hostPath: {path: %[2]s, type: DirectoryOrCreate}}]
 `, image.Tool, zdsDir, image.ToolPath)

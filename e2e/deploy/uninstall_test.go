@@ -187,7 +187,11 @@ func TestNamespacesByLabel(t *testing.T) {
 	reads := func(o objects, name string) bool {
 		return slices.ContainsFunc(o.of("ClusterRole"), func(role unstructured.Unstructured) bool {
 			return role.GetName() == name && slices.ContainsFunc(one[rbacv1.ClusterRole](t, o, "ClusterRole", name).Rules, func(r rbacv1.PolicyRule) bool {
-				return slices.Equal(r.Resources, []string{"namespaces"}) && slices.Equal(r.Verbs, []string{"get"})
+				verbs := []string{"get"}
+				if strings.HasSuffix(name, "-repair-namespaces") {
+					verbs = []string{"list", "watch"}
+				}
+				return slices.Equal(r.Resources, []string{"namespaces"}) && slices.Equal(r.Verbs, verbs)
 			})
 		})
 	}

@@ -81,6 +81,9 @@ const (
 )
 
 func (o Options) withDefaults() Options {
+	if o.Inventory == nil {
+		o.Inventory = inventory.New(inventory.Options{})
+	}
 	o.VerifyInterval = cmp.Or(o.VerifyInterval, DefaultVerifyInterval)
 	o.Timeout = cmp.Or(o.Timeout, 20*time.Second)
 	o.ListenTimeout = cmp.Or(o.ListenTimeout, 2*time.Second)
