@@ -59,22 +59,28 @@ func (s shop) replica(t *testing.T, deployment string) (name string) {
 	return name
 }
 
-// agentAway takes the agent from the node, as one whose image cannot be pulled is away: the plugin stays.
+// agentAway takes the agent from the node, as one whose image cannot be pulled is away: the plugin stays, since the DaemonSet wants the node.
 func agentAway(t *testing.T, c *cluster) {
 	t.Helper()
-	selectNodes(t, c, `"nowhere"`)
-	c.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=meshcni", "--timeout=60s")
+	withoutAgent(t, c, func() {
+		c.Run(t, "kubectl", "--namespace", system, "set", "image", "daemonset/meshcni-node", "*="+noImage)
+	})
+}
+
+// noImage is of a registry that nobody runs.
+const noImage = "localhost:1/none:none"
+
+// withoutAgent ends the agents' pods after a change by which no other can start.
+func withoutAgent(t *testing.T, c *cluster, change func()) {
+	t.Helper()
+	pods := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "name")
+	change()
+	c.Run(t, "kubectl", append([]string{"--namespace", system, "delete", "--timeout=60s"}, strings.Fields(pods)...)...)
 }
 
 // agentBack lets the agent start, and waits until it says that the node is in order.
 func agentBack(t *testing.T, c *cluster) {
 	t.Helper()
-	selectNodes(t, c, "null")
+	c.Run(t, "kubectl", "--namespace", system, "rollout", "undo", "daemonset/meshcni-node")
 	rolledOut(t, c)
-}
-
-func selectNodes(t *testing.T, c *cluster, e2e string) {
-	t.Helper()
-	c.Run(t, "kubectl", "--namespace", system, "patch", "daemonset", "meshcni-node", "--patch",
-		`{"spec": {"template": {"spec": {"nodeSelector": {"e2e": `+e2e+`}}}}}`)
 }

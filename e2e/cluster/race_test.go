@@ -24,7 +24,7 @@ func TestRace(t *testing.T) {
 
 	since := install(t, c, "--set", "repair.mode=label")
 	// These are asked when the agent is to end; when it acts on a pod; when an event is there already.
-	later := []string{"get daemonsets.apps", "get namespaces", "get pods", "patch events"}
+	later := []string{"get daemonsets.apps", "get nodes", "get namespaces", "get pods", "patch events"}
 	step(t, c, "label", func(t *testing.T) {
 		s.kubectl(t, "wait", "pod", "stuck", web, "--for=jsonpath={.metadata.labels.meshcni\\.io/not-redirected}=true", "--timeout=30s")
 		s.kubectl(t, "wait", "pod", "running", "--for=jsonpath={.metadata.labels.meshcni\\.io/not-redirected}=true", "--timeout=30s") // without a check of its own

@@ -42,8 +42,7 @@ func TestAgentAway(t *testing.T) {
 	s := newShop(t, c, "away")
 	since := install(t, c, "--set", "addDeadline=3s")
 	own := ownToken(t, c)
-	c.Run(t, "kubectl", "--namespace", system, "patch", "daemonset", "meshcni-node", "-p", `{"spec":{"template":{"spec":{"nodeSelector":{"meshcni.io/none":"true"}}}}}`)
-	c.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=node", "--timeout=60s")
+	agentAway(t, c)
 	worthless(t, c, own)
 
 	out := c.Run(t, "kubectl", "--kubeconfig", kubeconfig, "auth", "whoami", "-o", "json")
@@ -53,8 +52,7 @@ func TestAgentAway(t *testing.T) {
 	s.ready(t, "client", "cart")
 	s.assertCaptured(t, "cart", "client")
 
-	c.Run(t, "kubectl", "--namespace", system, "patch", "daemonset", "meshcni-node", "--type=json", "-p", `[{"op":"remove","path":"/spec/template/spec/nodeSelector/meshcni.io~1none"}]`)
-	rolledOut(t, c)
-	assertRights(t, c, since, "get daemonsets.apps", "get namespaces", "get pods", "create events", "patch events")
+	agentBack(t, c)
+	assertRights(t, c, since, "get daemonsets.apps", "get nodes", "get namespaces", "get pods", "create events", "patch events")
 	s.leave(t)
 }

@@ -185,8 +185,9 @@ func (s shop) rolledOut(t *testing.T) {
 // agentAway takes the agent from the node, and leaves the plugin there.
 func (s shop) agentAway(t *testing.T) {
 	t.Helper()
-	s.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "nodeSelector.away=yes")
-	s.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=node", "--timeout=60s")
+	withoutAgent(t, s.cluster, func() {
+		s.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "image.repository=localhost:1/none")
+	})
 }
 
 // chainAnotherMesh puts the plugin of another mesh into the list, behind ours, and starts a pod with both.
