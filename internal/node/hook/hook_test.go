@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,7 +39,7 @@ type world struct {
 	dir   string
 	api   *plugintest.Pods
 	watch func(status.ID) (agentsock.Pod, error)
-	asked int // of the watch
+	asked atomic.Int32 // of the watch
 	held  []string
 }
 
@@ -53,7 +54,7 @@ func newWorld(t *testing.T, mode Mode, pods ...*corev1.Pod) *world {
 			return netconf.Config{Type: "meshcni", RunDir: w.dir, Kubernetes: netconf.Kubernetes{ExcludeNamespaces: []string{"kube-system"}}}
 		},
 		Pod: func(_ context.Context, id status.ID) (agentsock.Pod, error) {
-			w.asked++
+			w.asked.Add(1)
 			if w.watch == nil {
 				return agentsock.Pod{}, agentsock.ErrUnknown
 			}
@@ -163,7 +164,7 @@ func TestPolicy(t *testing.T) {
 			} else {
 				require.ErrorContains(t, err, c.refused)
 			}
-			assert.Equal(t, c.asked, w.asked+w.api.Calls() > 0, "who was asked: watch %d, API server %d", w.asked, w.api.Calls())
+			assert.Equal(t, c.asked, int(w.asked.Load())+w.api.Calls() > 0, "who was asked: watch %d, API server %d", w.asked.Load(), w.api.Calls())
 		})
 	}
 }
@@ -177,9 +178,9 @@ func TestWatchFirst(t *testing.T) {
 	p := said(t, pod)
 	p.Annotations = nil
 	require.NoError(t, w.settle(t.Context(), p, time.Minute))
-	assert.Equal(t, []int{1, 0}, []int{w.asked, w.api.Calls()})
+	assert.Equal(t, []int{1, 0}, []int{int(w.asked.Load()), w.api.Calls()})
 	require.NoError(t, w.settle(t.Context(), p, time.Minute))
-	assert.Equal(t, 1, w.asked, "it is settled")
+	assert.EqualValues(t, 1, w.asked.Load(), "it is settled")
 }
 
 // A held pod goes on once another has captured it; people are told of each reason once.
