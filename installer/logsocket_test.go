@@ -134,7 +134,7 @@ func TestReadyAndMetrics(t *testing.T) {
 	within(t, patience, "ready", ready(a))
 	within(t, patience, "counted", func() bool {
 		metrics = scrape(t, a)
-		return strings.Contains(metrics, "meshcni_ready 1") && strings.Contains(metrics, "meshcni_installs_total 1")
+		return strings.Contains(metrics, "meshcni_ready 1\n") && strings.Contains(metrics, "meshcni_installs_total 1\n")
 	})
 	assert.NotContains(t, metrics, "meshcni_blocked{")
 	require.NoError(t, os.Remove(n.binary()))

@@ -97,6 +97,7 @@ const (
 // answer, or not soon, takes nothing from it.
 type confinement struct {
 	watch   func(ctx context.Context, lapse func()) // tells of changes of the policies; nil: nothing does
+	listed  func(context.Context) error             // waits for the policies; nil: they are known
 	prove   func(context.Context) error
 	changed func() // the agent may evict now, or may no more
 	log     *slog.Logger
@@ -140,14 +141,22 @@ func (c *confinement) ask(ctx context.Context) {
 	default:
 	}
 	c.mu.Lock()
-	saw := c.changes
 	if c.since.IsZero() {
 		c.since, c.why = time.Now(), errNotListed
 	}
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
-	err := c.prove(ctx)
+	var err error
+	if c.listed != nil {
+		err = c.listed(ctx)
+	}
+	c.mu.Lock()
+	saw := c.changes // what the list has told is no change since
+	c.mu.Unlock()
+	if err == nil {
+		err = c.prove(ctx)
+	}
 	c.mu.Lock()
 	had := c.proved
 	warns := err != nil && !c.warned && (had || time.Since(c.since) >= c.quiet) && (!had || errors.Is(err, errUnconfined))
@@ -259,13 +268,12 @@ func (o Options) confinementOf(s Config) *confinement {
 		if client, failed = o.client(s); failed == nil {
 			watched, failed = watchPolicies(ctx, client, s.evictionPolicy(), lapse)
 		}
-	}, prove: func(ctx context.Context) error {
+	}, listed: func(ctx context.Context) error {
 		if failed != nil {
 			return failed
 		}
-		if err := watched.check(ctx); err != nil {
-			return err
-		}
+		return watched.check(ctx)
+	}, prove: func(ctx context.Context) error {
 		client, err := o.client(s)
 		if err != nil {
 			return err

@@ -189,6 +189,20 @@ func TestAutoEvict(t *testing.T) {
 	})
 }
 
+// TestListIsNoChange: a proof holds that was asked for once the policies had been listed, whenever the list came.
+func TestListIsNoChange(t *testing.T) {
+	t.Parallel()
+	c := &confinement{log: slog.New(slog.DiscardHandler), changed: func() {}, again: make(chan struct{}, 1), prove: func(context.Context) error { return nil }}
+	c.listed = func(context.Context) error { c.lapse(); return nil }
+	c.ask(t.Context())
+	require.NoError(t, c.confirm())
+	c.lapse()
+	require.ErrorContains(t, c.confirm(), "have changed")
+	c.listed = func(context.Context) error { return errNoPolicy }
+	c.ask(t.Context())
+	require.ErrorIs(t, c.confirm(), errNoPolicy)
+}
+
 // TestEvicting: the chart's role grants evictions alone; and where the runtime need not call the plugin for each pod, none has lost it.
 func TestEvicting(t *testing.T) {
 	t.Parallel()

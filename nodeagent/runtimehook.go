@@ -91,7 +91,9 @@ func (a *Agent) hookOptions(mode hook.Mode, held func(status.ID, string)) hook.O
 			c := a.present()
 			p := c.Plugin
 			if text, err := c.Entry(); err == nil {
-				p, _, _ = netconf.Parse(text, c.Identity)
+				if entry, _, err := netconf.Parse(text, c.Identity); err == nil {
+					p = entry
+				}
 			}
 			p.RunDir, p.Kubernetes.Kubeconfig = c.RunDir, filepath.Join(c.RunDir, c.KubeconfigName)
 			return p

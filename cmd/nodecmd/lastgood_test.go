@@ -79,7 +79,7 @@ func TestStartsWithTheLastGoodSettings(t *testing.T) {
 		ready(a)
 		within("it says what is refused", func() bool { return strings.Contains(a.get("/readyz"), "config-refused: ") })
 		assert.Contains(t, a.get("/readyz"), says)
-		assert.Contains(t, a.get("/metrics"), "meshcni_config_refused 1")
+		assert.Contains(t, a.get("/metrics"), "meshcni_config_refused 1\n")
 		assert.Contains(t, a.log.String(), `"msg":"the settings are refused; those that were last good are in force until they are mended"`)
 		assert.Contains(t, entry(), `"dialect":"kuma"`)
 		assert.Contains(t, entry(), `"add_deadline":"5s"`)

@@ -83,14 +83,14 @@ func TestUnheardOf(t *testing.T) {
 			return nil
 		})
 	}
-	says("/metrics", "meshcni_taint_leader 1")
+	says("/metrics", "meshcni_taint_leader 1\n")
 	says("/readyz", "ok\n")
-	says("/metrics", "meshcni_watch_outdated 0")
+	says("/metrics", "meshcni_watch_outdated 0\n")
 
 	cut.Store(true)
 	front.CloseClientConnections()
 	says("/readyz", "ok\nwarning: nodes-outdated: the API server has told nothing of nodes or agents since ")
-	says("/metrics", "meshcni_watch_outdated 1")
+	says("/metrics", "meshcni_watch_outdated 1\n")
 	admin := s.Admin(t)
 	waittest.Eventually(t, "the DaemonSet has the event", func() error {
 		events := &corev1.EventList{}
@@ -105,6 +105,6 @@ func TestUnheardOf(t *testing.T) {
 	assert.Contains(t, log.String(), `"code":"nodes-outdated"`)
 
 	cut.Store(false)
-	says("/metrics", "meshcni_watch_outdated 0")
-	says("/metrics", "meshcni_taint_leader 1")
+	says("/metrics", "meshcni_watch_outdated 0\n")
+	says("/metrics", "meshcni_taint_leader 1\n")
 }

@@ -117,7 +117,7 @@ func TestFoughtOver(t *testing.T) {
 		stop := fightOver(t)
 		assert.Contains(t, nodeEvent(t, c, "OwnFileTaken"), "00-meshcni.conflist")
 		eventually(t, soon, "our own file is there", func() error { _, err := os.Stat(own); return err })
-		assert.Contains(t, metrics(t, c), "meshcni_own_file 1")
+		assert.Contains(t, metrics(t, c), "meshcni_own_file 1\n")
 		captured(t, "b1", "b2", "b3")
 		c.Run(t, "kubectl", "--namespace", system, "rollout", "restart", "daemonset/meshcni-node")
 		rolledOut(t, c)

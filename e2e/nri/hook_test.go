@@ -44,6 +44,7 @@ type node struct {
 	t       *testing.T
 	pods    *plugintest.Pods
 	records attachment.Store
+	runDir  string // where the plugin writes them
 	held    chan string
 	sandbox map[string]*netnsexec.NetNS
 }
@@ -52,14 +53,14 @@ func newNode(t *testing.T, mode hook.Mode, before ...*api.PodSandbox) *node {
 	t.Helper()
 	dir := t.TempDir()
 	n := &node{
-		t: t, fake: &fake{socket: socket(t), pods: before}, pods: plugintest.NewPods(), records: attachment.Open(dir), held: make(chan string, 1000),
+		t: t, fake: &fake{socket: socket(t), pods: before}, pods: plugintest.NewPods(), records: attachment.Open(dir), runDir: dir, held: make(chan string, 1000),
 		sandbox: map[string]*netnsexec.NetNS{},
 	}
 	n.agent = hook.New(hook.Options{
 		Socket: n.socket, Mode: mode, Log: slog.New(slog.DiscardHandler), Inventory: inventory.New(inventory.Options{Records: n.records}),
 		Plugin: plugin.Plugin{Dialects: []dialect.Dialect{istio.New()}, OpenPods: n.pods.Open},
 		Config: func() netconf.Config {
-			return netconf.Config{Type: "meshcni", RunDir: dir, Backend: netconf.Backend(ruleset.BackendNftables)}
+			return netconf.Config{Type: "meshcni", RunDir: n.runDir, Backend: netconf.Backend(ruleset.BackendNftables)}
 		},
 		Pod: func(context.Context, status.ID) (agentsock.Pod, error) { return agentsock.Pod{}, agentsock.ErrUnknown },
 		Attach: func(_ context.Context, _ agentsock.Attachment, ns *os.File) (agentsock.Attached, error) {
@@ -130,6 +131,23 @@ func excluding(rules int) []string {
 		ranges[i] = fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255)
 	}
 	return []string{"traffic.sidecar.istio.io/excludeOutboundIPRanges", strings.Join(ranges, ",")}
+}
+
+// What a pod's ADD decided counts, also where its record cannot be read back: a pod of the mesh is not let go with a handler whose packets no rule sees.
+func TestSandboxedHandler(t *testing.T) {
+	n := newNode(t, hook.Capture)
+	n.runDir = t.TempDir() // the inventory reads another
+	n.start(t)
+	n.run()
+	p := n.meshed("a")
+	p.RuntimeHandler = "kata-qemu"
+	n.runSandbox(p)
+	waittest.Eventually(t, "its container is refused", func() error {
+		if err := n.container(p); err == nil || !strings.Contains(err.Error(), `handler "kata-qemu"`) {
+			return fmt.Errorf("it says %w", err)
+		}
+		return nil
+	})
 }
 
 // A pod of which no plugin has told is captured before its container, once; after its end nothing of it is left.

@@ -68,7 +68,7 @@ func (a *agent) connects(t *testing.T, want bool) {
 		}
 		defer func() { _ = resp.Body.Close() }()
 		text, err := io.ReadAll(resp.Body)
-		if is := strings.Contains(string(text), "meshcni_runtime_hook_connected 1"); err == nil && is != want {
+		if is := strings.Contains(string(text), "meshcni_runtime_hook_connected 1\n"); err == nil && is != want {
 			err = errors.New("it is not so")
 		}
 		return err

@@ -89,12 +89,12 @@ func (c *Client) ConfigMap(ctx context.Context, namespace, name string) (map[str
 		code := int(refused.Status().Code)
 		return nil, fmt.Errorf("the API server says %d %s", code, http.StatusText(code))
 	case err != nil:
-		return nil, errors.New("no answer of the API server")
+		return nil, fmt.Errorf("no answer of the API server: %w", err)
 	}
 	defer func() { _ = body.Close() }()
 	var m struct{ Data map[string]string }
 	if err := json.NewDecoder(io.LimitReader(body, maxConfigMap)).Decode(&m); err != nil {
-		return nil, errors.New("the API server's answer is no ConfigMap")
+		return nil, fmt.Errorf("the API server's answer is no ConfigMap: %w", err)
 	}
 	return m.Data, nil
 }

@@ -26,13 +26,13 @@ import (
 // by is the writer of the hook's records.
 const by = "nri"
 
-// add runs the plugin's ADD for the pod. The error has the plugin's words for people.
-func (h *Hook) add(ctx context.Context, p nri.Pod) error {
+// add runs the plugin's ADD for the pod, and returns whether a mesh has it. The error has the plugin's words for people.
+func (h *Hook) add(ctx context.Context, p nri.Pod) (selected bool, err error) {
 	switch {
 	case p.NetNS == "":
-		return errors.New("the container runtime does not say which network namespace is the pod's")
+		return false, errors.New("the container runtime does not say which network namespace is the pod's")
 	case !attachment.ValidName(p.Namespace) || !attachment.ValidName(p.Name) || p.UID != "" && !attachment.ValidName(p.UID):
-		return fmt.Errorf("the container runtime's names of the pod, %q, %q and UID %q, are no names of objects", p.Namespace, p.Name, p.UID)
+		return false, fmt.Errorf("the container runtime's names of the pod, %q, %q and UID %q, are no names of objects", p.Namespace, p.Name, p.UID)
 	}
 	c := h.o.Config()
 	c.CNIVersion, c.Name, c.AddDeadline = "1.0.0", network, netconf.Duration(h.attempt)
@@ -41,7 +41,7 @@ func (h *Hook) add(ctx context.Context, p nri.Pod) error {
 	}
 	stdin, err := request(c, p)
 	if err != nil {
-		return err
+		return false, err
 	}
 	env := map[string]string{
 		"CNI_COMMAND": "ADD", "CNI_CONTAINERID": p.ID, "CNI_NETNS": p.NetNS, "CNI_IFNAME": ifName,
@@ -60,16 +60,16 @@ func (h *Hook) add(ctx context.Context, p nri.Pod) error {
 	code := asked.Run(ctx, plugin.IO{Args: []string{asked.Identity.WithDefaults().Plugin}, Getenv: func(key string) string { return env[key] }, Stdin: bytes.NewReader(stdin)})
 	switch {
 	case done.Err != nil && done.Err.Details != "":
-		return fmt.Errorf("%s; %s", done.Err.Msg, done.Err.Details)
+		return false, fmt.Errorf("%s; %s", done.Err.Msg, done.Err.Details)
 	case done.Err != nil:
-		return errors.New(done.Err.Msg)
+		return false, errors.New(done.Err.Msg)
 	case code != 0:
-		return errors.New("the plugin's ADD failed in the agent, whose log says why")
+		return false, errors.New("the plugin's ADD failed in the agent, whose log says why")
 	}
 	if err := h.o.Inventory.Sign(recordID(p), by); err != nil {
 		h.o.Log.Warn("the record of a pod does not say that the runtime's hook has written it", "namespace", p.Namespace, "pod", p.Name, "error", err.Error())
 	}
-	return nil
+	return done.Decision.Selected, nil
 }
 
 // request is what the runtime would pass to the plugin on stdin.

@@ -397,18 +397,13 @@ func (h *Hook) try(s *sandbox, p nri.Pod) {
 	ctx, cancel := context.WithTimeout(h.ctx, h.attempt)
 	defer cancel()
 	var err error
-	record, known := h.known(p)
+	selected, known := h.known(p)
 	if !known {
-		err = h.capture(ctx, p)
+		selected, err = h.capture(ctx, p)
 	}
-	if c := h.o.Config(); err == nil && !c.AllowSandboxed && sandboxed(p, c.SandboxedClasses) {
-		if !known {
-			record, _ = h.known(p)
-		}
-		if record != nil && record.Selected {
-			err = fmt.Errorf("the container runtime runs it by its handler %q, which gives it a kernel or a network stack of its own, whose packets no rule sees: "+
-				"give it a runtime class of another handler, or take it out of the mesh; allowSandboxed lets it start", p.Handler)
-		}
+	if c := h.o.Config(); err == nil && selected && !c.AllowSandboxed && sandboxed(p, c.SandboxedClasses) {
+		err = fmt.Errorf("the container runtime runs it by its handler %q, which gives it a kernel or a network stack of its own, whose packets no rule sees: "+
+			"give it a runtime class of another handler, or take it out of the mesh; allowSandboxed lets it start", p.Handler)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -426,7 +421,7 @@ func sandboxed(p nri.Pod, classes []string) bool {
 }
 
 // capture is add, in its turn if the pod is large.
-func (h *Hook) capture(ctx context.Context, p nri.Pod) error {
+func (h *Hook) capture(ctx context.Context, p nri.Pod) (selected bool, err error) {
 	size := 0
 	for key, value := range p.Annotations {
 		size += len(key) + len(value)
@@ -436,24 +431,24 @@ func (h *Hook) capture(ctx context.Context, p nri.Pod) error {
 		case h.large <- struct{}{}:
 			defer func() { <-h.large }()
 		case <-ctx.Done():
-			return errUndecided
+			return false, errUndecided
 		}
 	}
 	return h.add(ctx, p)
 }
 
-// known reports whether the plugin's ADD, or an attempt before, has dealt with the pod: by a record of this sandbox and this very namespace. Where
-// the agent does not see the namespace, its path tells.
-func (h *Hook) known(p nri.Pod) (record *attachment.Record, known bool) {
+// known reports whether the plugin's ADD, or an attempt before, has dealt with the pod, and found it to be of a mesh: by a record of this sandbox
+// and this very namespace. Where the agent does not see the namespace, its path tells.
+func (h *Hook) known(p nri.Pod) (selected, known bool) {
 	ns, err := netnsOf(p.NetNS)
 	known = h.o.Inventory.Has(func(r inventory.Row) bool {
 		if r.Source != inventory.Record || r.ContainerID != p.ID || err == nil && !r.NetNS.Is(ns) || err != nil && (p.NetNS == "" || r.NetNS.Path != p.NetNS) {
 			return false
 		}
-		record = r.Record
+		selected = r.Record.Selected
 		return true
 	})
-	return record, known
+	return selected, known
 }
 
 // agent is this process as the plugin's agent.

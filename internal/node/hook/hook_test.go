@@ -292,10 +292,15 @@ func TestLargePodsTakeTurns(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- w.capture(ctx, said(t, large)) }()
-	require.NoError(t, w.capture(t.Context(), said(t, meshed("b"))))
+	go func() {
+		_, err := w.capture(ctx, said(t, large))
+		ended <- err
+	}()
+	_, err := w.capture(t.Context(), said(t, meshed("b")))
+	require.NoError(t, err)
 	cancel()
 	require.ErrorIs(t, <-ended, errUndecided)
 	<-w.large
-	require.NoError(t, w.capture(t.Context(), said(t, large)))
+	_, err = w.capture(t.Context(), said(t, large))
+	require.NoError(t, err)
 }
