@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 type Call struct {
 	Verb      string `json:"verb"`
 	AuditID   string `json:"auditID"`
+	URI       string `json:"requestURI"`
 	User      struct{ Username string }
 	ObjectRef struct {
 		Resource, Subresource, APIGroup, Namespace, Name string
@@ -37,6 +39,9 @@ func (c Call) String() string {
 	}
 	return what
 }
+
+// DryRun reports whether the request would have changed nothing.
+func (c Call) DryRun() bool { return strings.Contains(c.URI, "dryRun=All") }
 
 // Audit returns all requests so far, except those of group system:masters. A watch is one call.
 func (s *Server) Audit(tb testing.TB) (calls []Call) {
