@@ -54,6 +54,9 @@ type Options struct {
 	// returns nil. Until then, and while [Agent.Ready] would find something wrong with the node, the older one goes on, and Ready
 	// says what is waited for. It must not wait. Nil: nothing else is waited for.
 	TakeOver func() error
+	// TakeBack is called with Config.Alone, and again until it returns nil: until then what an agent has put on the node before stays, and captures
+	// pods. It must not wait. Nil: nothing is waited for.
+	TakeBack func() error
 	// OnTurn is called by the agent's loop when the agent begins to act, and when it no longer does since another agent of the node
 	// has taken its place: here then says that the other one is in the same network namespace. It must return at once. Nil: nobody is told.
 	OnTurn func(acts, here bool)
@@ -110,7 +113,7 @@ type Agent struct {
 	doubt      string          // the choice that Settle delays
 	doubtSince time.Time
 	failedFor  time.Duration
-	rested     bool
+	rested     bool // what was to be taken back has been
 	lease      *lease
 	turn       *bool // whether it acts; nil: that has not been decided
 }
@@ -134,6 +137,9 @@ func New(opts Options) (*Agent, error) {
 	}
 	if opts.TakeOver == nil {
 		opts.TakeOver = func() error { return nil }
+	}
+	if opts.TakeBack == nil {
+		opts.TakeBack = func() error { return nil }
 	}
 	m := newMetrics(opts.Registry, opts.Config.Identity)
 	return &Agent{
@@ -337,6 +343,7 @@ func (c Config) Keeps(next Config) error {
 		{"cni-bin-dir", fmt.Sprint(c.CNIBinDirs), fmt.Sprint(next.CNIBinDirs)},
 		{"cni-conf-name", c.CNIConfName, next.CNIConfName},
 		{"chained", fmt.Sprint(c.Chained), fmt.Sprint(next.Chained)},
+		{"alone", fmt.Sprint(c.Alone), fmt.Sprint(next.Alone)},
 		{"the kubeconfig's name", c.KubeconfigName, next.KubeconfigName},
 		{"the plugin's type", c.pluginType(), next.pluginType()},
 	} {

@@ -40,6 +40,9 @@ type Config struct {
 	CNIConfDir string
 	// CNICacheDir is libcni's cache. Default: /host/var/lib/cni.
 	CNICacheDir string
+	// Alone keeps the plugin off the node: an agent edits no configuration, puts no program into CNIBinDirs and writes no credentials, and takes
+	// back what one has put there before. Something else captures the pods. Default: false.
+	Alone bool
 	// CNIConfName names a file in CNIConfDir. Chained, it is the file to edit (.conf and .conflist stand for each other), by
 	// default the one that the runtime loads. Otherwise it is our own file: by default 00-TYPE.conflist with OwnFile, and
 	// TYPE.conf without Chained. With OwnFileAuto it names the network's file only, and our own has the default name.

@@ -137,8 +137,8 @@ func (o *observer) lookForInstall(c Config) observed {
 	return seen
 }
 
-// lookForUninstall is look with what only an uninstall needs.
-func (o *observer) lookForUninstall(c Config) observed {
+// lookForTakeBack is look with what is needed to take back what captures pods.
+func (o *observer) lookForTakeBack(c Config) observed {
 	seen := o.look(c)
 	ours := ours{
 		types: typesOf(c.pluginType(), seen), kubeconfig: hostpath.OnHost(c.kubeconfig()),
@@ -146,16 +146,28 @@ func (o *observer) lookForUninstall(c Config) observed {
 	}
 	seen.whole = recall(c).Whole
 	seen.attachments, seen.naming, seen.attachmentsErr = readCache(os.DirFS(c.CNICacheDir), ours)
-	for _, path := range slices.Concat(c.historyPaths(), diskfile.ReservePaths(c.CNIConfDir), []string{filepath.Join(c.RunDir, "settings.json"), filepath.Join(c.RunDir, "network.json")}) {
-		if _, err := os.Lstat(path); err == nil {
-			seen.past = append(seen.past, path)
-		}
-	}
-	for _, pattern := range []string{"plugin.log*", "status.json", "attachments/*", "attachments", filepath.Base(c.record())} {
+	seen.past = there(append(c.historyPaths(), diskfile.ReservePaths(c.CNIConfDir)...)...)
+	seen.left = there(c.record())
+	return seen
+}
+
+// lookForUninstall is look with what only an uninstall needs.
+func (o *observer) lookForUninstall(c Config) observed {
+	seen := o.lookForTakeBack(c)
+	seen.past = append(seen.past, there(filepath.Join(c.RunDir, "settings.json"), filepath.Join(c.RunDir, "network.json"))...)
+	for _, pattern := range []string{"plugin.log*", "status.json", "attachments/*", "attachments"} {
 		paths, _ := filepath.Glob(filepath.Join(c.RunDir, pattern)) // the patterns are well-formed
 		seen.left = append(seen.left, paths...)
 	}
 	return seen
+}
+
+// there returns those of the paths at which something is.
+func there(paths ...string) []string {
+	return slices.DeleteFunc(paths, func(path string) bool {
+		_, err := os.Lstat(path)
+		return err != nil
+	})
 }
 
 func (o *observer) binDir(dir, typ string, source [sha256.Size]byte) BinDir {

@@ -49,6 +49,9 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	if _, err := os.Lstat(marker(c)); err == nil {
 		return a.rest(ctx, c)
 	}
+	if c.Alone {
+		return a.takeBack(ctx, c)
+	}
 	a.rested = false
 	a.remembers(c)
 	judged := false // losing a race for the file is not another loss of the entry
@@ -121,6 +124,9 @@ func (a *Agent) unable(c Config) []*BlockedError {
 	}
 	if err := a.opts.TakeOver(); err != nil {
 		return waiting(err)
+	}
+	if c.Alone {
+		return nil
 	}
 	seen := a.obs.look(c)
 	if seen.credentialsErr == nil {
@@ -218,6 +224,40 @@ func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
 	}
 	a.report(Plan{}, blocked)
 	return 0
+}
+
+// takeBack takes back, once, what an agent has put on the node, if nothing is to be there. It retries what failed ever more slowly.
+func (a *Agent) takeBack(ctx context.Context, c Config) time.Duration {
+	a.forgetOwn()
+	if a.rested {
+		a.report(Plan{}, nil)
+		return 0
+	}
+	if err := a.opts.TakeBack(); err != nil {
+		a.report(Plan{}, nil) // what is there captures pods
+		return takeOverLook
+	}
+	plan, err := settle(ctx, a.log, func() Plan { return planUninstall(c, a.obs.lookForTakeBack(c)) })
+	if ctx.Err() != nil {
+		return 0
+	}
+	if err != nil {
+		a.failed("take-back", err)
+		a.report(Plan{}, append(plan.Blocked, unknown(plan, err)...))
+		return a.longer()
+	}
+	a.failedFor = 0
+	a.rested = len(plan.Notes) == 0 // else the program stays for pods that are still there
+	a.report(Plan{}, nil)
+	return 0
+}
+
+// unknown is an error of settle that the plan does not have.
+func unknown(plan Plan, err error) []*BlockedError {
+	if len(plan.Blocked) > 0 {
+		return nil
+	}
+	return []*BlockedError{{codeWriteFailed, err}}
 }
 
 // doubtful returns how long to wait before choosing a file that is only chosen because an earlier one is invalid, and before believing that a network is gone: its owner may just be writing. Each choice is

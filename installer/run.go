@@ -4,6 +4,7 @@ package installer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -23,6 +24,9 @@ const rounds = 100
 func Install(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	if err := c.Validate(); err != nil {
 		return Plan{}, err
+	}
+	if c.Alone {
+		return Plan{}, errors.New("alone: nothing is to be installed on the node")
 	}
 	if os.Remove(marker(c)) == nil {
 		log.Info("an earlier uninstall is over")

@@ -206,6 +206,9 @@ func New(o Options) (*Agent, error) {
 		Local: a.api().handler(), HealthAddress: o.Config.HealthAddress, MetricsAddress: o.Config.MetricsAddress, Log: o.Log, Metrics: served,
 		Healthy: a.Healthy, Ready: a.Ready, Warnings: a.allWarnings,
 	}
+	if o.Config.Alone {
+		a.serving.Mode = "alone: pods are captured at the container runtime's hook, and nothing is in the node's network"
+	}
 	a.handler = a.serving.OneHandler()
 	return a, nil
 }
@@ -254,7 +257,8 @@ func (a *Agent) installation() installer.Options {
 	all := installer.Options{
 		Config: o.Config.Config, Log: o.Log, PluginLog: o.PluginLog, Registry: a.metrics, UninstallOnExit: o.Config.UninstallOnExit != OnExitKeep,
 		Leaving: a.leavingFor(), Token: o.pluginToken(o.Config), OnDecision: a.repairs.decided, OnTurn: a.turn.set, Notify: a.notify,
-		TakeOver: func() error { return errors.Join(a.left.ready(), a.kernel.ready()) },
+		TakeOver: func() error { return errors.Join(a.left.ready(), a.kernel.ready(), a.hook.able()) },
+		TakeBack: a.hook.ready,
 	}
 	if a.invalid != nil {
 		all.TakeOver = func() error { return a.invalid }
@@ -511,12 +515,12 @@ func (a *Agent) wrong() error {
 	if a.invalid != nil {
 		return errors.Join(a.installed(), a.repairs.ready(), a.sock.ready(), a.held.ready(), a.left.ready(), a.invalid)
 	}
-	return errors.Join(a.installed(), a.kernel.ready(), a.passed(), a.repairs.ready(), a.sock.ready(), a.held.ready(), a.left.ready())
+	return errors.Join(a.installed(), a.hook.ready(), a.kernel.ready(), a.passed(), a.repairs.ready(), a.sock.ready(), a.held.ready(), a.left.ready())
 }
 
 // passed returns why new pods of the mesh are to be expected to start past the plugin although it is in place, or nil.
 func (a *Agent) passed() error {
-	if a.install == nil {
+	if a.install == nil || a.options.Config.Alone {
 		return nil
 	}
 	return a.past.why(time.Now(), a.installed(), a.install.State().PutBack, a.repairs.pods(), a.sock.podByUID)
@@ -549,7 +553,7 @@ func (a *Agent) allWarnings() []string {
 
 // Status returns the state of the node: whether it is ready, what to look after, and the state of each of its pods in the mesh.
 func (a *Agent) Status() Status {
-	now := Status{Time: time.Now(), Node: a.options.Config.Node, Warnings: a.warnings(), Pods: a.pods()}
+	now := Status{Time: time.Now(), Node: a.options.Config.Node, Alone: a.options.Config.Alone, Warnings: a.warnings(), Pods: a.pods()}
 	if err := a.wrong(); err != nil {
 		now.NotReady = strings.Split(err.Error(), "\n")
 	}

@@ -100,6 +100,9 @@ func networked(pods []*corev1.Pod, known []status.Pod) (total, starting int) {
 
 // installed is the plugin's entry that is in force.
 func (n nodeAPI) installed(s Config) (i agentapi.Installed) {
+	if s.Alone {
+		return agentapi.Installed{Alone: true, Config: s.Effective().Marshal()}
+	}
 	types := []string{s.Effective().Type, s.Plugin.Type}
 	record, unread := bundle.Read(filepath.Join(s.RunDir, "types"))
 	if errors.Is(unread, fs.ErrNotExist) {

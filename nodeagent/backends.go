@@ -153,6 +153,8 @@ func (c Config) programs() (root string, blind error) {
 	switch {
 	case c.HostRoot != "":
 		return c.HostRoot, nil
+	case c.Alone: // this process makes the rules
+		return "", nil
 	case slices.ContainsFunc(c.CNIBinDirs, inContainer), c.InstalledElsewhere:
 		return "", errors.New("the agent does not see the host's programs (--repair-host-root)")
 	}

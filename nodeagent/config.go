@@ -236,6 +236,12 @@ func (c Config) validate(work bool, known []dialect.Dialect) error {
 	if c.RuntimeHook != hook.Off && (!filepath.IsAbs(c.NRISocket) || len(c.NRISocket) > maxSocketPath) {
 		errs = append(errs, fmt.Errorf("nri-socket %q: must be an absolute path of at most %d bytes", c.NRISocket, maxSocketPath))
 	}
+	if c.Alone && (c.RuntimeHook == hook.Off || c.RuntimeHook == hook.Gate) {
+		errs = append(errs, fmt.Errorf("alone needs runtime-hook=capture or auto: with %q nothing captures pods", c.RuntimeHook))
+	}
+	if c.Alone && (c.Node == "" || entry.Agent == netconf.AgentOff || c.InstalledElsewhere) {
+		errs = append(errs, errors.New("alone needs node-name, and an agent that knows its pods: agent=off does not go with it"))
+	}
 	if c.HostRoot != "" && !filepath.IsAbs(c.HostRoot) {
 		errs = append(errs, fmt.Errorf("repair-host-root %q: not an absolute path", c.HostRoot))
 	}

@@ -14,6 +14,7 @@ import (
 const (
 	codeDialectsInvalid    installer.Code = "dialects-invalid"     // a dialect cannot work, so the plugin refuses pods
 	codeNoBackend          installer.Code = "no-backend"           // no backend takes pods' rules
+	codeNoHook             installer.Code = "no-runtime-hook"      // nothing but the runtime's hook captures pods, and it is not there
 	codePassedBy           installer.Code = "passed-by"            // pods of the mesh start without the plugin although its entry is in place
 	codeRepair             installer.Code = "repair"               // repair is on and does not work
 	codePodsUnknown        installer.Code = "pods-unknown"         // the plugin depends on the agent, which does not know the node's pods

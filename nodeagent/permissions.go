@@ -21,6 +21,9 @@ func (o Options) permissions(s Config, ownToken bool) ([]agentapi.Right, error) 
 		Namespace: s.Plugin.PodNamespace, Node: s.Node, PluginAccount: s.PluginServiceAccount, WriteStatus: entry.WriteStatus, Ambient: s.Ambient.Enabled,
 		Serves: entry.Agent != netconf.AgentOff && s.Node != "", OnlyServes: entry.Agent == netconf.AgentRequire,
 	}
+	if s.Alone { // the agent does what the plugin would, with the pods that it has
+		n.PluginAccount, n.OnlyServes = "", true
+	}
 	if s.UninstallOnExit == OnExitAuto {
 		n.DaemonSet = s.DaemonSetName
 	}

@@ -63,6 +63,9 @@ func usable(path string, writes bool) error {
 
 // lookAtBinDirs returns the runtime's directories of plugins, with what the network's list needs of them.
 func (n nodeAPI) lookAtBinDirs(types []string) (all []agentapi.BinDir) {
+	if n.options.Config.Alone {
+		return nil
+	}
 	for _, dir := range n.binDirs() {
 		b := agentapi.BinDir{Path: dir.Path, Plugin: agentapi.Missing}
 		switch {

@@ -13,9 +13,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/hook"
 	"github.com/meshcni/meshcni/internal/node/inventory"
@@ -81,6 +84,52 @@ func (h *runtimeHook) run(ctx context.Context) error {
 	return running.Run(ctx)
 }
 
+// able returns why the hook cannot be all that captures pods, where it is to be; nil: it can, or something else captures them too.
+func (h *runtimeHook) able() error {
+	c := h.agent.present()
+	if !c.Alone {
+		return nil
+	}
+	switch c.RuntimeHook.Resolve(c.NRISocket) {
+	case hook.Capture:
+		return nil
+	case hook.Gate:
+		return because(codeNoHook, errors.New("nothing but the container runtime's hook is to capture pods, and the agent lacks the capabilities SYS_ADMIN and NET_ADMIN for it: set runtime-hook=capture, with which the chart gives them"))
+	}
+	return because(codeNoHook, fmt.Errorf("nothing but the container runtime's hook is to capture pods, and there is no %s: switch NRI on in the runtime (containerd 2.0, CRI-O 1.30 and newer have it on by default), or do without alone (cni.enabled)", c.NRISocket))
+}
+
+// ready returns why it is not at work, where it is to be all that captures pods, or nil.
+func (h *runtimeHook) ready() error {
+	if !h.agent.present().Alone {
+		return nil
+	}
+	running := h.running.Load()
+	if err := h.able(); err != nil || running != nil && running.State().Connected {
+		return err
+	}
+	err := errors.New("no connection yet")
+	if running != nil && running.State().Err != nil {
+		err = running.State().Err
+	}
+	return because(codeNoHook, fmt.Errorf("nothing but the container runtime's hook captures pods, and it is not connected: %w", err))
+}
+
+// agentPods has the pods as the agent's own client reads them.
+type agentPods struct{ *api.Client }
+
+// Namespace implements [plugin.Namespaces].
+func (p agentPods) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	list, err := p.ListOne(ctx, api.Namespaces, "", name, metav1.ListOptions{})
+	if err == nil && len(list.Items) == 0 {
+		err = apierrors.NewNotFound(corev1.Resource("namespaces"), name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &corev1.Namespace{ObjectMeta: list.Items[0].ObjectMeta}, nil
+}
+
 // hookOptions returns the options of a hook that decides and captures as the plugin on the node does.
 func (a *Agent) hookOptions(mode hook.Mode, held func(status.ID, string)) hook.Options {
 	k := a.sock
@@ -105,6 +154,12 @@ func (a *Agent) hookOptions(mode hook.Mode, held func(status.ID, string)) hook.O
 			return agentsock.Attached{}, errors.Join(agentsock.ErrUnsupported, ns.Close())
 		},
 		Detach: func(context.Context, attachment.ID) error { return agentsock.ErrUnsupported },
+	}
+	if a.present().Alone { // there is no kubeconfig
+		o.Plugin.OpenPods = func(string) (plugin.Pods, error) {
+			client, err := a.options.client(a.present())
+			return agentPods{client}, err
+		}
 	}
 	if k != nil {
 		o.Pod, o.Attach, o.Detach = k.Pod, k.Attach, k.Detach

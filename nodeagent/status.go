@@ -37,6 +37,8 @@ type Status struct {
 	// Time is that of the look.
 	Time time.Time `json:"time"`
 	Node string    `json:"node"`
+	// Alone: nothing is in the node's network, and pods are captured at the container runtime's hook. Default: false.
+	Alone bool `json:"alone,omitempty"`
 	// Ready: every new pod of the node will be captured. NotReady has the reasons why not.
 	Ready    bool     `json:"ready"`
 	NotReady []string `json:"notReady,omitempty"`

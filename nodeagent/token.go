@@ -39,7 +39,7 @@ func validateLifetime(d netconf.Duration) error {
 // pluginToken returns how the agent gets a token for the plugin: of a service account of the plugin's own, bound to this node's
 // object. It is nil if the plugin is to have the agent's own.
 func (o Options) pluginToken(s Config) func(context.Context) (string, error) {
-	if s.PluginServiceAccount == "" {
+	if s.PluginServiceAccount == "" || s.Alone {
 		return nil
 	}
 	return func(ctx context.Context) (string, error) {

@@ -59,6 +59,8 @@ func nodeTable() []Row {
 		ready("ambient-releasing", "meshcni-node release is giving all pods back", "Nothing; or meshcni-node release --undo"),
 		ready("ambient-pods-held", "without --ambient, pods are still in the care of the node's proxy",
 			"Switch ambient mode on again, or run meshcni-node release"),
+		at("meshcniruntimehooklost", ready("no-runtime-hook", "nothing but the container runtime's hook captures pods ([cni.enabled](runtime-hook.md#alone) is false), and it is not there, not connected, or the agent lacks the capabilities",
+			"Switch NRI on in the runtime, and set runtimeHook.mode: capture; or do without it")),
 		at("meshcninodeproxymissing", ready("no-proxy", "no proxy of the node is connected", "See that the node's ztunnel runs")),
 
 		notice("ready", "every new pod of the mesh is captured again"),

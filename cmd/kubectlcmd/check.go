@@ -169,6 +169,8 @@ func (f *findings) node(where string, n agentapi.Node) {
 // installed adds what is odd about the plugin's entry.
 func (f *findings) installed(where string, i agentapi.Installed) {
 	switch {
+	case i.Alone:
+		return
 	case i.File == "" && i.Unread:
 		f.add(codeConfigurationOdd, levelUnknown, where, i.Error)
 		return

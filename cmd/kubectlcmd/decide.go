@@ -207,7 +207,7 @@ func (e *explainer) decide(p *nodeView) {
 	case len(i.Config) == 0:
 		p.undecided = errors.Join(fmt.Errorf("node %s has no configuration of the plugin: %s", p.agent.Node, i.Error), errNameConfig)
 	default:
-		d := &deciding{text: i.Config, from: explain.Configuration{File: fmt.Sprintf("node %s: %s", p.agent.Node, i.File), Expected: true}}
+		d := &deciding{text: i.Config, from: explain.Configuration{File: fmt.Sprintf("node %s: %s", p.agent.Node, cmp.Or(i.File, "the agent's settings")), Expected: true}}
 		if err := d.parse(e.c.Identity, e.c.Dialects); err != nil {
 			p.undecided = errors.Join(fmt.Errorf("the plugin's entry on node %s cannot be read by this version of %s: %w", p.agent.Node, e.c.Identity.Kubectl, err), errNameConfig)
 			return

@@ -78,6 +78,8 @@ type nodeStatus struct {
 	Backend  string   `json:"backend,omitempty"`
 	// BackendUsed is the back end that Backend stands for there.
 	BackendUsed string `json:"backendUsed,omitempty"`
+	// Alone: nothing is in the node's network, and the agent captures pods at the container runtime's hook.
+	Alone bool `json:"alone,omitempty"`
 	// Installation is the agent's DaemonSet, as NAMESPACE/NAME, where there is more than one.
 	Installation string `json:"installation,omitempty"`
 	// Pods is nil unless the agent has answered.
@@ -289,7 +291,7 @@ func (s *clusterStatus) add(a agents.Agent, n agentapi.Node, err error) {
 			s.Ready++
 		}
 		row.Why, row.Version, row.Dialects, row.Pods, row.Warnings = n.NotReady, n.Version, n.Dialects, count(n), n.Warnings
-		row.Backend, row.BackendUsed = n.Backend, n.BackendUsed
+		row.Backend, row.BackendUsed, row.Alone = n.Backend, n.BackendUsed, n.Installed.Alone
 		for state, number := range row.Pods {
 			s.Total[state] += number
 		}
@@ -367,6 +369,9 @@ func (s clusterStatus) table(w *visible.Printer) error {
 	}
 	if err := table.Flush(); err != nil {
 		return err
+	}
+	if alone := len(slices.DeleteFunc(slices.Clone(s.Nodes), func(n nodeStatus) bool { return !n.Alone })); alone > 0 {
+		w.Printf("%s captured at the container runtime's hook alone: nothing is in the network there\n", kubectl.Many(alone, "node has its pods", "nodes have their pods"))
 	}
 	for _, n := range s.Nodes {
 		for _, why := range n.Why {

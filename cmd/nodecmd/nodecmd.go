@@ -152,7 +152,7 @@ func (p Program) command() *cobra.Command {
 	install := &cobra.Command{
 		Use: "install", Short: "install and exit: with --once at once, else when there is a network to chain into",
 		RunE: p.with(func(ctx context.Context, s settings, log *slog.Logger) error {
-			if !once {
+			if !once && !s.Alone { // else Install says that there is nothing to do
 				return p.installWhenReady(ctx, s, log)
 			}
 			plan, err := installer.Install(ctx, s.Config.Config, log)

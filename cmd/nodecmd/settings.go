@@ -44,6 +44,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 		text(fs, &s.BinSourceDir, "bin-source-dir", "dir", "where the plugin to install is")
 	})
 	cli.Group(fs, "How the plugin is put into the network", func(fs *pflag.FlagSet) {
+		fs.BoolVar(&s.Alone, "alone", s.Alone, "put nothing into the network, and take back what is there: pods are captured at the runtime's hook alone (needs --runtime-hook=capture or auto)")
 		fs.BoolVar(&s.Chained, "chained", s.Chained, "chain into the node's network; false: a configuration of the plugin alone, for Multus")
 		fs.VarPF(cli.Text(&s.OwnFile, "auto|true|false"), "own-file", "", "keep a first-sorting list of our own; auto: once our entry was removed at a boot or twice").NoOptDefVal = "true"
 		text(fs, &s.CNIConfName, "cni-conf-name", "file", "the file to chain into (default: the one the runtime loads), or the name of our own")

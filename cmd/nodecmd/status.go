@@ -57,6 +57,9 @@ func showStatus(w *visible.Printer, s nodeagent.Status) (well bool) {
 	if !s.Ready {
 		word = "not ready"
 	}
+	if s.Alone {
+		word += ", with the container runtime's hook alone"
+	}
 	w.Printf("node %s: %s\n", cmp.Or(s.Node, "(no name)"), word)
 	for _, why := range s.NotReady {
 		w.Printf("not ready: %s\n", why)

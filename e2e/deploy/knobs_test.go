@@ -71,6 +71,9 @@ func (m repairMode) in(dialect string) values {
 	return v
 }
 
+// alone has nothing in the node's network.
+var alone = values{"cni": values{"enabled": false}, "runtimeHook": values{"mode": "capture"}}
+
 // acme is a product of others; internal/testing/importtest renders its chart. The chart knows our own meshes only.
 var acme = values{"product": "acme", "dialect": "acme"}
 
@@ -103,6 +106,8 @@ var options = map[string]values{
 	"a list of one":    {"dialect": []string{"kuma"}},
 	"by label":         {"excludeNamespaceSelector": "mesh in (off,no),!keep"},
 	"runtime hook":     {"runtimeHook": values{"mode": "capture", "socket": "/var/run/mesh/nri.sock"}},
+	"alone":            alone,
+	"alone, status":    alone.with(values{"dialect": "linkerd", "writeStatus": true, "profile": "openshift"}),
 	"ambient settings": {"ambient": values{"dnsCapture": false, "ipv6": false, "enablementSelectors": []values{}, "probeIPv4": "198.18.0.1", "probeIPv6": "2001:db8::7"}},
 	"ambient":          {"ambient": values{"enabled": true, "zdsSocket": "/var/run/mesh/x/zds.sock", "verifyInterval": "45s", "drainTimeout": "0", "drainMinimum": "4s"}, "agent": "require"},
 	"ambient, further": {"ambient": values{"enabled": true}, "dialect": []string{"linkerd", "ambient", "consul"}, "hostNetwork": false, "openshift": values{"scc": "create"}},

@@ -20,19 +20,21 @@ func TestTheChartRefuses(t *testing.T) {
 	t.Parallel()
 	rolling := func(v values) values { return values{"updateStrategy": values{"rollingUpdate": v}} }
 	for says, all := range map[string][]values{
-		"addDeadline ":               {set("addDeadline", "0s"), set("addDeadline", "0h0.0ms"), set("addDeadline", "1ms"), set("addDeadline", "999ms")},
-		"ambient.verifyInterval ":    {ambientOn.with(set("ambient.verifyInterval", "1ms")), set("ambient.verifyInterval", "0s"), set("ambient.verifyInterval", "999999us")},
-		"repair.verifyInterval ":     {set("repair.verifyInterval", "1ms")},
-		"excludeNamespaceSelector ":  {set("excludeNamespaceSelector", "a in b"), set("excludeNamespaceSelector", "a=b,"), set("excludeNamespaceSelector", "a==b c"), set("excludeNamespaceSelector", "-a")},
-		"repair.labelSelector ":      {set("repair.labelSelector", "app=(x")},
-		"repair.fieldSelector ":      {set("repair.fieldSelector", "metadata.label=x"), set("repair.fieldSelector", "metadata.name")},
-		"pluginConfig is no JSON":    {set("pluginConfig", "type: meshcni"), set("pluginConfig", `["meshcni"]`), set("pluginConfig", `{"type": "meshcni"`)},
-		`pluginConfig has no "type"`: {set("pluginConfig", `{}`), set("pluginConfig", `{"type": 1}`), set("pluginConfig", `{"type": "../x"}`)},
-		"the agent writes":           {set("pluginConfig", `{"type": "meshcni"}`).with(set("cni.runDir", "/run/elsewhere"))},
-		`has no such flag`:           {set("extraArgs", []string{"--nope"}), set("extraArgs", []string{"--log-levels=debug"})},
-		"are both 0":                 {rolling(values{"maxSurge": 0, "maxUnavailable": 0}), rolling(values{"maxSurge": "0%", "maxUnavailable": 0}), rolling(values{"maxUnavailable": 0})},
-		"Kubernetes refuses both":    {rolling(values{"maxSurge": 1, "maxUnavailable": "10%"})},
-		"needs 64Mi at least":        {set("resources.limits.memory", "20Mi"), set("resources.limits.memory", "60000k"), set("resources.limits.memory", 1000)},
+		"addDeadline ":                                     {set("addDeadline", "0s"), set("addDeadline", "0h0.0ms"), set("addDeadline", "1ms"), set("addDeadline", "999ms")},
+		"ambient.verifyInterval ":                          {ambientOn.with(set("ambient.verifyInterval", "1ms")), set("ambient.verifyInterval", "0s"), set("ambient.verifyInterval", "999999us")},
+		"repair.verifyInterval ":                           {set("repair.verifyInterval", "1ms")},
+		"excludeNamespaceSelector ":                        {set("excludeNamespaceSelector", "a in b"), set("excludeNamespaceSelector", "a=b,"), set("excludeNamespaceSelector", "a==b c"), set("excludeNamespaceSelector", "-a")},
+		"repair.labelSelector ":                            {set("repair.labelSelector", "app=(x")},
+		"repair.fieldSelector ":                            {set("repair.fieldSelector", "metadata.label=x"), set("repair.fieldSelector", "metadata.name")},
+		"pluginConfig is no JSON":                          {set("pluginConfig", "type: meshcni"), set("pluginConfig", `["meshcni"]`), set("pluginConfig", `{"type": "meshcni"`)},
+		`pluginConfig has no "type"`:                       {set("pluginConfig", `{}`), set("pluginConfig", `{"type": 1}`), set("pluginConfig", `{"type": "../x"}`)},
+		"the agent writes":                                 {set("pluginConfig", `{"type": "meshcni"}`).with(set("cni.runDir", "/run/elsewhere"))},
+		`has no such flag`:                                 {set("extraArgs", []string{"--nope"}), set("extraArgs", []string{"--log-levels=debug"})},
+		"are both 0":                                       {rolling(values{"maxSurge": 0, "maxUnavailable": 0}), rolling(values{"maxSurge": "0%", "maxUnavailable": 0}), rolling(values{"maxUnavailable": 0})},
+		"Kubernetes refuses both":                          {rolling(values{"maxSurge": 1, "maxUnavailable": "10%"})},
+		"cni.enabled false needs runtimeHook.mode capture": {alone.with(set("runtimeHook.mode", "gate")), alone.with(set("runtimeHook.mode", "auto")), alone.with(set("runtimeHook.mode", "off")), alone.with(set("runtimeHook.mode", false))},
+		"does not go with agent off":                       {alone.with(set("agent", "off"))},
+		"needs 64Mi at least":                              {set("resources.limits.memory", "20Mi"), set("resources.limits.memory", "60000k"), set("resources.limits.memory", 1000)},
 	} {
 		for _, v := range all {
 			_, err := render(t, v)
@@ -44,7 +46,7 @@ func TestTheChartRefuses(t *testing.T) {
 		set("addDeadline", "0h1.0s"), ambientOn.with(set("ambient.verifyInterval", "1s")), set("repair.verifyInterval", "0"), set("excludeNamespaceSelector", "!a.b/c_d, x notin ( , y ) ,z>3,w!="),
 		set("repair.fieldSelector", "metadata.namespace!=dev,spec.nodeName=x"), set("pluginConfig", `{"type": "meshcni", "port": __KUBERNETES_SERVICE_PORT__}`),
 		set("extraArgs", []string{"--log-level=debug", "--write-status"}), rolling(values{"maxSurge": 0}), rolling(values{"maxUnavailable": "10%"}), set("resources.limits.memory", "64Mi"),
-		set("resources.limits.memory", nil), set("resources.limits.memory", 268435456),
+		alone, alone.with(values{"runtimeHook": values{"mode": "auto"}, "repair": values{"mode": "repair"}}), set("resources.limits.memory", nil), set("resources.limits.memory", 268435456),
 	}
 	_, err := tryRenderAll(t, ok)
 	assert.NoError(t, err)
@@ -56,6 +58,7 @@ func TestTheAgentRefusesThem(t *testing.T) {
 	m := newMachine(t, mustRender(t, nil))
 	for _, arg := range []string{
 		"--add-deadline=0s", "--add-deadline=999ms", "--exclude-namespace-selector=a in b", "--exclude-namespace-selector=a=b,", "--exclude-namespace-selector=a==b c", "--exclude-namespace-selector=-a", "--nope", "--log-levels=debug",
+		"--alone", "--alone=yes",
 	} {
 		_, err := nodecmd.Program{Env: m.env}.Parse(append(append([]string{"run"}, m.args()...), arg))
 		assert.Error(t, err, arg)
@@ -64,6 +67,13 @@ func TestTheAgentRefusesThem(t *testing.T) {
 		m.write("/etc/meshcni/plugin.json", text)
 		_, err := nodecmd.Program{Env: m.env}.Parse(append(append([]string{"run"}, m.args()...), "--plugin-config="+m.path("/etc/meshcni/plugin.json")))
 		assert.Error(t, err, text)
+	}
+	taken, err := nodecmd.Program{Env: m.env}.Parse(append(append([]string{"run"}, m.args()...), "--alone", "--runtime-hook=capture"))
+	require.NoError(t, err)
+	assert.True(t, taken.Alone)
+	for _, args := range [][]string{{"--runtime-hook=gate"}, {"--runtime-hook=off"}, {"--runtime-hook=auto", "--agent=off"}, {"--runtime-hook=capture", "--node-name="}} {
+		_, err := nodecmd.Program{Env: m.env}.Parse(slices.Concat([]string{"run"}, m.args(), []string{"--alone"}, args))
+		assert.ErrorContains(t, err, "alone needs", "%v", args)
 	}
 	for _, arg := range []string{"--add-deadline=0h1.5s", "--exclude-namespace-selector=!a.b/c_d, x notin ( , y ) ,z>3,w!="} {
 		_, err := nodecmd.Program{Env: m.env}.Parse(append(append([]string{"run"}, m.args()...), arg))

@@ -144,6 +144,14 @@ func TestTheAgentTakesEverySetting(t *testing.T) {
 			m := newMachine(t, rendered)
 			var errOut bytes.Buffer
 			app := nodecmd.Program{Env: m.env, Stderr: &errOut}
+			if slices.Contains(m.c.Args, "--alone=true") {
+				assert.Equal(t, 1, app.Main(t.Context(), append([]string{"install", "--once"}, m.args()...)))
+				assert.Contains(t, errOut.String(), "nothing is to be installed")
+				s, err := app.Parse(append([]string{"run"}, m.args()...))
+				require.NoError(t, err)
+				assert.True(t, s.Alone)
+				return
+			}
 			require.Equal(t, 0, app.Main(t.Context(), append([]string{"install", "--once"}, m.args()...)), "%s", &errOut)
 			for _, arg := range flagsOf(m.c, "cni-bin-dir") {
 				_, at, _ := strings.Cut(arg, "=")

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -184,4 +185,65 @@ func testHook(t *testing.T, k kind) {
 		}
 		assert.Contains(t, firstFate(t, s), proxied)
 	})
+	t.Run("alone", func(t *testing.T) { testAlone(t, k) })
+}
+
+// testAlone shows an agent with nothing in the network: what one before it has put there goes once the hook is there, pods are captured by the hook, by
+// what the agent itself knows, and start in the clear while it is away.
+func testAlone(t *testing.T, k kind) {
+	n := newNode(t, k, ptp(false))
+	before, err := os.ReadFile(networkFile)
+	require.NoError(t, err)
+	a := n.runAgentAs(t, hooked("SYS_ADMIN", "NET_ADMIN"))
+	ns := n.namespace(t)
+	chained := n.run(t, meshed(ns, "chained"))
+	requireCaptured(t, chained)
+	a.stop(t)
+	c := &a.Pod.Spec.Containers[0]
+	usual := c.Args
+	c.Args = append(slices.Clone(usual), "--alone", "--runtime-hook=capture")
+	a.start(t)
+	a.connects(t, true)
+	n.waitNetworks(t, func(networks string) bool { return !strings.Contains(networks, "meshcni") })
+	eventually(t, "the token has gone", func() error {
+		if _, err := os.Stat(filepath.Join(runDir, "kubeconfig")); err == nil {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+	after, err := os.ReadFile(networkFile)
+	require.NoError(t, err)
+	assert.JSONEq(t, string(before), string(after))
+	assert.FileExists(t, plugin, "the end of a pod needs it")
+	require.NoError(t, chained.Remove(t.Context()))
+	eventually(t, "the plugin goes with its last pod", func() error {
+		if _, err := os.Stat(plugin); err == nil {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+	resp, err := http.Get("http://127.0.0.1:8000/readyz")
+	require.NoError(t, err)
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, errors.Join(err, resp.Body.Close()))
+	assert.Contains(t, string(text), "ok\nalone: ")
+
+	assert.Contains(t, firstFate(t, n.run(t, early(ns, "early"))), proxied)
+	requireCaptured(t, n.run(t, meshed(ns, "hook")))
+	requireFree(t, n.run(t, plain(ns, "plain")))
+
+	require.NoError(t, a.KillContainer(t.Context(), agentName))
+	requireFree(t, n.run(t, meshed(ns, "open")))
+	a.start(t)
+	a.connects(t, true)
+	assert.Contains(t, firstFate(t, n.run(t, early(ns, "again"))), proxied)
+	assert.NoFileExists(t, plugin)
+	assert.NoFileExists(t, filepath.Join(runDir, "kubeconfig"))
+
+	// And back: the plugin is put into the network again.
+	a.stop(t)
+	c.Args = usual
+	a.start(t)
+	a.ready(t)
+	requireCaptured(t, n.run(t, meshed(ns, "back")))
 }

@@ -77,7 +77,9 @@ type Installed struct {
 	// CNIVersion and Plugins, by their types in order, are those of File.
 	CNIVersion string   `json:"cniVersion,omitempty"`
 	Plugins    []string `json:"plugins,omitempty"`
-	// Config is the entry: the keys that this version knows. Nil without File, and beside an Error.
+	// Alone: nothing is to be in the node's network, so no File has an entry, and the agent captures pods at the container runtime's hook.
+	Alone bool `json:"alone,omitempty"`
+	// Config is the entry: the keys that this version knows; with Alone, what the agent decides by. Nil without either, and beside an Error.
 	Config json.RawMessage `json:"config,omitempty"`
 }
 

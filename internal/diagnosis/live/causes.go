@@ -79,7 +79,7 @@ func (p Pod) unasked() *Now {
 		}
 		n.Do = append(n.Do, fmt.Sprintf("See that you may ask it: kubectl auth can-i create pods/portforward --namespace %s", cmp.Or(p.Agent.Namespace, p.Identity.WithDefaults().Namespace)))
 		return n
-	case p.Node.Node != "" && i.File == "" && !i.Unread:
+	case p.Node.Node != "" && i.File == "" && !i.Unread && !i.Alone:
 		return now(statuscode.NotInstalled, "No network configuration of node "+node+" has the plugin's entry: no pod that starts there is captured.", p.notReady(),
 			"See why the agent has not put it there: kubectl --namespace "+p.Agent.Namespace+" logs "+p.Agent.Name,
 			explain.Then(p.Identity.Text("Once kubectl meshcni status says that the node is ready,"), p.Pod))

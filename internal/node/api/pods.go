@@ -68,7 +68,7 @@ func (c *Client) WatchPods(ctx context.Context, o metav1.ListOptions) (watch.Int
 	return c.core.Get().Resource("pods").VersionedParams(c.onNode(o), metav1.ParameterCodec).Watch(ctx)
 }
 
-// MayPatchStatus allows Label and Annotate.
+// MayPatchStatus allows Label, Annotate and PatchPodStatus.
 var MayPatchStatus = Right{Verb: "patch", Resource: "pods", Subresource: "status"}
 
 // Label sets a label of the pod with that UID and resource version, of any version if that is empty, or removes it if the value is empty. It
@@ -95,6 +95,11 @@ func (c *Client) patchStatus(ctx context.Context, pod *corev1.Pod, in, key, valu
 	out := &corev1.Pod{}
 	err = c.core.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("status").Body(patch).Do(ctx).Into(out)
 	return out, podpatch.Answer(pod.Name, err)
+}
+
+// PatchPodStatus applies a JSON merge patch to the status of a pod, annotations among it.
+func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
+	return podpatch.Answer(name, c.core.Patch(types.MergePatchType).Namespace(namespace).Resource("pods").Name(name).SubResource("status").Body(patch).Do(ctx).Error())
 }
 
 // MayEvict allows Evict and EvictNobody.

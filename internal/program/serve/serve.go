@@ -29,6 +29,8 @@ type Options struct {
 	Healthy, Ready func() error
 	// Warnings returns what /readyz says beside "ok". Nil: nothing.
 	Warnings func() []string
+	// Mode is a line of /readyz beside "ok". Empty: none.
+	Mode string
 	// Local is served below /v1/ to who asks over the loopback interface, at the port of HealthAddress; without one, of
 	// MetricsAddress. If that address is not one of the loopback interface, 127.0.0.1 is served in addition. Nil: nothing is.
 	Local   http.Handler
@@ -43,8 +45,8 @@ const healthPath, readyPath = "/healthz", "/readyz"
 // Handler serves /healthz and /readyz, and /metrics if asked for.
 func (o Options) Handler(metrics bool) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+healthPath, answer(o.Healthy, nil))
-	mux.HandleFunc("GET "+readyPath, answer(o.Ready, o.Warnings))
+	mux.HandleFunc("GET "+healthPath, answer(o.Healthy, nil, ""))
+	mux.HandleFunc("GET "+readyPath, answer(o.Ready, o.Warnings, o.Mode))
 	if metrics {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(recently(o.Metrics), promhttp.HandlerOpts{}))
 	}
@@ -67,7 +69,7 @@ func recently(from prometheus.Gatherer) prometheus.Gatherer {
 	})
 }
 
-func answer(wrong func() error, warnings func() []string) http.HandlerFunc {
+func answer(wrong func() error, warnings func() []string, mode string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if wrong != nil {
 			if err := wrong(); err != nil {
@@ -80,6 +82,9 @@ func answer(wrong func() error, warnings func() []string) http.HandlerFunc {
 			}
 		}
 		visible.To(w).Printf("ok\n")
+		if mode != "" {
+			visible.To(w).Printf("%s\n", mode)
+		}
 		if warnings != nil {
 			for _, text := range warnings() {
 				visible.To(w).Printf("warning: %s\n", text)

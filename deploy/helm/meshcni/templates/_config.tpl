@@ -57,6 +57,7 @@
 {{- range $.Values.cni.binDirs }}{{- $args = append $args (printf "--cni-bin-dir=/host%s" .) }}{{- end -}}
 {{- $args = append $args (printf "--cni-conf-dir=/host%s" $.Values.cni.confDir) -}}
 {{- $args = append $args (printf "--cni-cache-dir=/host%s" $.Values.cni.cacheDir) -}}
+{{- if not $.Values.cni.enabled }}{{- $args = append $args "--alone=true" }}{{- end -}}
 {{- with $.Values.cni.confName }}{{- $args = append $args (printf "--cni-conf-name=%s" .) }}{{- end -}}
 {{- $args = append $args (printf "--chained=%t" $.Values.cni.chained) -}}
 {{- $args = append $args (printf "--own-file=%v" $.Values.cni.ownFile) -}}
@@ -155,7 +156,7 @@
 {{- define "meshcni.argsAsEnv" -}}
 {{- $vars := dict -}}
 {{- $prefix := include "meshcni.envPrefix" . -}}
-{{- range list "agent" "ambient" "ambient-drain-minimum" "ambient-drain-timeout" "ambient-verify-interval" "chained" "cni-bin-dir" "cni-cache-dir" "cni-conf-dir" "cni-conf-name" "config" "detect" "health-address" "kubernetes-service-host" "kubernetes-service-port" "kubernetes-service-protocol" "metrics-address" "nri-socket" "own-file" "plugin-config" "plugin-service-account" "ready-needs-proxy" "repair" "run-dir" "runtime-hook" "token-lifetime" "uninstall-on-exit" "zds-socket" -}}
+{{- range list "agent" "alone" "ambient" "ambient-drain-minimum" "ambient-drain-timeout" "ambient-verify-interval" "chained" "cni-bin-dir" "cni-cache-dir" "cni-conf-dir" "cni-conf-name" "config" "detect" "health-address" "kubernetes-service-host" "kubernetes-service-port" "kubernetes-service-protocol" "metrics-address" "nri-socket" "own-file" "plugin-config" "plugin-service-account" "ready-needs-proxy" "repair" "run-dir" "runtime-hook" "token-lifetime" "uninstall-on-exit" "zds-socket" -}}
 {{- $_ := set $vars (upper . | replace "-" "_" | printf "%s%s" $prefix) "" -}}
 {{- end -}}
 {{- range include "meshcni.args" . | fromYamlArray -}}

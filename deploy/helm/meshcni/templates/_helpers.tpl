@@ -12,6 +12,7 @@ nothing. Each template begins with it; only the first of a release does the work
 {{- $known := $values.cni.confDir -}}
 {{- include "meshcni.overlay" (dict "onto" $values "from" .Values) -}}
 {{- $_ := set .Values "_ownConfDir" (ne $values.cni.confDir $known) -}}
+{{- if not $values.cni.enabled }}{{- $_ := set $values.networkAttachmentDefinition "enabled" false }}{{- end -}}
 {{- range $key, $value := $values -}}
 {{- $_ := set $.Values $key $value -}}
 {{- end -}}

@@ -27,8 +27,10 @@ subjects:
 that it may not list anyway. */}}
 {{- define "meshcni.pluginAccounts" -}}
 {{- $lists := or (include "meshcni.servesPods" .) .Values.ambient.enabled -}}
+{{- if .Values.cni.enabled }}
 - {{ (include "meshcni.pluginAccountName" .) | quote }}
-{{- if or (and $lists (not .Values.writeStatus)) (semverCompare "<1.31.0-0" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if or (not .Values.cni.enabled) (and $lists (not .Values.writeStatus)) (semverCompare "<1.31.0-0" .Capabilities.KubeVersion.Version) }}
 - {{ include "meshcni.serviceAccountName" . | quote }}
 {{- end }}
 {{- end -}}

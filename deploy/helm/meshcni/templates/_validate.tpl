@@ -19,6 +19,11 @@
 {{- $agent := include "meshcni.agent" $ -}}
 {{- if not (or (eq . $agent) (hasPrefix (printf "%s-" $agent) .)) }}{{- $bad = append $bad (printf "fullnameOverride %q must be %[2]s or begin with %[2]s-: by that the plugin knows the agent's own pods, and lets them start" . $agent) }}{{- end -}}
 {{- end -}}
+{{- if not $.Values.cni.enabled -}}
+{{- $mode := include "meshcni.runtimeHook" $ -}}
+{{- if not (or (eq $mode "capture") (and (eq $mode "auto") (include "meshcni.entersPods" $))) }}{{- $bad = append $bad (printf "cni.enabled false needs runtimeHook.mode capture: with %s nothing would capture pods" $mode) }}{{- end -}}
+{{- if has (toString $.Values.agent) (list "off" "false") }}{{- $bad = append $bad "cni.enabled false does not go with agent off: the agent has to know its node's pods" }}{{- end -}}
+{{- end -}}
 {{- if and $.Values.networkAttachmentDefinition.enabled $.Values.cni.chained }}{{- $bad = append $bad "networkAttachmentDefinition.enabled needs cni.chained false: Multus would add the plugin to pods that the chain has added it to already" }}{{- end -}}
 {{- if and $.Values.metrics.enabled (eq ($.Values.metrics.port | int) ($.Values.health.port | int)) }}{{- $bad = append $bad "metrics.port and health.port must differ" }}{{- end -}}
 {{- if not $.Values.metrics.enabled -}}
@@ -101,5 +106,5 @@
 
 {{/* The flags of "meshcni-node run", as it has them; a test compares. */}}
 {{- define "meshcni.flags" -}}
-cni-bin-dir cni-conf-dir cni-cache-dir run-dir bin-source-dir chained own-file cni-conf-name service-account-dir plugin-service-account token-lifetime kubernetes-service-host kubernetes-service-port kubernetes-service-protocol exclude-namespaces exclude-namespace-selector dialect agent backend log-level pod-namespace add-deadline uncaptured-family ambient-dns-capture ambient-ipv6 ambient-enablement-selectors ambient-probe-ipv4 ambient-probe-ipv6 ambient-system-namespace refuse-proxy-uid refuse-net-raw allow-sandboxed sandboxed-classes write-status ready-without-agent plugin-config runtime-hook nri-socket detect repair node-name ambient zds-socket ambient-verify-interval ambient-drain-timeout ambient-drain-minimum ready-needs-proxy config config-id metrics-address health-address start-socket uninstall-on-exit daemonset-name
+cni-bin-dir cni-conf-dir cni-cache-dir run-dir bin-source-dir alone chained own-file cni-conf-name service-account-dir plugin-service-account token-lifetime kubernetes-service-host kubernetes-service-port kubernetes-service-protocol exclude-namespaces exclude-namespace-selector dialect agent backend log-level pod-namespace add-deadline uncaptured-family ambient-dns-capture ambient-ipv6 ambient-enablement-selectors ambient-probe-ipv4 ambient-probe-ipv6 ambient-system-namespace refuse-proxy-uid refuse-net-raw allow-sandboxed sandboxed-classes write-status ready-without-agent plugin-config runtime-hook nri-socket detect repair node-name ambient zds-socket ambient-verify-interval ambient-drain-timeout ambient-drain-minimum ready-needs-proxy config config-id metrics-address health-address start-socket uninstall-on-exit daemonset-name
 {{- end -}}

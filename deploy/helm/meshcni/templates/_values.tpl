@@ -20,7 +20,7 @@
 
 {{/* The flags that need no value. */}}
 {{- define "meshcni.boolFlags" -}}
-chained refuse-proxy-uid refuse-net-raw write-status ready-without-agent detect ambient ready-needs-proxy ambient-dns-capture ambient-ipv6
+alone chained refuse-proxy-uid refuse-net-raw write-status ready-without-agent detect ambient ready-needs-proxy ambient-dns-capture ambient-ipv6
 {{- end -}}
 
 {{/* What is wrong with a flag's value; empty: nothing. Of (list $ FLAG VALUE). A $(NAME) is filled in on the node. */}}
