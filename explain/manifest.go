@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 
+	yamlv3 "go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -53,7 +54,10 @@ func onlyDocument(b []byte) ([]byte, error) {
 			return nil, err
 		}
 		var any any
-		if err := podyaml.Unmarshal(doc, MaxManifest, &any); err != nil {
+		if err := refuseAliases(doc); err != nil {
+			return nil, err
+		}
+		if err := yaml.Unmarshal(doc, &any); err != nil {
 			return nil, err
 		}
 		if any == nil {
@@ -68,6 +72,29 @@ func onlyDocument(b []byte) ([]byte, error) {
 		return nil, errors.New("it is empty")
 	}
 	return only, nil
+}
+
+// refuseAliases refuses what is too long, and aliases. A manifest's scripts and comments have their signs, so it is read as a tree, in which no
+// alias is expanded and whose depth the library bounds.
+func refuseAliases(doc []byte) error {
+	if len(doc) > MaxManifest {
+		return podyaml.ErrSize
+	}
+	if bytes.IndexByte(doc, '&') < 0 {
+		return nil
+	}
+	var tree yamlv3.Node
+	if err := yamlv3.Unmarshal(doc, &tree); err != nil {
+		return err
+	}
+	for nodes := []*yamlv3.Node{&tree}; len(nodes) > 0; {
+		n := nodes[len(nodes)-1]
+		nodes = append(nodes[:len(nodes)-1], n.Content...)
+		if n.Kind == yamlv3.AliasNode || n.Anchor != "" {
+			return fmt.Errorf("line %d: %w", n.Line, podyaml.ErrAlias)
+		}
+	}
+	return nil
 }
 
 // Manifest is a pod that is read from a text.

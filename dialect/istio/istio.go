@@ -15,6 +15,7 @@ package istio
 
 import (
 	"net/netip"
+	"sync"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/redirect"
@@ -126,7 +127,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 }
 
 func build(in dialect.Input) (dialect.Reading, error) {
-	r, err := in.Read(schema)
+	r, err := in.Read(schema())
 	if _, ok := in.Pod.Annotations[InterceptionMode]; !ok {
 		_, unread := interception(in.Values())
 		r.Warnings = append(r.Warnings, unread...)
@@ -145,38 +146,40 @@ const (
 	boolean       = "true or false"
 )
 
-var schema = redirect.Schema{
-	Defaults:  DefaultRedirect(),
-	RunAs:     true,
-	Prefixes:  []string{"traffic.sidecar.istio.io/"}, // all of them are below
-	OtherKeys: []string{InjectKey, StatusAnnotation, proxyConfig},
-	Settings: []redirect.Setting{
-		{Field: "mode", Keys: []string{InterceptionMode}, Allowed: "REDIRECT or TPROXY"},
-		// The port is the agent's. The injector that sets it also excludes it from
-		// capture, by annotation, so it is only checked.
-		{Keys: []string{statusPort}, Allowed: "a port from 0 to 65535", Set: checkPort},
-		{Field: "inbound.ports", Keys: []string{includeInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
-		{Field: "inbound.excludePorts", Keys: []string{ExcludeInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}, Add: true},
-		{Field: "outbound.ports", Keys: []string{includeOutboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
-		{Field: "outbound.excludePorts", Keys: []string{ExcludeOutboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
-		{Field: "outbound.cidrs", Keys: []string{includeOutboundIPRanges}, Allowed: `"*", or ` + cidrList, Grammar: redirect.Grammar{All: true}},
-		{Field: "outbound.excludeCIDRs", Keys: []string{excludeOutboundIPRanges}, Allowed: cidrList},
-		{Field: "excludeInterfaces", Keys: []string{excludeInterfaces}, Allowed: interfaceList},
-		{Field: "virtualInterfaces", Keys: []string{virtualInterfaces, kubevirtInterfaces}, Allowed: interfaceList},
-		env("dns.servers", dnsCapture, func(r *redirect.Redirect, on bool) {
-			if on {
-				// The pod's resolv.conf cannot be seen from the host.
-				r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort}
-			}
-		}),
-		env("ipv6", DualStack, func(r *redirect.Redirect, on bool) {
-			if on {
-				r.IPv6 = redirect.FamilyCapture
-			}
-		}),
-		env("dropInvalid", invalidDrop, func(r *redirect.Redirect, on bool) { r.DropInvalid = on }),
-	},
-}
+var schema = sync.OnceValue(func() redirect.Schema {
+	return redirect.Schema{
+		Defaults:  DefaultRedirect(),
+		RunAs:     true,
+		Prefixes:  []string{"traffic.sidecar.istio.io/"}, // all of them are below
+		OtherKeys: []string{InjectKey, StatusAnnotation, proxyConfig},
+		Settings: []redirect.Setting{
+			{Field: "mode", Keys: []string{InterceptionMode}, Allowed: "REDIRECT or TPROXY"},
+			// The port is the agent's. The injector that sets it also excludes it from
+			// capture, by annotation, so it is only checked.
+			{Keys: []string{statusPort}, Allowed: "a port from 0 to 65535", Set: checkPort},
+			{Field: "inbound.ports", Keys: []string{includeInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
+			{Field: "inbound.excludePorts", Keys: []string{ExcludeInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}, Add: true},
+			{Field: "outbound.ports", Keys: []string{includeOutboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
+			{Field: "outbound.excludePorts", Keys: []string{ExcludeOutboundPorts}, Allowed: portList, Grammar: redirect.Grammar{All: true}},
+			{Field: "outbound.cidrs", Keys: []string{includeOutboundIPRanges}, Allowed: `"*", or ` + cidrList, Grammar: redirect.Grammar{All: true}},
+			{Field: "outbound.excludeCIDRs", Keys: []string{excludeOutboundIPRanges}, Allowed: cidrList},
+			{Field: "excludeInterfaces", Keys: []string{excludeInterfaces}, Allowed: interfaceList},
+			{Field: "virtualInterfaces", Keys: []string{virtualInterfaces, kubevirtInterfaces}, Allowed: interfaceList},
+			env("dns.servers", dnsCapture, func(r *redirect.Redirect, on bool) {
+				if on {
+					// The pod's resolv.conf cannot be seen from the host.
+					r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: DNSPort}
+				}
+			}),
+			env("ipv6", DualStack, func(r *redirect.Redirect, on bool) {
+				if on {
+					r.IPv6 = redirect.FamilyCapture
+				}
+			}),
+			env("dropInvalid", invalidDrop, func(r *redirect.Redirect, on bool) { r.DropInvalid = on }),
+		},
+	}
+})
 
 func env(field, key string, set func(*redirect.Redirect, bool)) redirect.Setting {
 	return redirect.Setting{

@@ -11,7 +11,7 @@ import (
 // before reads the annotations of a pod without YAML, as the plugin of Kuma 2.x did.
 func (p *parser) before() {
 	p.dnsAll = true // as Kuma 2.x
-	for _, s := range settings {
+	for _, s := range settings() {
 		if value, ok := p.annotations[s.annotation]; ok && s.annotation != "" {
 			s.apply(p, s.annotation, value, s.elements(value))
 			if s.annotation == excludeTCPPortsForUIDs || s.annotation == excludeUDPPortsForUIDs {

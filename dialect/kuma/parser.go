@@ -48,7 +48,7 @@ func (p *parser) yaml(d *document) {
 	if d.ebpf {
 		p.Warn(warning.NoEffect, Config+".ebpf", "annotation %s.ebpf has no effect: the pod is captured by rules", Config)
 	}
-	for _, s := range settings {
+	for _, s := range settings() {
 		if values, ok := d.values[s.path]; ok && s.set != nil {
 			s.apply(p, Config+"."+s.path, strings.Join(values, ","), values)
 		}
@@ -62,7 +62,7 @@ const longestCompared = 8 << 10
 // beside warns of annotations that the YAML does not agree with. They have no effect: Kuma's plugin does not read them, and
 // those that the pod had when it was injected are in the YAML.
 func (p *parser) beside() {
-	for _, s := range settings {
+	for _, s := range settings() {
 		value, ok := p.annotations[s.annotation]
 		switch {
 		case !ok || s.annotation == "":

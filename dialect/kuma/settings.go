@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect"
@@ -49,61 +50,63 @@ const (
 )
 
 // settings are read in this order.
-var settings = []setting{
-	{sidecarUID, "kumaDPUser", "proxy.uids", value{
-		one, "a user id from 1 to 4294967294", single((*parser).setUser),
-		func(p, q *parser) bool { return slices.Equal(p.r.Proxy.UIDs, q.r.Proxy.UIDs) },
-	}, nil},
-	{ipFamilyMode, "ipFamilyMode", "ipv6", value{
-		one, "dualstack or ipv4", single((*parser).setFamilies), func(p, q *parser) bool { return p.r.IPv6 == q.r.IPv6 },
-	}, nil},
-	{dropInvalidPackets, "dropInvalidPackets", "dropInvalid", flagOf(func(p *parser) *bool { return &p.r.DropInvalid }), nil},
-	{iptablesLogs, "log.enabled", "log", flagOf(func(p *parser) *bool { return &p.log }), nil},
-	{"", "log.level", "log.level", value{kind: one, allowed: "a level from 0 to 7", set: single((*parser).setLogLevel)}, nil},
+var settings = sync.OnceValue(func() []setting {
+	return []setting{
+		{sidecarUID, "kumaDPUser", "proxy.uids", value{
+			one, "a user id from 1 to 4294967294", single((*parser).setUser),
+			func(p, q *parser) bool { return slices.Equal(p.r.Proxy.UIDs, q.r.Proxy.UIDs) },
+		}, nil},
+		{ipFamilyMode, "ipFamilyMode", "ipv6", value{
+			one, "dualstack or ipv4", single((*parser).setFamilies), func(p, q *parser) bool { return p.r.IPv6 == q.r.IPv6 },
+		}, nil},
+		{dropInvalidPackets, "dropInvalidPackets", "dropInvalid", flagOf(func(p *parser) *bool { return &p.r.DropInvalid }), nil},
+		{iptablesLogs, "log.enabled", "log", flagOf(func(p *parser) *bool { return &p.log }), nil},
+		{"", "log.level", "log.level", value{kind: one, allowed: "a level from 0 to 7", set: single((*parser).setLogLevel)}, nil},
 
-	{gateway, "", "inbound.ports", value{
-		one, "enabled, disabled or builtin", single((*parser).setGateway), func(_, q *parser) bool { return q.inbound },
-	}, noInbound},
-	{"", inbound + "enabled", "inbound.ports", flagOf(func(p *parser) *bool { return &p.inbound }), nil},
-	{proxyInboundPort, inbound + "port", "proxy.inboundPort", portOf(func(p *parser) *uint16 { return &p.r.Proxy.InboundPort }), noInbound},
-	{"", inbound + "includePorts", "inbound.ports", value{kind: many, allowed: portList, set: (*parser).setInboundPorts}, nil},
-	{excludeInboundPorts, inbound + "excludePorts", "inbound.excludePorts", portsOf(excludeInbound), noInbound},
-	{probeProxyPort, "", "inbound.excludePorts", value{
-		one, "a port from 0 to 65535", single((*parser).setProbePort),
-		func(p, q *parser) bool { return holds(*excludeInbound(p), *excludeInbound(q)) },
-	}, noInbound},
-	{excludeInboundIPs, inbound + "excludePortsForIPs", "inbound.excludeSources",
-		ipsOf(func(p *parser) *redirect.PrefixSet { return &p.r.Inbound.ExcludeSources }), noInbound},
-	{"", inbound + "excludePortsForUIDs", "inbound.ports", value{kind: many, allowed: "nothing", set: refuseUsers}, nil},
-	{"", inbound + "insertRedirectInsteadOfAppend", "", value{kind: flag}, nil},
+		{gateway, "", "inbound.ports", value{
+			one, "enabled, disabled or builtin", single((*parser).setGateway), func(_, q *parser) bool { return q.inbound },
+		}, noInbound},
+		{"", inbound + "enabled", "inbound.ports", flagOf(func(p *parser) *bool { return &p.inbound }), nil},
+		{proxyInboundPort, inbound + "port", "proxy.inboundPort", portOf(func(p *parser) *uint16 { return &p.r.Proxy.InboundPort }), noInbound},
+		{"", inbound + "includePorts", "inbound.ports", value{kind: many, allowed: portList, set: (*parser).setInboundPorts}, nil},
+		{excludeInboundPorts, inbound + "excludePorts", "inbound.excludePorts", portsOf(excludeInbound), noInbound},
+		{probeProxyPort, "", "inbound.excludePorts", value{
+			one, "a port from 0 to 65535", single((*parser).setProbePort),
+			func(p, q *parser) bool { return holds(*excludeInbound(p), *excludeInbound(q)) },
+		}, noInbound},
+		{excludeInboundIPs, inbound + "excludePortsForIPs", "inbound.excludeSources",
+			ipsOf(func(p *parser) *redirect.PrefixSet { return &p.r.Inbound.ExcludeSources }), noInbound},
+		{"", inbound + "excludePortsForUIDs", "inbound.ports", value{kind: many, allowed: "nothing", set: refuseUsers}, nil},
+		{"", inbound + "insertRedirectInsteadOfAppend", "", value{kind: flag}, nil},
 
-	{"", outbound + "enabled", "outbound.cidrs", flagOf(func(p *parser) *bool { return &p.outbound }), nil},
-	{proxyOutboundPort, outbound + "port", "proxy.outboundPort", portOf(func(p *parser) *uint16 { return &p.r.Proxy.OutboundPort }), nil},
-	{"", outbound + "includePorts", "outbound.ports", portsOf(func(p *parser) *redirect.PortSet { return &p.includeOutbound }), nil},
-	{excludeOutboundPorts, outbound + "excludePorts", "outbound.exclude", portsOf(func(p *parser) *redirect.PortSet { return &p.excludeOutbound }), nil},
-	{excludeOutboundPortsForUIDs, outbound + "excludePortsForUIDs", "outbound.exclude", value{many, userList, (*parser).setExcludeUsers, toldUsers}, nil},
-	{excludeTCPPortsForUIDs, "", "outbound.exclude", value{many, userList, (*parser).setExcludeUsers, toldUsers}, nil},
-	{excludeUDPPortsForUIDs, "", "outbound.exclude", value{many, userList, (*parser).setExcludeUsers, toldUsers}, nil},
-	{excludeOutboundIPs, outbound + "excludePortsForIPs", "outbound.exclude",
-		ipsOf(func(p *parser) *redirect.PrefixSet { return &p.excludeOutboundIPs }), nil},
-	// The redirection then comes before the rule that lets DNS queries over TCP pass. DNS queries over UDP and exclusions
-	// still come first.
-	{"", outbound + "insertRedirectInsteadOfAppend", "dns.tcpOutbound", flagOf(func(p *parser) *bool { return &p.dns.TCPOutbound }), nil},
+		{"", outbound + "enabled", "outbound.cidrs", flagOf(func(p *parser) *bool { return &p.outbound }), nil},
+		{proxyOutboundPort, outbound + "port", "proxy.outboundPort", portOf(func(p *parser) *uint16 { return &p.r.Proxy.OutboundPort }), nil},
+		{"", outbound + "includePorts", "outbound.ports", portsOf(func(p *parser) *redirect.PortSet { return &p.includeOutbound }), nil},
+		{excludeOutboundPorts, outbound + "excludePorts", "outbound.exclude", portsOf(func(p *parser) *redirect.PortSet { return &p.excludeOutbound }), nil},
+		{excludeOutboundPortsForUIDs, outbound + "excludePortsForUIDs", "outbound.exclude", value{many, userList, (*parser).setExcludeUsers, toldUsers}, nil},
+		{excludeTCPPortsForUIDs, "", "outbound.exclude", value{many, userList, (*parser).setExcludeUsers, toldUsers}, nil},
+		{excludeUDPPortsForUIDs, "", "outbound.exclude", value{many, userList, (*parser).setExcludeUsers, toldUsers}, nil},
+		{excludeOutboundIPs, outbound + "excludePortsForIPs", "outbound.exclude",
+			ipsOf(func(p *parser) *redirect.PrefixSet { return &p.excludeOutboundIPs }), nil},
+		// The redirection then comes before the rule that lets DNS queries over TCP pass. DNS queries over UDP and exclusions
+		// still come first.
+		{"", outbound + "insertRedirectInsteadOfAppend", "dns.tcpOutbound", flagOf(func(p *parser) *bool { return &p.dns.TCPOutbound }), nil},
 
-	{builtinDNS, dns + "enabled", "dns.servers", flagOf(func(p *parser) *bool { return &p.dnsEnabled }), nil},
-	{"", dns + "captureAll", "dns.servers", flagOf(func(p *parser) *bool { return &p.dnsAll }), nil},
-	{builtinDNSPort, dns + "port", "dns.port", portOf(func(p *parser) *uint16 { return &p.dns.Port }), func(p *parser) bool { return !p.dnsEnabled }},
-	{"", dns + "skipConntrackZoneSplit", "dns.oneZone", flagOf(func(p *parser) *bool { return &p.dns.OneZone }), nil},
-	{"", dns + "resolvConfigPath", "", value{}, nil}, // a file of the node, not of the pod
-	{"", "redirect.vnet.networks", "virtualNetworks", value{kind: many, allowed: "INTERFACE:PREFIX", set: (*parser).setNetworks}, nil},
+		{builtinDNS, dns + "enabled", "dns.servers", flagOf(func(p *parser) *bool { return &p.dnsEnabled }), nil},
+		{"", dns + "captureAll", "dns.servers", flagOf(func(p *parser) *bool { return &p.dnsAll }), nil},
+		{builtinDNSPort, dns + "port", "dns.port", portOf(func(p *parser) *uint16 { return &p.dns.Port }), func(p *parser) bool { return !p.dnsEnabled }},
+		{"", dns + "skipConntrackZoneSplit", "dns.oneZone", flagOf(func(p *parser) *bool { return &p.dns.OneZone }), nil},
+		{"", dns + "resolvConfigPath", "", value{}, nil}, // a file of the node, not of the pod
+		{"", "redirect.vnet.networks", "virtualNetworks", value{kind: many, allowed: "INTERFACE:PREFIX", set: (*parser).setNetworks}, nil},
 
-	{"", dryRun, "", value{kind: flag}, nil}, // for the decision
-	// Ebpf is a way to capture without rules, which later versions of Kuma lack.
-	{"", ebpf, "", value{}, nil},
-	// These configure Kuma's program that applies the rules, not the rules.
-	{path: "cniMode"}, {path: "comments"}, {path: "iptablesExecutables"}, {path: "retry"}, {path: "storeFirewalld"},
-	{path: "verbose"}, {path: "wait"}, {path: "waitInterval"},
-}
+		{"", dryRun, "", value{kind: flag}, nil}, // for the decision
+		// Ebpf is a way to capture without rules, which later versions of Kuma lack.
+		{"", ebpf, "", value{}, nil},
+		// These configure Kuma's program that applies the rules, not the rules.
+		{path: "cniMode"}, {path: "comments"}, {path: "iptablesExecutables"}, {path: "retry"}, {path: "storeFirewalld"},
+		{path: "verbose"}, {path: "wait"}, {path: "waitInterval"},
+	}
+})
 
 const (
 	dryRun = "dryRun"

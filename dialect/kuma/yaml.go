@@ -98,7 +98,8 @@ func (d *document) leaf(s *setting, v any) error {
 // find returns the path of a key as the settings spell it, empty if there is none, and the setting unless it is a section.
 // As in encoding/json, case does not matter.
 func find(at, key string) (string, *setting) {
-	for i, s := range settings {
+	all := settings()
+	for i, s := range all {
 		rest, inside := strings.CutPrefix(s.path, at)
 		name, _, section := strings.Cut(rest, ".")
 		switch {
@@ -106,7 +107,7 @@ func find(at, key string) (string, *setting) {
 		case section:
 			return at + name, nil
 		default:
-			return s.path, &settings[i]
+			return s.path, &all[i]
 		}
 	}
 	return "", nil

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"sync"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/text/truncate"
@@ -123,7 +124,7 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 }
 
 func build(in dialect.Input) (dialect.Reading, error) {
-	r, err := in.Read(schema)
+	r, err := in.Read(schema())
 	if err != nil {
 		return r, err
 	}
@@ -149,26 +150,28 @@ const (
 	port     = "a port from 1 to 65535"
 )
 
-var schema = redirect.Schema{
-	Defaults:  DefaultRedirect(),
-	RunAsUser: true,
-	Settings: []redirect.Setting{
-		env("proxy.inboundPort", inboundListen, func(r *redirect.Redirect, a netip.AddrPort) {
-			r.Proxy.InboundPort = a.Port()
-			if a.Addr().Is4() {
-				r.IPv6 = redirect.FamilyPass
-			}
-		}),
-		env("proxy.outboundPort", outboundListen, func(r *redirect.Redirect, a netip.AddrPort) { r.Proxy.OutboundPort = a.Port() }),
-		{Field: "proxy.inboundPort", Keys: []string{InboundPort}, Allowed: port, Inherited: true},
-		{Field: "proxy.outboundPort", Keys: []string{OutboundPort}, Allowed: port, Inherited: true},
-		{Field: "inbound.excludePorts", Keys: []string{SkipInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{Ranges: true}, Add: true, Inherited: true},
-		{Field: "outbound.excludePorts", Keys: []string{SkipOutboundPorts}, Allowed: portList, Grammar: redirect.Grammar{Ranges: true}, Inherited: true},
-		{Field: "inbound.excludeSources", Keys: []string{SkipSubnets}, Allowed: cidrList, Grammar: redirect.Grammar{Spaces: true}, Inherited: true},
-		{Field: "proxy.uids", Keys: []string{ProxyUID}, Allowed: "a user id from 1 to 4294967294", Set: redirect.SetProxyUser, Inherited: true},
-		{Field: "proxy.gids", Keys: []string{ProxyGID}, Allowed: "a group id from 1 to 4294967294, or -1 or 0 for none", Set: setGID, Inherited: true},
-	},
-}
+var schema = sync.OnceValue(func() redirect.Schema {
+	return redirect.Schema{
+		Defaults:  DefaultRedirect(),
+		RunAsUser: true,
+		Settings: []redirect.Setting{
+			env("proxy.inboundPort", inboundListen, func(r *redirect.Redirect, a netip.AddrPort) {
+				r.Proxy.InboundPort = a.Port()
+				if a.Addr().Is4() {
+					r.IPv6 = redirect.FamilyPass
+				}
+			}),
+			env("proxy.outboundPort", outboundListen, func(r *redirect.Redirect, a netip.AddrPort) { r.Proxy.OutboundPort = a.Port() }),
+			{Field: "proxy.inboundPort", Keys: []string{InboundPort}, Allowed: port, Inherited: true},
+			{Field: "proxy.outboundPort", Keys: []string{OutboundPort}, Allowed: port, Inherited: true},
+			{Field: "inbound.excludePorts", Keys: []string{SkipInboundPorts}, Allowed: portList, Grammar: redirect.Grammar{Ranges: true}, Add: true, Inherited: true},
+			{Field: "outbound.excludePorts", Keys: []string{SkipOutboundPorts}, Allowed: portList, Grammar: redirect.Grammar{Ranges: true}, Inherited: true},
+			{Field: "inbound.excludeSources", Keys: []string{SkipSubnets}, Allowed: cidrList, Grammar: redirect.Grammar{Spaces: true}, Inherited: true},
+			{Field: "proxy.uids", Keys: []string{ProxyUID}, Allowed: "a user id from 1 to 4294967294", Set: redirect.SetProxyUser, Inherited: true},
+			{Field: "proxy.gids", Keys: []string{ProxyGID}, Allowed: "a group id from 1 to 4294967294, or -1 or 0 for none", Set: setGID, Inherited: true},
+		},
+	}
+})
 
 // env reads the address and port where the proxy listens. Linkerd's injector writes
 // it, not people, so a bad value is no reason to refuse a pod.

@@ -98,7 +98,7 @@ func ReadOfRouting(ns Namespace, rs ruleset.Ruleset) (messages, bytes int, diffs
 	p := plumbing{ns: ns}
 	defer p.close()
 	diffs, err = p.diff(rs.Owner(), rs, ruleset.Families[:])
-	messages, bytes = p.lists.Read()
+	messages, bytes = p.conn().Read()
 	return messages, bytes, diffs, err
 }
 

@@ -6,12 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -34,11 +32,11 @@ func (p *plumbing) raiseLo(ctx context.Context, x fixture) error {
 	ctx, cancel := context.WithTimeout(ctx, loPatience)
 	defer cancel()
 	for waited := false; !waited; {
-		link, err := p.handle.LinkByIndex(loIndex)
+		up, err := p.conn().Up(loIndex)
 		if err != nil {
 			return fmt.Errorf("look at lo: %w", err)
 		}
-		if link.Attrs().Flags&net.FlagUp != 0 {
+		if up {
 			p.loUp = true
 			return nil
 		}
@@ -48,7 +46,7 @@ func (p *plumbing) raiseLo(ctx context.Context, x fixture) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	if err := p.handle.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: loIndex}}); err != nil {
+	if err := p.conn().SetUp(loIndex); err != nil {
 		return fmt.Errorf("bring lo up: %w", err)
 	}
 	p.loUp = true

@@ -177,6 +177,15 @@ func (v *visits) Do(fn func() error) error {
 	return v.Namespace.Do(fn)
 }
 
+func (v *visits) Socket(domain, typ, proto int) (int, error) {
+	if proto == unix.NETLINK_ROUTE {
+		if v.n++; v.n == v.fails {
+			return -1, errVisit
+		}
+	}
+	return v.Namespace.Socket(domain, typ, proto)
+}
+
 // TestNFTFailureAfterTheOthers: once the owner's other rules are gone, a failure leaves the new ones in force.
 func TestNFTFailureAfterTheOthers(t *testing.T) {
 	rs := redirect.Default().MustRuleset()
@@ -185,7 +194,7 @@ func TestNFTFailureAfterTheOthers(t *testing.T) {
 	require.NoError(t, err)
 	_, err = apply.NewNFTables(&visits{Namespace: ns, fails: 2}).Apply(t.Context(), rs)
 	require.ErrorIs(t, err, errVisit)
-	require.ErrorContains(t, err, "open route socket")
+	require.ErrorContains(t, err, "open netlink socket")
 	diffs, err := apply.NewNFTables(ns).Check(t.Context(), rs)
 	require.NoError(t, err)
 	assert.Empty(t, diffs)

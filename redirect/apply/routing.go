@@ -7,11 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/kernel/rtnetlink"
@@ -65,8 +63,7 @@ func (x fixture) String() string {
 // the first of them, since most pods have none.
 type plumbing struct {
 	ns     Namespace
-	handle *netlink.Handle // to change something
-	lists  *rtnetlink.Conn // to look
+	routes *rtnetlink.Conn // see conn
 	// made are the fixtures that were added, for undo.
 	made []fixture
 	// unusable are those that the namespace does not accept now.
@@ -74,26 +71,16 @@ type plumbing struct {
 	loUp     bool
 }
 
-func (p *plumbing) open() error {
-	if p.handle != nil {
-		return nil
+func (p *plumbing) conn() *rtnetlink.Conn {
+	if p.routes == nil {
+		p.routes = rtnetlink.New(p.ns, rtnetlink.Default)
 	}
-	err := p.ns.Do(func() (err error) {
-		p.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("open route socket: %w", err)
-	}
-	return nil
+	return p.routes
 }
 
 func (p *plumbing) close() {
-	if p.handle != nil {
-		p.handle.Close()
-	}
-	if p.lists != nil {
-		p.lists.Close()
+	if p.routes != nil {
+		p.routes.Close()
 	}
 }
 
@@ -119,9 +106,6 @@ func (p *plumbing) make(ctx context.Context, rs ruleset.Ruleset, families []rule
 }
 
 func (p *plumbing) makeOne(ctx context.Context, x fixture) (made bool, err error) {
-	if err := p.open(); err != nil {
-		return false, err
-	}
 	if err := p.raiseLo(ctx, x); err != nil {
 		return false, err
 	}
@@ -214,75 +198,38 @@ func (p *plumbing) each(owner ruleset.Ownership, rs ruleset.Ruleset, families []
 // loIndex is the index of lo in every namespace (LOOPBACK_IFINDEX in linux/net/flow.h).
 const loIndex = 1
 
-func netlinkFamily(f ruleset.Family) int {
+func netlinkFamily(f ruleset.Family) byte {
 	if f == ruleset.IPv4 {
 		return unix.AF_INET
 	}
 	return unix.AF_INET6
 }
 
-func (x fixture) address() (netlink.Link, *netlink.Addr) {
-	lo := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: loIndex}}
-	bits := x.addr.BitLen()
-	addr := &netlink.Addr{IPNet: &net.IPNet{IP: x.addr.AsSlice(), Mask: net.CIDRMask(bits, bits)}}
-	if x.family == ruleset.IPv6 {
-		addr.Flags = unix.IFA_F_NODAD // usable at once
+func (p *plumbing) change(do rtnetlink.Change, x fixture) error {
+	switch x.kind {
+	case localRoute:
+		return p.conn().ChangeLocal(do, netlinkFamily(x.family), x.routing.Table, loIndex)
+	case policyRule:
+		r := x.routing
+		return p.conn().ChangeRule(do, netlinkFamily(x.family), rtnetlink.Rule{Priority: r.Priority, Mark: r.Mark, Mask: r.Mask, Table: r.Table})
 	}
-	return lo, addr
-}
-
-func (x fixture) rule() *netlink.Rule {
-	rule := netlink.NewRule()
-	rule.Family = netlinkFamily(x.family)
-	rule.Mark = x.routing.Mark
-	rule.Table = int(x.routing.Table)
-	if x.routing.Mask != 0 {
-		rule.Mask = &x.routing.Mask
-	}
-	if x.routing.Priority != 0 {
-		rule.Priority = int(x.routing.Priority)
-	}
-	return rule
-}
-
-func (x fixture) route() *netlink.Route {
-	bits := x.family.Bits()
-	return &netlink.Route{
-		LinkIndex: loIndex, Dst: &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}, Table: int(x.routing.Table),
-		Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Family: netlinkFamily(x.family),
-	}
+	return p.conn().ChangeAddr(do, loIndex, x.addr)
 }
 
 // add makes a fixture; unix.EEXIST says that it is there.
 func (p *plumbing) add(x fixture) error {
-	switch x.kind {
-	case localRoute:
-		return p.handle.RouteAdd(x.route())
-	case policyRule:
-		if x.routing.Priority == 0 { // the kernel then chooses one, and takes the rule twice
-			if there, err := p.has(x); err != nil || there {
-				return cmp.Or(err, error(unix.EEXIST))
-			}
+	if x.kind == policyRule && x.routing.Priority == 0 { // the kernel then chooses one, and takes the rule twice
+		if there, err := p.has(x); err != nil || there {
+			return cmp.Or(err, error(unix.EEXIST))
 		}
-		return p.handle.RuleAdd(x.rule())
 	}
-	return p.handle.AddrAdd(x.address())
+	return p.change(rtnetlink.Add, x)
 }
 
 // remove takes a fixture away, however often it is there.
 func (p *plumbing) remove(x fixture) (changed bool, err error) {
-	if err := p.open(); err != nil {
-		return false, err
-	}
 	for {
-		switch x.kind {
-		case localRoute:
-			err = p.handle.RouteDel(x.route())
-		case policyRule:
-			err = p.handle.RuleDel(x.rule())
-		default:
-			err = p.handle.AddrDel(x.address())
-		}
+		err = p.change(rtnetlink.Remove, x)
 		// What each says of a thing that is not there; EAFNOSUPPORT is a family without a single policy rule or table.
 		for _, gone := range []error{unix.ENOENT, unix.ESRCH, unix.EADDRNOTAVAIL, unix.EAFNOSUPPORT} {
 			if errors.Is(err, gone) {
@@ -299,23 +246,20 @@ func (p *plumbing) remove(x fixture) (changed bool, err error) {
 // has reads until it finds the fixture. The namespace may have any number of addresses, routes and rules, so what is read is bounded;
 // errors.Is(err, nfnetlink.ErrLong) if it is not among that.
 func (p *plumbing) has(x fixture) (found bool, err error) {
-	if p.lists == nil {
-		p.lists = rtnetlink.New(p.ns, rtnetlink.Default)
-	}
-	family := byte(netlinkFamily(x.family))
+	family := netlinkFamily(x.family)
 	switch x.kind {
 	case localRoute:
-		err = p.lists.Routes(family, rtnetlink.Routes{Table: x.routing.Table, Type: unix.RTN_LOCAL, Link: loIndex}, func(dst netip.Prefix) bool {
+		err = p.conn().Routes(family, rtnetlink.Routes{Table: x.routing.Table, Type: unix.RTN_LOCAL, Link: loIndex}, func(dst netip.Prefix) bool {
 			found = dst.Bits() == 0
 			return !found
 		})
 	case policyRule:
-		err = p.lists.Rules(family, func(r rtnetlink.Rule) bool {
+		err = p.conn().Rules(family, func(r rtnetlink.Rule) bool {
 			found = x.leads(r)
 			return !found && (x.routing.Priority == 0 || r.Priority <= x.routing.Priority)
 		})
 	default:
-		err = p.lists.Addrs(family, loIndex, func(a netip.Addr) bool {
+		err = p.conn().Addrs(family, loIndex, func(a netip.Addr) bool {
 			found = a == x.addr
 			return !found
 		})

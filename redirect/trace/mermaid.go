@@ -3,10 +3,10 @@ package trace
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/redirect/internal/chains"
@@ -54,22 +54,29 @@ func (d *drawing) line(format string, args ...any) {
 func quote(s string) string { return `"` + escape(s) + `"` }
 
 // escape writes as entity codes what means something to Mermaid or HTML in a label.
-func escape(s string) string { return visible.Line(escaper.Replace(s)) }
+func escape(s string) string { return visible.Line(escaper().Replace(s)) }
 
-var escaper = strings.NewReplacer(
-	`#`, "#35;", `"`, "#quot;", `<`, "#lt;", `>`, "#gt;", `&`, "#amp;", "`", "#96;", "*", "#42;", "\n", " ", "\r", " ",
-)
-
-var otherChars = regexp.MustCompile("[^0-9A-Za-z]")
+var escaper = sync.OnceValue(func() *strings.Replacer {
+	return strings.NewReplacer(
+		`#`, "#35;", `"`, "#quot;", `<`, "#lt;", `>`, "#gt;", `&`, "#amp;", "`", "#96;", "*", "#42;", "\n", " ", "\r", " ",
+	)
+})
 
 // id makes a node's name of letters, digits and '_', which Mermaid is sure to accept.
 // Our chains have no other characters, so names stay distinct.
 func id(t ruleset.Table, chain string, position int) string {
-	s := t.String() + "_" + otherChars.ReplaceAllString(chain, "_")
+	s := t.String() + "_" + strings.Map(letterOrDigit, chain)
 	if position > 0 {
 		s += "_" + strconv.Itoa(position)
 	}
 	return s
+}
+
+func letterOrDigit(r rune) rune {
+	if r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
+		return r
+	}
+	return '_'
 }
 
 func (d *drawing) chain(c *ruleset.Chain) {

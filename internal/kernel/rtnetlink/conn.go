@@ -53,7 +53,7 @@ func newConn(ns Socketer, proto int, limit Limit) *Conn {
 // family or protocol has nothing of it.
 func (c *Conn) Dump(what string, request, answer uint16, body []byte, fn func(body []byte) (more bool)) error {
 	c.begin()
-	if err := unless(c.once(request, answer, body, fn), unix.ENOENT); err != nil {
+	if err := unless(c.once(request, unix.NLM_F_DUMP, answer, body, fn), unix.ENOENT); err != nil {
 		return fmt.Errorf("list %s: %w", what, err)
 	}
 	return nil
@@ -99,7 +99,7 @@ const maxAttempts = 5
 func (c *Conn) list(what string, request, answer uint16, body []byte, fn func(body []byte) (more bool)) error {
 	c.begin()
 	for attempt := 1; ; attempt++ {
-		err := c.once(request, answer, body, fn)
+		err := c.once(request, unix.NLM_F_DUMP, answer, body, fn)
 		if errors.Is(err, nfnetlink.ErrInterrupted) && attempt < maxAttempts {
 			continue
 		}
@@ -113,14 +113,15 @@ func (c *Conn) list(what string, request, answer uint16, body []byte, fn func(bo
 // errEnough ends a list of which the rest is nobody's.
 var errEnough = errors.New("enough was read")
 
-func (c *Conn) once(request, answer uint16, body []byte, fn func([]byte) bool) error {
+// once sends one request, and calls fn with the body of each message of the answer type, until the kernel says that this was all.
+func (c *Conn) once(request, flags, answer uint16, body []byte, fn func([]byte) bool) error {
 	if err := c.open(); err != nil {
 		return err
 	}
 	c.conn.Seq++
 	b := binary.NativeEndian.AppendUint32(nil, uint32(unix.NLMSG_HDRLEN+len(body))) //nolint:gosec // under 100
 	b = binary.NativeEndian.AppendUint16(b, request)
-	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|flags)
 	b = binary.NativeEndian.AppendUint32(b, c.conn.Seq)
 	b = binary.NativeEndian.AppendUint32(b, 0) // to the kernel
 	if err := c.conn.Send(append(b, body...)); err != nil {

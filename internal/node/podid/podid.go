@@ -7,7 +7,6 @@
 package podid
 
 import (
-	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,10 +23,15 @@ func IsStatic(uid string) bool {
 	return len(uid) == staticBytes && strings.Trim(uid, "0123456789abcdef") == ""
 }
 
-var uid = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
+// maxUID bounds a UID, in bytes. UUIDs have 36.
+const maxUID = 64
 
 // IsUID reports whether a text may be a pod's UID: the API server's are UUIDs, and those of static pods hashes.
-func IsUID(text string) bool { return uid.MatchString(text) }
+func IsUID(text string) bool {
+	return text != "" && len(text) <= maxUID && !strings.ContainsFunc(text, func(r rune) bool {
+		return r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	})
+}
 
 // Mirrored returns the UID of the static pod that a pod says it mirrors; "" if it says none, or what cannot be one. Whether it is
 // true is for the runtime to say: see [Is].

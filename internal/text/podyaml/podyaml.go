@@ -3,11 +3,11 @@
 package podyaml
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"strings"
+	"unicode/utf8"
 
-	yamlv3 "go.yaml.in/yaml/v3"
 	"sigs.k8s.io/yaml"
 )
 
@@ -16,14 +16,13 @@ import (
 // takes a microsecond or more per byte.
 const MaxSize = 128 << 10
 
-// ErrAlias: the document has an anchor or an alias. Check with errors.Is(err, podyaml.ErrAlias).
+// ErrAlias: the document may have an alias of an anchor. Check with errors.Is(err, podyaml.ErrAlias).
 var ErrAlias = errors.New("anchors and aliases are not read: write the value out")
 
 // ErrSize: the document is too long. Check with errors.Is(err, podyaml.ErrSize).
 var ErrSize = errors.New("the document is too long")
 
-// Unmarshal is [yaml.Unmarshal] for a document of at most limit bytes without
-// anchors and aliases; a limit of 0 is [MaxSize].
+// Unmarshal is [yaml.Unmarshal] for a document of at most limit bytes without aliases; a limit of 0 is [MaxSize].
 func Unmarshal(text []byte, limit int, into any) error {
 	if err := check(text, limit); err != nil {
 		return err
@@ -46,25 +45,29 @@ func check(text []byte, limit int) error {
 	if len(text) > limit {
 		return fmt.Errorf("%w: %d bytes, and %d are the most", ErrSize, len(text), limit)
 	}
-	return plain(text)
-}
-
-// plain refuses anchors and aliases, which a tree of nodes does not expand; the library bounds its depth. Nearly every
-// document has no '&', so no anchor, and an alias without anchor is an error anyway.
-func plain(text []byte) error {
-	if !strings.Contains(string(text), "&") {
-		return nil
-	}
-	var document yamlv3.Node
-	if err := yamlv3.Unmarshal(text, &document); err != nil {
-		return err
-	}
-	for nodes := []*yamlv3.Node{&document}; len(nodes) > 0; {
-		n := nodes[len(nodes)-1]
-		nodes = append(nodes[:len(nodes)-1], n.Content...)
-		if n.Kind == yamlv3.AliasNode || n.Anchor != "" {
-			return fmt.Errorf("line %d: %w", n.Line, ErrAlias)
-		}
+	if mayHave('&', text) && mayHave('*', text) {
+		return ErrAlias
 	}
 	return nil
+}
+
+// mayHave reports whether a sign may begin an anchor or an alias, which needs both. It knows no quotes and no comments, so it may say
+// so of what is neither. It takes for none what stands before a blank, as an "and" does, or after a letter or digit, as in the query of
+// a URL: there it continues the word. A text in UTF-16, which the library reads too, is no UTF-8.
+func mayHave(sign byte, text []byte) bool {
+	if !utf8.Valid(text) {
+		return bytes.IndexByte(text, sign) >= 0
+	}
+	for i, c := range text {
+		if c == sign && (i == 0 || !continues(text[i-1])) && i+1 < len(text) && !blank(text[i+1]) {
+			return true
+		}
+	}
+	return false
+}
+
+func blank(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
+
+func continues(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_' || c == '=' || c == '/' || c == '.'
 }
