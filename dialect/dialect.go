@@ -48,6 +48,11 @@ type Dialect struct {
 	Check Check
 	// Retired are the settings that earlier versions of the mesh read, and this dialect does not: a pod that has one is warned of.
 	Retired []Retired
+	// Injected makes of a pod that nobody has injected one as the mesh's injector leaves it: with the proxy's container and the marks by which
+	// the Policy knows it. Checks of manifests call it (explain.CheckManifests). Nil: the first of the Policy's ProxyContainers, with the
+	// first of its ProxyTypes, the StatusAnnotation, the first of the Traces, and the Required annotations. A proxy whose securityContext
+	// names no user gets that of the pod's Redirect.
+	Injected func(pod *corev1.Pod)
 	// NodeProxy hands pods to the node's proxy; nil: the proxy is in the pod.
 	NodeProxy *NodeProxy
 	// Domains are those of the annotations that Build and Policy.Decline read besides the keys that the Policy names:

@@ -49,3 +49,27 @@ func ExampleExplanation_Status() {
 	fmt.Println(p.Namespace, p.Name, p.UID, p.State, p.Reason, p.NeedsAttention())
 	// Output: shop cart-0 7d1c outside host-network false
 }
+
+// What the mesh would refuse, before it is in a cluster.
+func ExampleCheckManifests() {
+	const web = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  template:
+    metadata:
+      annotations:
+        traffic.sidecar.istio.io/excludeOutboundPorts: "5432-5440"
+    spec: {containers: [{name: web, securityContext: {runAsUser: 1000}}]}
+`
+	report := explain.CheckManifests(dialect.SetOf(istio.New()), explain.ManifestCheck{
+		Files:      map[string][]byte{"web.yaml": []byte(web)},
+		AsInjected: true,
+	})
+	for _, f := range report.Failing("refused", "bypass", "outside") {
+		fmt.Println(f)
+	}
+	// Output:
+	// web.yaml:9: Deployment shop/web: refused: annotation traffic.sidecar.istio.io/excludeOutboundPorts="5432-5440": "5432-5440" is not a port from 0 to 65535 (allowed: "*", or ports from 0 to 65535 separated by commas)
+}

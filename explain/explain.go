@@ -9,8 +9,6 @@ import (
 	"errors"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/mesh"
@@ -38,8 +36,8 @@ type Input struct {
 	Configuration Configuration
 }
 
-// TemplateOnly is the warning of an [Input.Template].
-const TemplateOnly = "this is a workload's template: what a mesh's injector adds to each pod is not in it"
+// templateOnly is the warning of an [Input.Template].
+const templateOnly = "this is a workload's template: what a mesh's injector adds to each pod is not in it"
 
 // Pod explains the fate of a pod, as the plugin with these meshes decides, and whether it is of a known one that is not configured. A refused
 // pod is an Explanation; see [Explanation.Err]. An error means that no decision was reached.
@@ -52,12 +50,12 @@ func Pod(meshes dialect.Set, in Input) (Explanation, error) {
 		return Explanation{}, err
 	}
 	x := Explanation{
-		Pod: Name(in.Subject.Pod), Dialect: cmp.Or(plan.Dialect, meshes.String()), Answers: plan.Answers, Configuration: in.Configuration, Decision: plan.Decision,
+		Pod: PodName{in.Subject.Pod.Namespace, in.Subject.Pod.Name}, Dialect: cmp.Or(plan.Dialect, meshes.String()), Answers: plan.Answers, Configuration: in.Configuration, Decision: plan.Decision,
 		Bypasses: []string{}, BypassCodes: append([]dialect.BypassCode{}, plan.BypassCodes()...), Warnings: append([]string{}, in.Warnings...),
 		Plan: plan, err: err, Subject: in.Subject, meshes: meshes, facts: in.Facts, online: in.Online, template: in.Template, identity: in.Identity.WithDefaults(),
 	}
 	if in.Template {
-		x.Warnings = append(x.Warnings, TemplateOnly)
+		x.Warnings = append(x.Warnings, templateOnly)
 	}
 	x.Warnings = append(append(x.Warnings, plan.Decision.Warnings.Texts()...), plan.Warnings.Texts()...)
 	for _, b := range plan.Bypasses {
@@ -69,7 +67,7 @@ func Pod(meshes dialect.Set, in Input) (Explanation, error) {
 	}
 	switch {
 	case err != nil:
-		x.Refused = Reasons(err)
+		x.Refused = reasonsOf(err)
 	case plan.Decision.Selected:
 		x.Redirect, x.Rules = &x.Plan.Redirect, &x.Plan.Ruleset
 		x.Settings = settings(plan.Redirect, plan.Origins)
@@ -127,9 +125,6 @@ func (x Explanation) Status() status.Pod {
 	}
 }
 
-// Name returns the pod's name.
-func Name(pod *corev1.Pod) PodName { return PodName{pod.Namespace, pod.Name} }
-
 // PodName names a pod.
 type PodName struct {
 	Namespace string `json:"namespace"`
@@ -179,8 +174,8 @@ type Setting struct {
 	From  redirect.Origin `json:"from"`
 }
 
-// Reasons returns the parts of a joined error, without the text that wraps them.
-func Reasons(err error) []string {
+// reasonsOf returns the parts of a joined error, without the text that wraps them.
+func reasonsOf(err error) []string {
 	var all []string
 	for _, part := range parts(err) {
 		all = append(all, part.Error())

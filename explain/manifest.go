@@ -1,26 +1,18 @@
 package explain
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 
-	yamlv3 "go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshcni/meshcni/internal/text/podyaml"
+	"github.com/meshcni/meshcni/internal/text/documents"
 )
-
-// MaxManifest bounds the size of a manifest in bytes. etcd refuses objects above 1.5 MiB.
-const MaxManifest = 8 << 20
 
 // decode reads the one object of a YAML or JSON text into what to returns for its kind, which is empty if the text has none. It
 // ignores unknown fields, because the cluster may be newer than this program.
@@ -40,61 +32,28 @@ func decode(b []byte, to func(kind string) any) error {
 	return yaml.Unmarshal(doc, into)
 }
 
-// onlyDocument returns the only document of a YAML stream that is not empty. The YAML library would read the first and
-// ignore the others without a word. It refuses aliases, because the author of the pod may not be trusted.
-func onlyDocument(b []byte) ([]byte, error) {
-	var only []byte
-	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(b)))
-	for {
-		doc, err := r.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		var any any
-		if err := refuseAliases(doc); err != nil {
-			return nil, err
-		}
-		if err := yaml.Unmarshal(doc, &any); err != nil {
-			return nil, err
-		}
-		if any == nil {
-			continue
-		}
-		if only != nil {
+// onlyDocument returns the only document of a stream that is not empty, as JSON.
+func onlyDocument(b []byte) (only []byte, err error) {
+	all, err := documents.Split(b)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range all {
+		doc, errs := d.JSON()
+		switch {
+		case len(errs) > 0:
+			return nil, errors.Join(errs...)
+		case string(doc) == "null":
+		case only != nil:
 			return nil, errors.New("it holds more than one document")
+		default:
+			only = doc
 		}
-		only = doc
 	}
 	if only == nil {
 		return nil, errors.New("it is empty")
 	}
 	return only, nil
-}
-
-// refuseAliases refuses what is too long, and aliases. A manifest's scripts and comments have their signs, so it is read as a tree, in which no
-// alias is expanded and whose depth the library bounds.
-func refuseAliases(doc []byte) error {
-	if len(doc) > MaxManifest {
-		return podyaml.ErrSize
-	}
-	if bytes.IndexByte(doc, '&') < 0 {
-		return nil
-	}
-	var tree yamlv3.Node
-	if err := yamlv3.Unmarshal(doc, &tree); err != nil {
-		return err
-	}
-	for nodes := []*yamlv3.Node{&tree}; len(nodes) > 0; {
-		n := nodes[len(nodes)-1]
-		nodes = append(nodes[:len(nodes)-1], n.Content...)
-		if n.Kind == yamlv3.AliasNode || n.Anchor != "" {
-			return fmt.Errorf("line %d: %w", n.Line, podyaml.ErrAlias)
-		}
-	}
-	return nil
 }
 
 // Manifest is a pod that is read from a text.
@@ -120,10 +79,39 @@ type workload struct {
 	} `json:"spec"`
 }
 
-// workloads are the kinds whose templates are read, with their API.
-var workloads = map[string]string{
-	"Deployment": "apps/v1", "StatefulSet": "apps/v1", "DaemonSet": "apps/v1", "ReplicaSet": "apps/v1", "Job": "batch/v1", "CronJob": "batch/v1",
+// kind is one of which pods are made.
+type kind struct {
+	groups   []string
+	version  string // of the first group
+	template []any  // the path to the template of pods; nil: it is none
 }
+
+// kinds are those that are read.
+var kinds = func() map[string]kind {
+	inSpec := []any{"spec", "template"}
+	all := map[string]kind{
+		"Pod": {[]string{""}, "v1", nil}, "Namespace": {[]string{""}, "v1", nil},
+		"PodTemplate": {[]string{""}, "v1", []any{"template"}}, "ReplicationController": {[]string{""}, "v1", inSpec},
+		"Job": {[]string{"batch"}, "v1", inSpec}, "CronJob": {[]string{"batch"}, "v1", []any{"spec", "jobTemplate", "spec", "template"}},
+		"Rollout": {[]string{"argoproj.io"}, "v1alpha1", inSpec},
+	}
+	for name := range strings.FieldsSeq("Deployment StatefulSet DaemonSet ReplicaSet") {
+		all[name] = kind{[]string{"apps", "extensions"}, "v1", inSpec}
+	}
+	return all
+}()
+
+// apiVersion is that of a workload; empty: the kind has no template in its spec.
+func apiVersion(name string) string {
+	k := kinds[name]
+	if len(k.template) < 2 {
+		return ""
+	}
+	return strings.TrimPrefix(k.groups[0]+"/"+k.version, "/")
+}
+
+// isName reports whether a name can stand in messages, where a line break in it would forge a line.
+func isName(name string) bool { return len(name) <= 253 && !strings.ContainsAny(name, " \t\r\n/") }
 
 // ParseManifest reads a Pod, or a workload with a template of pods, from YAML or JSON. One without a namespace is in the namespace default.
 func ParseManifest(text []byte) (*Manifest, error) {
@@ -134,7 +122,7 @@ func ParseManifest(text []byte) (*Manifest, error) {
 		if kind == "" || kind == "Pod" {
 			return &pod
 		}
-		if workloads[kind] == "" {
+		if apiVersion(kind) == "" {
 			return nil
 		}
 		typ = kind
@@ -150,11 +138,10 @@ func ParseManifest(text []byte) (*Manifest, error) {
 		controller := true
 		pod.ObjectMeta, pod.Spec = template.ObjectMeta, template.Spec
 		pod.Namespace, pod.Name = w.Namespace, w.Name
-		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: workloads[typ], Kind: typ, Name: w.Name, Controller: &controller}}
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion(typ), Kind: typ, Name: w.Name, Controller: &controller}}
 	}
-	// Messages contain the names, and a line break in one would forge a line.
 	for _, n := range []string{pod.Name, pod.Namespace} {
-		if strings.ContainsAny(n, " \t\r\n/") {
+		if !isName(n) {
 			return nil, fmt.Errorf("%q is no name", n)
 		}
 	}

@@ -10,14 +10,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/program/remedy"
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
-// remedy returns the first remedy of a code.
-func remedy(k status.Kind, c string) string {
+// firstRemedy returns the first remedy of a code.
+func firstRemedy(k status.Kind, c string) string {
 	row, _ := status.Lookup(k, status.Code(c))
 	return row.Remedy()
 }
@@ -26,7 +27,7 @@ func (x Explanation) past() []Notice {
 	all := []Notice{}
 	for _, b := range x.Plan.Bypasses {
 		what, _, _ := strings.Cut(b.String(), "; ") // what closes it is said below
-		all = append(all, Notice{string(b.Code), what, remedy(status.KindBypass, string(b.Code))})
+		all = append(all, Notice{string(b.Code), what, firstRemedy(status.KindBypass, string(b.Code))})
 	}
 	return all
 }
@@ -74,11 +75,11 @@ func (x Explanation) warned() []Notice {
 	all := []Notice{}
 	for _, list := range []warning.List{x.Plan.Decision.Warnings, x.Plan.Warnings} {
 		for _, w := range list {
-			all = append(all, Notice{string(w.Code), w.Text, remedy(status.KindWarning, string(w.Code))})
+			all = append(all, Notice{string(w.Code), w.Text, firstRemedy(status.KindWarning, string(w.Code))})
 		}
 	}
 	if text := x.BeforeProxy(); text != "" {
-		all = append(all, Notice{string(warning.BeforeProxy), text, remedy(status.KindWarning, string(warning.BeforeProxy))})
+		all = append(all, Notice{string(warning.BeforeProxy), text, firstRemedy(status.KindWarning, string(warning.BeforeProxy))})
 	}
 	return all
 }
@@ -95,12 +96,12 @@ func (x Explanation) refused(v *Verdict) {
 		}
 		v.Do = append(v.Do, giveNamespace(x.identity, pod, x.online),
 			"On a node such a pod is refused: see that the agent may read namespaces (its log says why it cannot)")
-		v.Because = Reasons(err)
+		v.Because = reasonsOf(err)
 		return
 	}
 	if invalid := (*dialect.InvalidError)(nil); errors.As(err, &invalid) {
 		v.Sentence = "This pod is refused, and does not start, because the dialect " + invalid.Dialect + " is wrong, and not the pod."
-		v.Because = Reasons(err)
+		v.Because = reasonsOf(err)
 		v.Do = append(v.Do, "Nothing can be done about the pod: the dialect is part of the plugin, and its makers have to correct it")
 		return
 	}
@@ -147,10 +148,10 @@ func correctSetting(pod *corev1.Pod, e *redirect.SettingError) string {
 	allowed := cmp.Or(e.Allowed, "a value that is valid")
 	switch e.Source {
 	case redirect.FromNamespace:
-		return fmt.Sprintf("Correct it on the namespace, to %s: kubectl annotate --overwrite namespace %s %s=VALUE", allowed, word(pod.Namespace), e.Key)
+		return fmt.Sprintf("Correct it on the namespace, to %s: kubectl annotate --overwrite namespace %s %s=VALUE", allowed, remedy.Word(pod.Namespace), e.Key)
 	case redirect.FromAnnotation:
 		if _, ok := pod.Annotations[e.Key]; ok {
-			return fmt.Sprintf("Give the annotation %s a value that is allowed (%s); or do without it: %s", e.Key, allowed, set(pod, annotations, e.Key, nil))
+			return fmt.Sprintf("Give the annotation %s a value that is allowed (%s); or do without it: %s", e.Key, allowed, remedy.Set(pod, remedy.Annotations, e.Key, nil))
 		}
 		for i := strings.LastIndex(e.Key, "."); i > 0; i = strings.LastIndex(e.Key[:i], ".") { // a key of the YAML or JSON in an annotation
 			if _, ok := pod.Annotations[e.Key[:i]]; ok {
@@ -158,7 +159,7 @@ func correctSetting(pod *corev1.Pod, e *redirect.SettingError) string {
 			}
 		}
 		if e.Value == "" {
-			return fmt.Sprintf("The injector writes the annotation %s, not you: see that it runs and is told that there is a CNI plugin. %s", e.Key, Then("Then", pod))
+			return fmt.Sprintf("The injector writes the annotation %s, not you: see that it runs and is told that there is a CNI plugin. %s", e.Key, remedy.Then("Then", pod))
 		}
 	case redirect.FromLabel, redirect.FromEnv, redirect.FromSecurityContext, redirect.FromArgs, redirect.FromDefault:
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/program/remedy"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/redirect"
@@ -95,10 +96,10 @@ func (a about) advised(advice mesh.Advice) explained {
 		x.do = []string{nothing + ", if " + advice.Meant}
 	}
 	if _, ok := a.pod.Annotations[advice.Annotation]; ok {
-		x.do = append(x.do, "Else: "+set(a.pod, annotations, advice.Annotation, nil))
+		x.do = append(x.do, "Else: "+remedy.Set(a.pod, remedy.Annotations, advice.Annotation, nil))
 		return x
 	}
-	return explained{x.because, append(x.do, strings.ReplaceAll(advice.Do, "NAMESPACE", word(a.pod.Namespace)), Then("Then", a.pod)), x.aside}
+	return explained{x.because, append(x.do, strings.ReplaceAll(advice.Do, "NAMESPACE", remedy.Word(a.pod.Namespace)), remedy.Then("Then", a.pod)), x.aside}
 }
 
 // bySystem is the remedy for a pod of the cluster itself; nil if it is none.
@@ -124,7 +125,7 @@ func (a about) excludedNamespace() explained {
 	x.do = []string{
 		nothing + ", if that is meant: namespaces of a mesh's own control plane have to stay excluded",
 		fmt.Sprintf("Else take %s out of exclude_namespaces (excludeNamespaces in the chart's values); %s remains there", a.pod.Namespace, left),
-		Then(inForce, a.pod),
+		remedy.Then(inForce, a.pod),
 	}
 	return x
 }
@@ -138,7 +139,7 @@ func (a about) hostNetwork() explained {
 
 // specOf names where the pod's spec is changed.
 func (a about) specOf() string {
-	if w := workloadOf(a.pod); w.Kind != "" && w.Kind != "Node" {
+	if w := remedy.WorkloadOf(a.pod); w.Kind != "" && w.Kind != "Node" {
 		return "the pod template of " + w.String()
 	}
 	return "the pod's manifest"
@@ -149,13 +150,13 @@ func (a about) initContainer() explained {
 		nothing + ", if the mesh is to write its rules itself",
 	}}
 	if a.Injection.PluginMode != "" {
-		x.do = append(x.do, "To leave that to the plugin, tell the injector that there is one: "+a.Injection.PluginMode, Then("Then", a.pod))
+		x.do = append(x.do, "To leave that to the plugin, tell the injector that there is one: "+a.Injection.PluginMode, remedy.Then("Then", a.pod))
 	}
 	return x
 }
 
 func (a about) proxyDisabled() explained {
-	return explained{because: "its proxy is switched off: " + a.Detail, do: []string{"Take that variable away where it comes from", Then("Then", a.pod)}}
+	return explained{because: "its proxy is switched off: " + a.Detail, do: []string{"Take that variable away where it comes from", remedy.Then("Then", a.pod)}}
 }
 
 func (a about) proxyType() explained {
@@ -179,18 +180,18 @@ func (a about) uninjected(lacks string) explained {
 		x.do = []string{nothing + ", this is by design: pods of the cluster itself stay out of a mesh"}
 	case found.Answer == mesh.No:
 		x.because += ", and " + found.By
-		x.do = []string{a.join(a.pod, found), Then("Then", a.pod)}
+		x.do = []string{a.join(a.pod, found), remedy.Then("Then", a.pod)}
 		if !found.Namespaced {
 			x.do = x.do[:1]
 		}
 	case found.Answer == mesh.Yes && a.template:
 		x.because += ": this is a template, and the injector adds the proxy to each pod that is made from it, since " + found.By
-		x.do = []string{"Ask about one of its pods: " + a.product.Kubectl + " explain --namespace " + word(a.pod.Namespace) + " " + workloadOf(a.pod).String()}
+		x.do = []string{"Ask about one of its pods: " + a.product.Kubectl + " explain --namespace " + remedy.Word(a.pod.Namespace) + " " + remedy.WorkloadOf(a.pod).String()}
 	case found.Answer == mesh.Yes:
 		x.because += ", although " + found.By + ": either the pod is older than that, or the injector was not reached"
-		x.do = []string{Restart(a.pod), "If the new pod is the same: " + a.lookAtInjector()}
+		x.do = []string{remedy.Restart(a.pod), "If the new pod is the same: " + a.lookAtInjector()}
 		if mark := a.Injection.PluginMark; mark != "" && strings.Contains(a.Detail, mark) {
-			x.do = []string{"Tell the injector that there is a CNI plugin, and to use transparent proxying: " + a.Injection.PluginMode, Then("Then", a.pod)}
+			x.do = []string{"Tell the injector that there is a CNI plugin, and to use transparent proxying: " + a.Injection.PluginMode, remedy.Then("Then", a.pod)}
 		}
 	default:
 		x.do = a.joining(found, &x.because)
@@ -212,11 +213,11 @@ func (a about) joining(found mesh.Asked, because *string) []string {
 	}
 	how := a.join(a.pod, found)
 	if how == "" {
-		return append(do, "See that the mesh's injector chooses the pod, and that it runs", Then("Then", a.pod))
+		return append(do, "See that the mesh's injector chooses the pod, and that it runs", remedy.Then("Then", a.pod))
 	}
 	do = append(do, "To have it in the mesh: "+how)
 	if len(a.Injection.Namespace) > 0 {
-		do = append(do, Then("Then", a.pod))
+		do = append(do, remedy.Then("Then", a.pod))
 	}
 	return do
 }
@@ -224,18 +225,18 @@ func (a about) joining(found mesh.Asked, because *string) []string {
 // join is the command that asks the mesh for the pod: at its namespace where the mesh looks at that, else at the pod.
 func (a about) join(pod *corev1.Pod, found mesh.Asked) string {
 	if found.Answer == mesh.No && !found.Namespaced {
-		return set(pod, string(found.Wish.Source)+"s", found.Wish.Key, &found.Wish.On[0])
+		return remedy.Set(pod, string(found.Wish.Source)+"s", found.Wish.Key, &found.Wish.On[0])
 	}
 	if len(a.Injection.Namespace) == 0 {
 		if len(a.Injection.Pod) == 0 {
 			return ""
 		}
 		w := a.Injection.Pod[0]
-		return set(pod, string(w.Source)+"s", w.Key, &w.On[0])
+		return remedy.Set(pod, string(w.Source)+"s", w.Key, &w.On[0])
 	}
 	w := a.Injection.Namespace[0]
 	verb := map[redirect.Source]string{redirect.FromLabel: "label", redirect.FromAnnotation: "annotate"}[w.Source]
-	return fmt.Sprintf("kubectl %s --overwrite namespace %s %s=%s", verb, word(pod.Namespace), w.Key, w.On[0])
+	return fmt.Sprintf("kubectl %s --overwrite namespace %s %s=%s", verb, remedy.Word(pod.Namespace), w.Key, w.On[0])
 }
 
 func (a about) lookAtInjector() string {
@@ -251,11 +252,11 @@ func (a about) injectDisabled() explained {
 	if a.dialect != nil {
 		key = a.dialect.Policy.InjectKey
 	}
-	kind := annotations
+	kind := remedy.Annotations
 	if _, ok := a.pod.Labels[key]; ok {
-		kind = labels
+		kind = remedy.Labels
 	}
-	x.do = []string{"If it is to be captured: " + set(a.pod, kind, key, a.onWord())}
+	x.do = []string{"If it is to be captured: " + remedy.Set(a.pod, kind, key, a.onWord())}
 	return x
 }
 
@@ -319,7 +320,7 @@ func (a about) byItsOwn() explained {
 func (a about) namespaceExcludedByLabel() explained {
 	return explained{because: a.Detail, do: []string{
 		nothing + ", if that is meant",
-		fmt.Sprintf("Else take such a label off the namespace (kubectl edit namespace %s), or change exclude_namespace_selector (excludeNamespaceSelector in the chart's values)", word(a.pod.Namespace)),
-		Then("Then", a.pod),
+		fmt.Sprintf("Else take such a label off the namespace (kubectl edit namespace %s), or change exclude_namespace_selector (excludeNamespaceSelector in the chart's values)", remedy.Word(a.pod.Namespace)),
+		remedy.Then("Then", a.pod),
 	}}
 }

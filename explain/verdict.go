@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/program/remedy"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/status"
@@ -68,7 +69,7 @@ func (x Explanation) captured(v *Verdict) {
 	case v.Code == status.CodeNothingCaptured:
 		row, _ := status.Lookup(status.KindDecision, v.Code)
 		v.Sentence = "Nothing of this pod is captured, though it is in the mesh: its settings leave out every connection, so none goes through " + title + "."
-		v.Do = append(v.Do, string(row.Do[0]), Then("Then", x.Subject.Pod))
+		v.Do = append(v.Do, string(row.Do[0]), remedy.Then("Then", x.Subject.Pod))
 		return
 	case slices.Contains(x.Plan.BypassCodes(), dialect.BypassSandboxed):
 		v.Sentence = "The plugin sets this pod's rules, but its runtime takes its connections past them and past " + title
@@ -161,7 +162,7 @@ func (x Explanation) otherDialect(v *Verdict) bool {
 		}
 		v.Code = statuscode.OtherDialect
 		v.Sentence = fmt.Sprintf("This pod is not captured, because it is of the mesh %s, and the plugin is configured for %s only.", x.facts.Title(d.Name), x.titles(x.meshes.Names()))
-		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(x.meshes.Names(), d.Name), ", ")), Then(inForce, x.Subject.Pod))
+		v.Do = append(v.Do, fmt.Sprintf("Add %s to the plugin's dialect (dialect in the chart's values): [%s]", d.Name, strings.Join(append(x.meshes.Names(), d.Name), ", ")), remedy.Then(inForce, x.Subject.Pod))
 		return true
 	}
 	return false
@@ -191,5 +192,5 @@ func (x Explanation) noMesh(v *Verdict, all []about) {
 			v.Do = append(v.Do, "To have it in "+a.Title+": "+how)
 		}
 	}
-	v.Do = append(v.Do, Then("Then", x.Subject.Pod))
+	v.Do = append(v.Do, remedy.Then("Then", x.Subject.Pod))
 }

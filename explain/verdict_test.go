@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/playground"
+	"github.com/meshcni/meshcni/internal/program/remedy"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
@@ -109,7 +110,8 @@ func TestPodsOnly(t *testing.T) {
 		"kind: List":                           `it is a "List"`,
 		"kind: Pod\n---\nkind: Pod":            "more than one document",
 		`{"metadata": {"name": "a\nb"}}`:       "is no name",
-		"a: &x [1]\nb: *x":                     "alias",
+		"a: &x [*x]":                           "line 1: the anchor x is in itself",
+		"a: &x [aaaaaaaaa]\nb: *y":             "unknown anchor",
 		"kind: Pod\nmetadata:\n  name: [1, 2]": "cannot unmarshal",
 	} {
 		_, err := explain.ParseManifest([]byte(text))
@@ -117,7 +119,7 @@ func TestPodsOnly(t *testing.T) {
 	}
 	p, err := explain.ParseManifest([]byte("metadata: {name: a}\nstatus: {podIP: 10.0.0.1}"))
 	require.NoError(t, err)
-	assert.Equal(t, explain.PodName{Namespace: "default", Name: "a"}, explain.Name(p.Pod))
+	assert.Equal(t, "default/a", p.Pod.Namespace+"/"+p.Pod.Name)
 	assert.Len(t, explain.Addrs(p.Pod), 1)
 	assert.False(t, p.Template)
 }
@@ -135,10 +137,10 @@ func TestTemplates(t *testing.T) {
 		m, err := explain.ParseManifest([]byte(text))
 		require.NoError(t, err, kind)
 		assert.True(t, m.Template)
-		assert.Equal(t, explain.PodName{Namespace: "shop", Name: "cart"}, explain.Name(m.Pod), kind)
+		assert.Equal(t, "shop/cart", m.Pod.Namespace+"/"+m.Pod.Name, kind)
 		assert.Equal(t, map[string]string{"a": "b"}, m.Pod.Labels)
 		assert.Len(t, m.Pod.Spec.Containers, 1)
-		assert.Contains(t, explain.Restart(m.Pod), restart)
+		assert.Contains(t, remedy.Restart(m.Pod), restart)
 	}
 }
 
@@ -152,6 +154,6 @@ func TestRestart(t *testing.T) {
 		"static pod":            {ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x"}}},
 		"nothing replaces it: kubectl --namespace NAME delete pod NAME": {ObjectMeta: metav1.ObjectMeta{Namespace: "$(id)", Name: "a;reboot"}},
 	} {
-		assert.Contains(t, explain.Restart(&pod), want)
+		assert.Contains(t, remedy.Restart(&pod), want)
 	}
 }

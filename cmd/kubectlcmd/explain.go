@@ -212,7 +212,7 @@ func (c *cluster) explainMany(ctx context.Context, args []string, o explainFlags
 			first = pod.Name
 		}
 		if o.Output == "json" {
-			lines = append(lines, podLine{explain.Name(pod), briefly{now, v}})
+			lines = append(lines, podLine{explain.PodName{Namespace: pod.Namespace, Name: pod.Name}, briefly{now, v}})
 		} else {
 			out.Printf("%s: %s\n", pod.Name, now.Sentence)
 		}

@@ -250,7 +250,7 @@ What to do:
 	code, out, errOut = w.run(t, "rules", "-n", "shop", "-f", file)
 	assert.Equal(t, exitOK, code, errOut)
 	assert.Contains(t, out, "-j ISTIO_OUTPUT")
-	assert.Contains(t, errOut, explain.TemplateOnly)
+	assert.Contains(t, errOut, "this is a workload's template")
 	code, _, errOut = w.run(t, "explain", "-f", file+"x")
 	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errOut, "--filename "+file+"x: open ")

@@ -38,6 +38,7 @@ type common struct {
 	ruleFlags *pflag.FlagSet // nil when the command takes none
 	optional  bool           // -f may be left out, although there are no rule flags
 	templates bool           // -f may be a workload, since nothing is done to a pod
+	many      bool           // it is about many pods, so there is no -f of one
 
 	istioFlags []ruleFlag // beside the rule flags; nil unless the command is Istio's
 	log        istioLog   // of Istio's command
@@ -50,8 +51,25 @@ type common struct {
 	addrs   []netip.Addr
 }
 
-// newCommand makes a command with the common flags, which are valid when it calls run.
+// newCommand makes a command about one pod with the common flags, which are valid when it calls run.
 func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Command) error) (*cobra.Command, *common) {
+	cmd, c := p.settingsCommand(use, short, func(c *common, cmd *cobra.Command) error {
+		err := run(c, cmd)
+		if errors.Is(err, dialect.ErrNamespaceUnknown) && c.namespaceFile == "" {
+			return fmt.Errorf("%w: give it with --namespace-file", err)
+		}
+		return err
+	})
+	fs := cmd.Flags()
+	fs.StringVar(&c.configFile, "config", "", "the network configuration with the plugin's entry: a file, a directory, - for standard input, or none (default: with -f, the one installed on this node)")
+	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; explain, rules and trace also take a workload, such as a Deployment; - is standard input")
+	fs.StringVar(&c.namespaceFile, "namespace-file", "", "the pod's Namespace, for dialects that look at it")
+	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
+	return cmd, c
+}
+
+// settingsCommand makes a command with the flags that stand for the plugin's settings, which are valid when it calls run.
+func (p Program) settingsCommand(use, short string, run func(c *common, cmd *cobra.Command) error) (*cobra.Command, *common) {
 	c := &common{Program: p}
 	cmd := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {
 		if err := c.configure(); err != nil {
@@ -60,24 +78,16 @@ func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Co
 		if err := c.check(); err != nil {
 			return err
 		}
-		err := run(c, cmd)
-		if errors.Is(err, dialect.ErrNamespaceUnknown) && c.namespaceFile == "" {
-			return fmt.Errorf("%w: give it with --namespace-file", err)
-		}
-		return err
+		return run(c, cmd)
 	}}
 	fs := cmd.Flags()
 	c.flags = fs
-	fs.StringVar(&c.configFile, "config", "", "the network configuration with the plugin's entry: a file, a directory, - for standard input, or none (default: with -f, the one installed on this node)")
-	fs.StringVarP(&c.file, "file", "f", "", "the pod, in YAML or JSON; explain, rules and trace also take a workload, such as a Deployment; - is standard input")
-	fs.StringVar(&c.namespaceFile, "namespace-file", "", "the pod's Namespace, for dialects that look at it")
 	c.plugin.Dialects = netconf.Dialects{p.Dialects[0].Name}
 	fs.Var(cli.Text(&c.plugin.Dialects, "a,b"), "dialect", cli.DialectUsage(p.Dialects))
 	fs.StringVar(&c.backendName, "backend", string(ruleset.BackendAuto), "auto, iptables, iptables-nft, iptables-legacy or nftables")
 	fs.Var(cli.List(&c.plugin.Kubernetes.ExcludeNamespaces, "strings"), "exclude-namespaces", "namespaces whose pods are left alone")
 	fs.StringVar(&c.plugin.Kubernetes.ExcludeNamespaceSelector, "exclude-namespace-selector", "", "labels of namespaces whose pods are left alone, such as mesh=off; needs --namespace-file")
 	cli.Ambient(fs, &c.plugin)
-	fs.StringArrayVar(&c.ips, "ip", nil, "address of the pod, primary first (repeatable); default, from its status or interfaces")
 	c.plugin.UncapturedFamily = redirect.UncapturedAllow
 	fs.Var(cli.Required((*string)(&c.plugin.UncapturedFamily), "string"), "uncaptured-family", "what to do with a family of the pod that is not captured: allow or drop")
 	fs.BoolVar(&c.plugin.RefuseProxyUID, "refuse-proxy-uid", false, "refuse a pod with a container that the rules may take for the proxy, as the plugin's refuse_proxy_uid does")
@@ -122,6 +132,7 @@ func (c *common) check() error {
 		c.addrs = append(c.addrs, a.Unmap())
 	}
 	switch {
+	case c.many:
 	case c.file == "" && c.ruleFlags == nil && !c.optional:
 		errs = append(errs, errors.New("-f is required"))
 	case c.file == "" && c.namespaceFile != "":

@@ -22,9 +22,13 @@
 package consul
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/text/truncate"
@@ -90,10 +94,46 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			{Key: "consul.hashicorp.com/cni-proxy-config", Now: "annotation " + RedirectTrafficConfig},
 		},
 		Names:     DefaultRedirect().Names,
+		Injected:  injected,
 		Applied:   map[string]string{TransparentProxyStatus: statusComplete},
 		Sandboxes: &dialect.Sandboxes{Key: iptablesConfig, Build: buildSandbox},
 		// Consul has no container that checks.
 		Check: dialect.Check{Outbound: OutboundPort, Inbound: InboundPort},
+	}
+}
+
+// Settings of the pod that the injector puts into the JSON of RedirectTrafficConfig (docs of consul-k8s, "Annotations and Labels").
+const (
+	transparentProxy = "consul.hashicorp.com/transparent-proxy"
+	exclude          = "consul.hashicorp.com/transparent-proxy-exclude-" // inbound-ports, outbound-ports, outbound-cidrs, uids
+)
+
+// injected marks the pod as connect-inject does, for one service and IPv4.
+func injected(pod *corev1.Pod) {
+	marks := map[string]string{InjectStatus: "injected", DualStack: "false"}
+	if pod.Annotations[InjectStatus] != "" || pod.Annotations[meshInjectStatus] != "" {
+		return
+	}
+	if on, err := strconv.ParseBool(pod.Annotations[transparentProxy]); on || err != nil {
+		list := func(what string) []string {
+			return strings.FieldsFunc(pod.Annotations[exclude+what], func(r rune) bool { return r == ',' })
+		}
+		text, _ := json.Marshal(map[string]any{ // of strings and numbers
+			"ProxyUserID": strconv.Itoa(ProxyUID), "ProxyInboundPort": InboundPort, "ProxyOutboundPort": OutboundPort,
+			"ExcludeInboundPorts": list("inbound-ports"), "ExcludeOutboundPorts": list("outbound-ports"),
+			"ExcludeOutboundCIDRs": list("outbound-cidrs"), "ExcludeUIDs": list("uids"),
+		})
+		marks[TransparentProxyStatus], marks[RedirectTrafficConfig] = "enabled", string(text)
+	}
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	maps.Copy(pod.Annotations, marks)
+	user := int64(ProxyUID)
+	for _, name := range proxies(pod.Annotations[services]) {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: name, SecurityContext: &corev1.SecurityContext{
+			RunAsUser: &user, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		}})
 	}
 }
 

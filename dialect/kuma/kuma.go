@@ -138,7 +138,8 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			{Key: builtinDNSPortBefore2, Now: "annotation " + builtinDNSPort},
 			{Key: experimentalEngine, Now: "nothing: there is one engine"},
 		},
-		Names: DefaultRedirect().Names,
+		Names:    DefaultRedirect().Names,
+		Injected: injected,
 		Check: dialect.Check{
 			Container:  "kuma-validation",
 			ExitCode:   1,
@@ -147,6 +148,19 @@ func New(excludedNamespaces ...string) dialect.Dialect {
 			Inbound:    inboundPort,
 		},
 	}
+}
+
+// injected leaves a pod as Kuma's injector does. The configuration that it writes is the default where the pod has no settings; of one that has
+// some the annotations say the same.
+func injected(pod *corev1.Pod) {
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	if !slices.ContainsFunc(known, func(key string) bool { return pod.Annotations[key] != "" }) {
+		pod.Annotations[Config] = "{}"
+	}
+	pod.Annotations[SidecarInjected] = "true"
+	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "kuma-sidecar"})
 }
 
 func (d *documents) build(in dialect.Input) (dialect.Reading, error) {

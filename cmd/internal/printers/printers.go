@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/text/documents"
 	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
@@ -22,18 +23,21 @@ type Streams struct {
 	ReadFile func(name string) ([]byte, error)
 }
 
-// Read returns the content of a file, or of standard input if its name is "-".
-func (s Streams) Read(name string) (b []byte, err error) {
+// Read returns the content of a file with one manifest, or of standard input if its name is "-".
+func (s Streams) Read(name string) ([]byte, error) { return s.ReadUpTo(name, documents.MaxSize) }
+
+// ReadUpTo is [Streams.Read] of what has at most so many bytes.
+func (s Streams) ReadUpTo(name string, most int) (b []byte, err error) {
 	if name == "-" {
 		name = "standard input"
-		if b, err = io.ReadAll(io.LimitReader(s.In, explain.MaxManifest+1)); err != nil {
+		if b, err = io.ReadAll(io.LimitReader(s.In, int64(most)+1)); err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 	} else if b, err = s.ReadFile(name); err != nil {
 		return nil, err
 	}
-	if len(b) > explain.MaxManifest {
-		return nil, fmt.Errorf("read %s: larger than %d MiB", name, explain.MaxManifest>>20)
+	if len(b) > most {
+		return nil, fmt.Errorf("read %s: larger than %d MiB", name, most>>20)
 	}
 	return b, nil
 }

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/program/remedy"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/internal/text/visible"
@@ -62,11 +62,11 @@ func (p Pod) unasked() *Now {
 		return now(statuscode.NoAgent, p.Identity.WithDefaults().Name+" does not seem to be installed: no node of this cluster has its agent, so nothing makes sure that pods of a mesh are captured.", nil,
 			"See whether it is: "+daemonSets(p.AgentLabels)+"; if a DaemonSet is listed, its nodeSelector or its tolerations keep its pods off the nodes",
 			"If none is listed, install the chart as README.md says; if its pods have other labels, name them by --agent-selector",
-			explain.Then(p.Identity.Text("Once kubectl meshcni status says that the node is ready,"), p.Pod))
+			remedy.Then(p.Identity.Text("Once kubectl meshcni status says that the node is ready,"), p.Pod))
 	case errors.Is(p.Asking, agentapi.ErrNoAgent):
 		return now(statuscode.NoAgent, "Node "+node+", where this pod is, has no agent: new pods of the mesh are not captured there, or do not start.", nil,
 			"See why the agents' DaemonSet has no pod there (its nodeSelector, its tolerations): "+daemonSets(p.AgentLabels),
-			explain.Then("Once the agent is ready,", p.Pod))
+			remedy.Then("Once the agent is ready,", p.Pod))
 	case p.Asking != nil:
 		if p.OnNode.told() && p.started() { // a pod on the node has read what is there
 			if n := p.redirection(); n != nil {
@@ -82,7 +82,7 @@ func (p Pod) unasked() *Now {
 	case p.Node.Node != "" && i.File == "" && !i.Unread && !i.Alone:
 		return now(statuscode.NotInstalled, "No network configuration of node "+node+" has the plugin's entry: no pod that starts there is captured.", p.notReady(),
 			"See why the agent has not put it there: kubectl --namespace "+p.Agent.Namespace+" logs "+p.Agent.Name,
-			explain.Then(p.Identity.Text("Once kubectl meshcni status says that the node is ready,"), p.Pod))
+			remedy.Then(p.Identity.Text("Once kubectl meshcni status says that the node is ready,"), p.Pod))
 	}
 	return nil
 }
@@ -173,9 +173,9 @@ func (p Pod) about(st status.Pod) (is string, do []string) {
 	for _, line := range r.Do {
 		switch line {
 		case status.Restart:
-			line = status.Remedy(explain.Restart(p.Pod))
+			line = status.Remedy(remedy.Restart(p.Pod))
 		case status.BeSure:
-			line = status.Remedy(explain.Then("To be sure,", p.Pod))
+			line = status.Remedy(remedy.Then("To be sure,", p.Pod))
 		}
 		do = append(do, string(line))
 	}
@@ -214,7 +214,7 @@ func (p Pod) redirection() *Now {
 	if n := p.handedOn(); n != nil {
 		return n
 	}
-	restart := explain.Restart(p.Pod)
+	restart := remedy.Restart(p.Pod)
 	if len(p.OnNode.Lost) > 0 {
 		do := p.mendFirst(restart, p.Identity.Text("If it happens again, find out who changes the rules: kubectl meshcni show ")+p.name()+" --enter")
 		if p.OnNode.LiveError == "" && p.OnNode.ours() == 0 {
@@ -238,7 +238,7 @@ func (p Pod) redirection() *Now {
 	}
 	switch text, health := p.unwatched(); health {
 	case Unsure:
-		return now(statuscode.Unknown, "It is not known whether this pod is captured: "+text+".", p.notReady(), explain.Then("To be sure,", p.Pod))
+		return now(statuscode.Unknown, "It is not known whether this pod is captured: "+text+".", p.notReady(), remedy.Then("To be sure,", p.Pod))
 	case Wrong:
 		return now(statuscode.Bypassing, "This pod bypasses the mesh: none of its rules are there.", p.notReady(), p.mendFirst(restart)...)
 	}
@@ -295,7 +295,7 @@ func (p Pod) containers() *Now {
 		switch {
 		case p.checks(c.Name):
 			return now(statuscode.Bypassing, fmt.Sprintf("The mesh's own check in this pod, container %s, fails (%s): most likely the pod's traffic is not redirected.", c.Name, w.Reason), p.notReady(),
-				p.mendFirst("See what it has tried: "+logs, explain.Restart(p.Pod))...)
+				p.mendFirst("See what it has tried: "+logs, remedy.Restart(p.Pod))...)
 		case strings.Contains(w.Reason, "Image"): // one that has never run has no log
 			return now(statuscode.NotRunning, strings.TrimSuffix(sentence, ".")+": its image cannot be had. That has nothing to do with the mesh.", bounded([]string{w.Message}),
 				"Correct the image in the pod's manifest, or see that the node may pull it: "+describe)
