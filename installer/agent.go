@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Options configure an [Agent]. Only Config is required.
@@ -63,12 +64,6 @@ type Options struct {
 	// Poll is the time between looks at the node if no change is announced. Default: 5 s. Without inotify it is at most
 	// 500 ms.
 	Poll time.Duration
-	// Notify receives what people who look at the node should know: why it is not ready, that a conflict begins or ends, which
-	// other mesh's plugin is beside ours. Each is told once, and again every half an hour while it lasts. It is called by the
-	// agent's loop, so it must return at once. Nil: nobody is told.
-	Notify func(Notice)
-	// NotifyAfter is the age from which a reason why the node is not ready is told to Notify. Default: 10 s.
-	NotifyAfter time.Duration
 	// Settle is the age from which an invalid file is reported, and a later one chosen. Default: 300 ms. A file is invalid for
 	// an instant while its owner writes it in place.
 	Settle time.Duration
@@ -91,8 +86,10 @@ type Agent struct {
 	binDirs    []BinDir
 	target     string
 	lastLoop   time.Time
-	since      time.Time // see State.PutBack
-	installed  time.Time // see State.FirstInstalled
+	since      time.Time   // see State.PutBack
+	installed  time.Time   // see State.FirstInstalled
+	refused    string      // why the configuration that Reload has found is refused; empty: it is not
+	ownFile    status.News // that a file of our own is kept since the agent began; zero: it is not, or was before
 
 	// Only the loop uses these.
 	conflict   *conflict
@@ -107,7 +104,6 @@ type Agent struct {
 	putBack    bool      // the entry, and past does not say so yet
 	boot       func() string
 	begun      time.Time
-	notices    notices
 	wrote      []byte          // the target when it last had our entry
 	held       map[string]bool // files that have had our entry
 	doubt      string          // the choice that Settle delays
@@ -128,10 +124,6 @@ func New(opts Options) (*Agent, error) {
 	opts.Registry = cmp.Or[prometheus.Registerer](opts.Registry, prometheus.NewRegistry())
 	opts.Poll = cmp.Or(opts.Poll, 5*time.Second)
 	opts.Settle = cmp.Or(opts.Settle, 300*time.Millisecond)
-	opts.NotifyAfter = cmp.Or(opts.NotifyAfter, 10*time.Second)
-	if opts.Notify == nil {
-		opts.Notify = func(Notice) {}
-	}
 	if opts.OnTurn == nil {
 		opts.OnTurn = func(bool, bool) {}
 	}
@@ -148,7 +140,6 @@ func New(opts Options) (*Agent, error) {
 		blocked: []*BlockedError{{codeStarting, errors.New("the node has not been looked at yet")}},
 		boot:    bootID,
 		lease:   leaseOf(opts.Config), lastLoop: time.Now(), conflict: newConflict(), held: map[string]bool{},
-		notices: notices{send: opts.Notify, moment: opts.NotifyAfter, open: map[subject]*trouble{}},
 	}, nil
 }
 
@@ -274,9 +265,8 @@ func (a *Agent) loop(ctx context.Context, w *watcher) {
 		soon := a.reconcile(ctx)
 		a.mu.Lock()
 		a.lastLoop = a.now()
-		blocked, neighbours := a.blocked, a.neighbours
 		a.mu.Unlock()
-		if soon = soonest(soon, a.notices.update(a.now(), blocked, neighbours)); soon > 0 {
+		if soon > 0 {
 			pause = min(pause, soon)
 		}
 		select {
@@ -314,16 +304,13 @@ func (a *Agent) reload() {
 		err = a.present().Keeps(next)
 	}
 	if err != nil {
-		a.m.refused.Set(1)
-		if a.notices.refused != err.Error() {
-			a.notices.refused = err.Error()
+		if a.refuse(err.Error()) {
 			a.m.reloads.WithLabelValues("refused").Inc()
 			a.log.Error("the changed configuration is refused; the old one stays", "error", err)
 		}
 		return
 	}
-	a.notices.refused = ""
-	a.m.refused.Set(0)
+	a.refuse("")
 	if !reflect.DeepEqual(next, a.present()) {
 		a.mu.Lock()
 		a.config = next
@@ -331,6 +318,15 @@ func (a *Agent) reload() {
 		a.m.reloads.WithLabelValues("applied").Inc()
 		a.log.Info("the changed configuration is applied")
 	}
+}
+
+// refuse notes why a configuration is refused, and reports whether that is new. Empty: it is not.
+func (a *Agent) refuse(why string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	changed := a.refused != why
+	a.refused = why
+	return changed
 }
 
 // Keeps returns an error if an agent that runs with this configuration cannot take the next one, because that would leave something

@@ -2,12 +2,17 @@
 
 package installer
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/meshcni/meshcni/internal/node/news"
+	"github.com/meshcni/meshcni/status"
+)
 
 // BlockedError is a reason why pods cannot be captured on this node at present.
 type BlockedError struct {
-	// Code is the kind of the reason.
-	Code Code
+	// Code is the kind of the reason, of [status.KindReadiness].
+	Code status.Code
 	// Err is the reason with its remedy.
 	Err error
 }
@@ -30,35 +35,55 @@ func join(blocked []*BlockedError) error {
 	return errors.Join(errs...)
 }
 
-// Code names the kind of a [BlockedError]. Codes are stable: alerts and the metric meshcni_blocked use them.
-type Code string
-
-// The codes. docs/troubleshooting.md says what to do about each.
+// The codes of a [BlockedError]. They are stable: alerts and the metric meshcni_blocked use them. docs/troubleshooting.md says what to do
+// about each.
 const (
-	codeStarting           Code = "starting"            // the node has not been examined yet
-	codeNoNetwork          Code = "no-network"          // there is no valid conflist to chain into
-	codeConfUnreadable     Code = "conf-unreadable"     // a file that the runtime may load cannot be read
-	codeNamedFileMissing   Code = "named-file-missing"  // Config.CNIConfName does not exist or is invalid
-	codeNoInlinePlugins    Code = "no-inline-plugins"   // the conflist keeps its plugins in a directory
-	codeUnsupportedVersion Code = "unsupported-version" // the plugin does not support the conflist's cniVersion
-	codeConfDir            Code = "conf-dir"            // the configuration directory cannot be read
-	codeBinDir             Code = "bin-dir"             // a binary directory cannot be read
-	codeNoBinary           Code = "no-binary"           // there is no binary to install
-	codeNoCredentials      Code = "no-credentials"      // the service account cannot be read
-	codeTokenExpired       Code = "token-expired"       // the plugin's token has expired
-	codeNoAPIServer        Code = "no-api-server"       // the API server's address is unknown
-	codeBadEntry           Code = "bad-entry"           // the plugin's entry is invalid or does not fit the conflist
-	codeOwnNameTaken       Code = "own-name-taken"      // the name of our own file belongs to somebody else
-	codeSortsLater         Code = "sorts-later"         // our own file would not be the first
-	codeNotWhole           Code = "not-whole"           // what the loaded list names is not there
-	codeSelfDelegating     Code = "self-delegating"     // the list would delegate to itself
-	codeConflict           Code = "fight"               // a conflicting writer keeps removing the entry
-	codeWriteFailed        Code = "write-failed"        // a file could not be changed
-	codeUninstalled        Code = "uninstalled"         // an uninstall told the agent to rest
-	codeStillNamed         Code = "still-named"         // a configuration still needs what an uninstall would remove
-	codeSuperseded         Code = "superseded"          // a newer agent runs on this node
-	codeWaiting            Code = "waiting"             // an older agent runs on this node, and this one could not do its work yet
+	codeStarting           status.Code = "starting"            // the node has not been examined yet
+	codeNoNetwork          status.Code = "no-network"          // there is no valid conflist to chain into
+	codeConfUnreadable     status.Code = "conf-unreadable"     // a file that the runtime may load cannot be read
+	codeNamedFileMissing   status.Code = "named-file-missing"  // Config.CNIConfName does not exist or is invalid
+	codeNoInlinePlugins    status.Code = "no-inline-plugins"   // the conflist keeps its plugins in a directory
+	codeUnsupportedVersion status.Code = "unsupported-version" // the plugin does not support the conflist's cniVersion
+	codeConfDir            status.Code = "conf-dir"            // the configuration directory cannot be read
+	codeBinDir             status.Code = "bin-dir"             // a binary directory cannot be read
+	codeNoBinary           status.Code = "no-binary"           // there is no binary to install
+	codeNoCredentials      status.Code = "no-credentials"      // the service account cannot be read
+	codeTokenExpired       status.Code = "token-expired"       // the plugin's token has expired
+	codeNoAPIServer        status.Code = "no-api-server"       // the API server's address is unknown
+	codeBadEntry           status.Code = "bad-entry"           // the plugin's entry is invalid or does not fit the conflist
+	codeOwnNameTaken       status.Code = "own-name-taken"      // the name of our own file belongs to somebody else
+	codeSortsLater         status.Code = "sorts-later"         // our own file would not be the first
+	codeNotWhole           status.Code = "not-whole"           // what the loaded list names is not there
+	codeSelfDelegating     status.Code = "self-delegating"     // the list would delegate to itself
+	codeConflict           status.Code = "fight"               // a conflicting writer keeps removing the entry
+	codeWriteFailed        status.Code = "write-failed"        // a file could not be changed
+	codeUninstalled        status.Code = "uninstalled"         // an uninstall told the agent to rest
+	codeStillNamed         status.Code = "still-named"         // a configuration still needs what an uninstall would remove
+	codeSuperseded         status.Code = "superseded"          // a newer agent runs on this node
+	codeWaiting            status.Code = "waiting"             // an older agent runs on this node, and this one could not do its work yet
 )
+
+// News returns what people should know of the node: why new pods are not captured, that a changed configuration is refused, which other mesh's
+// plugin is beside ours, and that the agent keeps a file of its own because its entry did not stay in the network's.
+func (a *Agent) News() (all []status.News) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, b := range a.blocked {
+		all = append(all, news.NotReady(b.Code, b.Err)...)
+	}
+	if a.refused != "" {
+		all = append(all, news.Refused(a.refused))
+	}
+	for _, n := range a.neighbours {
+		other := news.New(status.KindNotice, news.OtherMesh, n.Text())
+		other.Where = n.Plugin
+		all = append(all, other)
+	}
+	if a.ownFile.Text != "" {
+		all = append(all, a.ownFile)
+	}
+	return all
+}
 
 // cause is the reason for an [action]. Causes are stable: logs and the metric meshcni_drift_repairs_total use them.
 type cause string

@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/plugin/netconf"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Every node file of the corpus, byte for byte through install, install, uninstall, in each mode.
@@ -259,7 +260,7 @@ func TestInstallBlocked(t *testing.T) {
 			_, err := Install(t.Context(), n.Config, discard)
 			var blocked *BlockedError
 			require.ErrorAs(t, err, &blocked)
-			assert.Equal(t, Code(tc.code), blocked.Code)
+			assert.Equal(t, status.Code(tc.code), blocked.Code)
 			for _, s := range tc.says {
 				assert.ErrorContains(t, err, s)
 			}

@@ -14,19 +14,18 @@ import (
 )
 
 type metrics struct {
-	installs, conflicts                       prometheus.Counter
-	repairs, failures, reloads                *prometheus.CounterVec
-	decisions, bypasses, outcomes, failed     *prometheus.CounterVec
-	records, dropped                          *prometheus.CounterVec
-	blocked, otherMesh, tokenBound            *prometheus.GaugeVec
-	ready, polling, tokenIssued, tokenExpires prometheus.Gauge
-	ownFile, refused                          prometheus.Gauge
-	add                                       prometheus.Histogram
-	failing                                   *failing
+	installs, conflicts                   prometheus.Counter
+	repairs, failures, reloads            *prometheus.CounterVec
+	decisions, bypasses, outcomes, failed *prometheus.CounterVec
+	records, dropped                      *prometheus.CounterVec
+	tokenBound                            *prometheus.GaugeVec
+	polling, tokenIssued, tokenExpires    prometheus.Gauge
+	ownFile                               prometheus.Gauge
+	add                                   prometheus.Histogram
+	failing                               *failing
 
-	mu        sync.Mutex
-	reasons   map[string]bool
-	blockedBy map[Code]bool
+	mu      sync.Mutex
+	reasons map[string]bool
 }
 
 func newMetrics(reg prometheus.Registerer, id meshcni.Identity) *metrics {
@@ -49,11 +48,7 @@ func newMetrics(reg prometheus.Registerer, id meshcni.Identity) *metrics {
 		failed:       counter("plugin_failures_total", "Runs of plugins that failed, by CNI verb (ADD, CHECK, DEL, GC, STATUS, other) and CNI error code.", "verb", "cni_code"),
 		records:      counter("plugin_log_records_total", "Records that plugins sent, by level.", "level"),
 		dropped:      counter("plugin_log_dropped_total", "Records of plugins that were not printed, by reason (queue-full, too-long).", "reason"),
-		blocked:      gauge("blocked", "1 for each reason why new pods on this node are not captured, by its code. No series when they are.", "code"),
-		otherMesh:    gauge("other_mesh", "1 for each plugin of another mesh in the list that the runtime loads, by its type. No series without one.", "plugin"),
-		refused:      gauge("config_refused", "1 while a configuration is refused, and an older one is in force.").WithLabelValues(),
 		ownFile:      gauge("own_file", "1 while the agent keeps a list of its own.").WithLabelValues(),
-		ready:        gauge("ready", "1 when every new pod on this node will be captured.").WithLabelValues(),
 		polling:      gauge("watch_polling", "1 when inotify cannot be used and files are polled.").WithLabelValues(),
 		tokenIssued:  gauge("token_issued_timestamp_seconds", "When the plugin's token was issued, in Unix time; 0 until that is known.").WithLabelValues(),
 		tokenBound:   gauge("token_bound", "1 for the kind of object with which that token ends (node, pod, none).", "object"),
@@ -93,37 +88,6 @@ func (m *metrics) begin() {
 		m.failed.WithLabelValues("ADD", code)
 	}
 	m.failed.WithLabelValues("STATUS", "50")
-	m.setBlocked([]*BlockedError{{Code: codeStarting}})
-}
-
-// setBlocked shows why new pods are not captured. It does not touch a series that stays: a scrape meanwhile must find it.
-func (m *metrics) setBlocked(blocked []*BlockedError) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.ready.Set(map[bool]float64{true: 1}[len(blocked) == 0])
-	is := map[Code]bool{}
-	for _, b := range blocked {
-		is[b.Code] = true
-		m.blocked.WithLabelValues(string(b.Code)).Set(1)
-	}
-	for code := range m.blockedBy {
-		if !is[code] {
-			m.blocked.DeleteLabelValues(string(code))
-		}
-	}
-	m.blockedBy = is
-}
-
-// setNeighbours shows the other meshes' plugins. It does not touch a series that stays.
-func (m *metrics) setNeighbours(before, after []Neighbour) {
-	for _, n := range after {
-		m.otherMesh.WithLabelValues(n.Plugin).Set(1)
-	}
-	for _, n := range before {
-		if !slices.ContainsFunc(after, func(is Neighbour) bool { return is.Plugin == n.Plugin }) {
-			m.otherMesh.DeleteLabelValues(n.Plugin)
-		}
-	}
 }
 
 // addCodes are the error codes with which an ADD usually fails.

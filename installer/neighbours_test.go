@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/testing/proctest"
 )
 
@@ -77,17 +78,16 @@ func TestAgentTellsOfANeighbour(t *testing.T) {
 	const file = "10-x.conflist"
 	n := newNode(t, map[string]string{file: listOf("calico")})
 	var log proctest.Buffer
-	var told heard
-	a, _ := n.agent(listening(&log, &told))
+	a, _ := n.agent(listening(&log))
 	within(t, patience, "ready", ready(a))
 	assert.Empty(t, a.State().Neighbours)
 	assert.NotContains(t, scrape(t, a), "meshcni_other_mesh{")
 
 	ours := n.read(n.conf(file))
 	n.put(n.conf(file), strings.Replace(ours, "]}", `,{"type":"istio-cni"}]}`, 1))
-	within(t, patience, "told", func() bool { return told.text(noticeOtherMesh) != "" })
+	within(t, patience, "told", func() bool { return said(a, news.OtherMesh) != "" })
 	require.NoError(t, a.Ready())
-	assert.Contains(t, told.text(noticeOtherMesh), `"istio-cni" (Istio), after our entry in `+n.conf(file))
+	assert.Contains(t, said(a, news.OtherMesh), `"istio-cni" (Istio), after our entry in `+n.conf(file))
 	assert.Contains(t, log.String(), "code=other-mesh plugin=istio-cni")
 	require.Len(t, a.State().Neighbours, 1)
 	assert.Contains(t, scrape(t, a), "\nmeshcni_other_mesh{plugin=\"istio-cni\"} 1\n")
@@ -99,11 +99,10 @@ func TestAgentTellsOfANeighbour(t *testing.T) {
 	require.Len(t, a.State().Neighbours, 1)
 	require.NoError(t, os.Remove(n.conf("00-x.conflist")))
 	within(t, patience, "ready again", ready(a))
-	assert.Empty(t, told.text(noticeOtherMeshGone))
+	assert.NotEmpty(t, said(a, news.OtherMesh))
 
 	n.put(n.conf(file), ours)
-	within(t, patience, "told that it is gone", func() bool { return told.text(noticeOtherMeshGone) != "" })
-	assert.Contains(t, told.text(noticeOtherMeshGone), "istio-cni is no longer chained")
+	within(t, patience, "gone", func() bool { return len(a.News()) == 0 })
 	assert.Empty(t, a.State().Neighbours)
 	assert.NotContains(t, scrape(t, a), "meshcni_other_mesh{")
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/internal/node/news/reporter"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
@@ -222,7 +223,9 @@ func (n *node) agent(change func(*Options), tune ...func(*Agent)) (a *Agent, sto
 func scrape(t testing.TB, a *Agent) string {
 	t.Helper()
 	r := httptest.NewRecorder()
-	promhttp.HandlerFor(a.opts.Registry.(*prometheus.Registry), promhttp.HandlerOpts{}).ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	shown := prometheus.NewRegistry()
+	shown.MustRegister(reporter.New(a.opts.Config.Identity, a.News, nil, reporter.NodeGauges()...)) // as the node's agent does
+	promhttp.HandlerFor(prometheus.Gatherers{a.opts.Registry.(*prometheus.Registry), shown}, promhttp.HandlerOpts{}).ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	require.Equal(t, http.StatusOK, r.Code)
 	return r.Body.String()
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/internal/node/news"
+	"github.com/meshcni/meshcni/status"
 )
 
 // OwnFile is a value of [Config].OwnFile: whether the agent keeps a list of its own.
@@ -77,7 +79,9 @@ func (a *Agent) take(c Config, seen observed, plan Plan, why string) bool {
 	a.taken = true
 	text := fmt.Sprintf("%s; so the agent keeps a list of its own from now on, %s (own-file=auto)", why, c.ownName())
 	a.log.Warn("our entry does not stay in the network's file: taking a file of our own", "detail", text)
-	a.notices.send(Notice{Code: noticeOwnFileTaken, Text: text})
+	a.mu.Lock()
+	a.ownFile = status.News{Kind: status.KindNotice, Code: news.OwnFileTaken, Text: text, Since: a.now()}
+	a.mu.Unlock()
 	a.conflict.end()
 	return true
 }
@@ -87,4 +91,7 @@ func (a *Agent) forgetOwn() {
 	a.taken, a.recalled = false, false
 	a.past, a.kept = history{}, history{}
 	a.m.ownFile.Set(0)
+	a.mu.Lock()
+	a.ownFile = status.News{}
+	a.mu.Unlock()
 }

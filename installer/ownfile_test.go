@@ -18,7 +18,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/testing/proctest"
+	"github.com/meshcni/meshcni/status"
 )
 
 // rewrite runs a program that writes a file anew again and again, each time with a higher "mtu" and without our entry.
@@ -51,31 +53,9 @@ func (n *node) version(path string) int {
 	return v
 }
 
-// heard collects what an agent tells.
-type heard struct {
-	mu  sync.Mutex
-	all []Notice
-}
-
-func (h *heard) notify(n Notice) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.all = append(h.all, n)
-}
-
-func (h *heard) codes() (codes []NoticeCode) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, n := range h.all {
-		codes = append(codes, n.Code)
-	}
-	return codes
-}
-
-func (h *heard) text(code NoticeCode) string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, n := range h.all {
+// said returns the agent's news of a code; empty: there is none.
+func said(a *Agent, code status.Code) string {
+	for _, n := range a.News() {
 		if n.Code == code {
 			return n.Text
 		}
@@ -83,11 +63,11 @@ func (h *heard) text(code NoticeCode) string {
 	return ""
 }
 
-// listening logs to out and tells h.
-func listening(out *proctest.Buffer, h *heard) func(*Options) {
+// listening logs to out.
+func listening(out *proctest.Buffer) func(*Options) {
 	return func(o *Options) {
 		onEvents(o)
-		o.Log, o.Notify, o.NotifyAfter = slog.New(slog.NewTextHandler(out, nil)), h.notify, 1
+		o.Log = slog.New(slog.NewTextHandler(out, nil))
 	}
 }
 
@@ -98,8 +78,7 @@ func TestAutoTakesAFileOfItsOwn(t *testing.T) {
 	n := newNode(t, map[string]string{file: strings.Replace(rewritten, "MTU", "1", 1)})
 	n.OwnFile = OwnFileAuto
 	var log proctest.Buffer
-	var told heard
-	a, stop := n.agent(listening(&log, &told))
+	a, stop := n.agent(listening(&log))
 	within(t, patience, "ready", ready(a))
 	assert.Equal(t, file, n.loaded().Name, "the network's, until somebody fights over it")
 	assert.Contains(t, scrape(t, a), "\nmeshcni_own_file 0\n")
@@ -111,8 +90,7 @@ func TestAutoTakesAFileOfItsOwn(t *testing.T) {
 	assert.Contains(t, shown, "\nmeshcni_fights_total 1\n")
 	assert.Contains(t, shown, "\nmeshcni_drift_repairs_total{cause=\"own-file-taken\"} 1\n")
 	assert.Contains(t, log.String(), "taking a file of our own")
-	assert.Equal(t, []NoticeCode{noticeOwnFileTaken}, told.codes())
-	assert.Contains(t, told.text(noticeOwnFileTaken), "10-calico.conflist: our entry was removed 2 times in")
+	assert.Contains(t, said(a, news.OwnFileTaken), "10-calico.conflist: our entry was removed 2 times in")
 	always := func(until func() bool) {
 		within(t, patience, "more rewrites", func() bool {
 			choice := n.loaded()
@@ -126,8 +104,7 @@ func TestAutoTakesAFileOfItsOwn(t *testing.T) {
 	assert.NotContains(t, n.read(n.conf(file)), pluginName)
 
 	stop() // a new agent finds what the old one decided
-	var later heard
-	b, stop := n.agent(listening(&log, &later))
+	b, stop := n.agent(listening(&log))
 	within(t, patience, "ready", ready(b))
 	then = n.version(n.conf(file))
 	always(func() bool { return n.version(n.conf(own)) > then+20 })
@@ -137,7 +114,7 @@ func TestAutoTakesAFileOfItsOwn(t *testing.T) {
 	within(t, patience, "in step", func() bool { return n.version(n.conf(own)) == n.version(n.conf(file)) })
 	stop()
 	assert.Contains(t, scrape(t, b), "\nmeshcni_fights_total 0\n")
-	assert.Empty(t, later.codes())
+	assert.Empty(t, b.News())
 
 	n.OwnFile = OwnFileNever
 	assert.Equal(t, file, n.install().Target)
@@ -156,8 +133,7 @@ func TestAutoDoesNotTakeWhatWouldNotHelp(t *testing.T) {
 	n := newNode(t, map[string]string{file: strings.Replace(rewritten, "MTU", "1", 1)})
 	n.OwnFile = OwnFileAuto
 	var log proctest.Buffer
-	var told heard
-	a, _ := n.agent(listening(&log, &told))
+	a, _ := n.agent(listening(&log))
 	within(t, patience, "ready", ready(a))
 	n.rewrite(n.conf(file), rewritten)
 	within(t, patience, "a conflict", func() bool { return code(a) == "fight" })
@@ -165,8 +141,8 @@ func TestAutoDoesNotTakeWhatWouldNotHelp(t *testing.T) {
 	assert.Contains(t, log.String(), "own-file=auto cannot end it")
 	assert.Contains(t, log.String(), "sorts-later")
 	assert.NoFileExists(t, n.conf("00-meshcni.conflist"))
-	within(t, patience, "told", func() bool { return told.text("fight") != "" })
-	assert.NotContains(t, told.codes(), noticeOwnFileTaken)
+	within(t, patience, "told", func() bool { return said(a, "fight") != "" })
+	assert.Empty(t, said(a, news.OwnFileTaken))
 }
 
 // Without auto the remedy is named before a conflict is certain, and again with the code; when it is over, that is told.
@@ -174,8 +150,7 @@ func TestAConflictIsToldWithItsRemedy(t *testing.T) {
 	const file = "10-calico.conflist"
 	n := newNode(t, map[string]string{file: calicoList})
 	var log proctest.Buffer
-	var told heard
-	a, _ := n.agent(listening(&log, &told), func(a *Agent) {
+	a, _ := n.agent(listening(&log), func(a *Agent) {
 		a.conflict = &conflict{limit: 3, window: 2e9, first: 5e7, max: 1e9}
 	})
 	within(t, patience, "ready", ready(a))
@@ -189,12 +164,11 @@ func TestAConflictIsToldWithItsRemedy(t *testing.T) {
 	within(t, patience, "said", func() bool {
 		return strings.Contains(log.String(), "our entry was removed again") && strings.Contains(log.String(), "--own-file")
 	})
-	assert.NotContains(t, told.codes(), NoticeCode("fight"))
+	assert.Empty(t, said(a, "fight"))
 	n.put(n.conf(file), calicoList)
-	within(t, patience, "told", func() bool { return told.text("fight") != "" })
-	assert.Contains(t, told.text("fight"), "; set --own-file (chart: cni.ownFile=true), with which")
-	within(t, patience, "over", func() bool { return told.text(noticeReady) != "" })
-	assert.Contains(t, told.text(noticeReady), "it was: fight")
+	within(t, patience, "told", func() bool { return said(a, "fight") != "" })
+	assert.Contains(t, said(a, "fight"), "; set --own-file (chart: cni.ownFile=true), with which")
+	within(t, patience, "over", func() bool { return len(a.News()) == 0 })
 }
 
 func TestOwnFileValues(t *testing.T) {

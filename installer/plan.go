@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/meshcni/meshcni/conflist"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Plan lists the changes that a node needs, or that were left to do when [Install] or [Uninstall] ended.
@@ -113,7 +114,7 @@ func (p *planner) do(a action) {
 }
 
 // block adds a reason, once, and returns false.
-func (p *planner) block(code Code, err error) bool {
+func (p *planner) block(code status.Code, err error) bool {
 	if !slices.ContainsFunc(p.Blocked, func(b *BlockedError) bool { return b.Code == code && b.Err.Error() == err.Error() }) {
 		p.Blocked = append(p.Blocked, &BlockedError{code, err})
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/status"
 )
 
 func snapshotOf(files map[string]string) *snapshot {
@@ -77,7 +78,7 @@ func TestPlanOrder(t *testing.T) {
 
 // Whatever is missing stops the plan before the list, which would name it.
 func TestPlanStopsBeforeTheList(t *testing.T) {
-	for code, given := range map[Code]func(*Config, *observed){
+	for code, given := range map[status.Code]func(*Config, *observed){
 		"bin-dir":             func(_ *Config, o *observed) { o.binDirs[0].Err = errors.New("x") },
 		"no-binary":           func(_ *Config, o *observed) { o.sourceErr = errors.New("x") },
 		"no-credentials":      func(_ *Config, o *observed) { o.credentialsErr = errors.New("x") },

@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/conflist"
 	"github.com/meshcni/meshcni/internal/files/diskfile"
+	"github.com/meshcni/meshcni/internal/node/news"
 )
 
 // reconcile looks and acts until nothing is left to do now. It returns after which time to look again even if nothing
@@ -423,12 +424,10 @@ func (a *Agent) report(plan Plan, blocked []*BlockedError) {
 		a.neighbours = plan.Neighbours
 	}
 	after := a.neighbours
-	a.m.setBlocked(blocked) // under the lock, so that Ready and the metrics agree
-	a.m.setNeighbours(before, after)
 	a.mu.Unlock()
 	for _, n := range after {
 		if !slices.Contains(before, n) {
-			a.log.Warn(n.Text(), "code", string(noticeOtherMesh), "plugin", n.Plugin)
+			a.log.Warn(n.Text(), "code", string(news.OtherMesh), "plugin", n.Plugin)
 		}
 	}
 	for _, n := range before {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni/internal/files/diskfile"
+	"github.com/meshcni/meshcni/internal/node/news"
 )
 
 // rounds bounds how often a new plan is made because another process writes at the same time. Each lost race means progress of
@@ -91,7 +92,7 @@ func settle(ctx context.Context, log *slog.Logger, plan func() Plan) (Plan, erro
 				log.Warn(n)
 			}
 			for _, n := range p.Neighbours {
-				log.Warn(n.Text(), "code", string(noticeOtherMesh), "plugin", n.Plugin)
+				log.Warn(n.Text(), "code", string(news.OtherMesh), "plugin", n.Plugin)
 			}
 			p.Blocked = append(failed, p.Blocked...)
 			return p, join(p.Blocked)

@@ -23,6 +23,7 @@ import (
 	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/status"
 )
 
 // report is what migrate says.
@@ -132,7 +133,9 @@ func TestSwitchRefuses(t *testing.T) {
 		"nobody's":       {args: []string{"switch", "a", "--from", "kuma-cni", "--yes"}, code: 0, want: "nothing of kuma-cni is there"},
 		"no agent":       {args: []string{"switch", "b", "--yes"}, code: 1, want: "no agent runs there: install the chart first"},
 		"the agent is not ready": {args: []string{"switch", "a", "--yes"}, code: 1, want: "node-not-ready: write-failed: x", prepare: func(*testing.T) {
-			y.change = func(n *agentapi.Node) { n.Ready, n.NotReady = false, []string{"write-failed: x"} }
+			y.change = func(n *agentapi.Node) {
+				n.Ready, n.News = false, []status.News{{Kind: status.KindReadiness, Code: "write-failed", Text: "x"}}
+			}
 		}},
 		"another file is loaded": {args: []string{"switch", "a", "--yes"}, code: 1, want: "not-loaded: the runtime loads /host/etc/cni/net.d/00.conf", prepare: func(*testing.T) {
 			y.change = func(n *agentapi.Node) { n.Installed.Loaded = "/host/etc/cni/net.d/00.conf" }

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +32,8 @@ import (
 	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/news"
+	"github.com/meshcni/meshcni/internal/node/news/reporter"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/internal/node/recent"
 	"github.com/meshcni/meshcni/internal/program/serve"
@@ -140,6 +141,8 @@ type Agent struct {
 	cilium  *cilium
 	past    passedBy
 	install *installer.Agent // nil with Config.InstalledElsewhere
+	report  *reporter.Reporter
+	mayTell func() bool // whether the limit of events about pods allows one more
 	metrics *prometheus.Registry
 	serving serve.Options
 	handler http.Handler
@@ -163,16 +166,16 @@ func New(o Options) (*Agent, error) {
 	if err := o.Config.validate(o.invalid == nil, o.Dialects); err != nil {
 		return nil, err
 	}
-	told := &runtimeHook{limit: nodeevents.Limit()}
+	told := &runtimeHook{}
 	o.known = inventory.New(inventory.Options{Records: attachment.Open(o.Config.RunDir), CacheDir: o.Config.CNICacheDir, Runtime: told.rows})
 	unmade := o
 	o.made = sync.OnceValues(func() (*api.Client, error) { return unmade.client(unmade.Config) })
-	a := &Agent{options: o, hook: told, log: o.Log, turn: newTurn(), invalid: because(codeDialectsInvalid, o.invalid), config: o.Config, metrics: prometheus.NewRegistry()}
+	a := &Agent{options: o, hook: told, log: o.Log, turn: newTurn(), invalid: o.invalid, config: o.Config, metrics: prometheus.NewRegistry(), mayTell: nodeevents.Limit()}
 	if a.invalid != nil {
 		o.Config.Repair, o.Config.AutoEvict, o.Config.Ambient.Enabled = repair.Options{}, false, false
 	}
 	a.repairs = o.newRepairer()
-	a.full = newTables(o.Config, func() []status.Pod { return merge(a.repairs.pods(), a.held.pods()) }, func(uid string) *corev1.Pod { return a.sock.podByUID(uid) }, o.Log)
+	a.full = newTables(o.Config, a.inMesh, func(uid string) *corev1.Pod { return a.sock.podByUID(uid) }, o.Log)
 	var err error
 	if a.invalid == nil {
 		if err = a.openSocket(o); err != nil {
@@ -180,7 +183,7 @@ func New(o Options) (*Agent, error) {
 		}
 		a.left = o.newLeftover(o.Config)
 	}
-	a.kernel = o.newTried(a.present, a.notify)
+	a.kernel = o.newTried(a.present)
 	a.connect()
 	told.agent = a
 	if !o.Config.InstalledElsewhere {
@@ -193,7 +196,8 @@ func New(o Options) (*Agent, error) {
 		n := a.api()
 		return n.installed(n.settings()).Plugins
 	})
-	a.metrics.MustRegister(a.repairs, a.full, a.sock, a.kernel, a.cilium, a.hook)
+	a.report = reporter.New(o.Config.Identity, a.list, a.tell, reporter.NodeGauges()...)
+	a.metrics.MustRegister(a.repairs, a.full, a.sock, a.kernel, a.hook, a.report)
 	if client, err := o.made(); err == nil {
 		a.metrics.MustRegister(client)
 	}
@@ -204,7 +208,7 @@ func New(o Options) (*Agent, error) {
 	served.MustRegister(a)
 	a.serving = serve.Options{
 		Local: a.api().handler(), HealthAddress: o.Config.HealthAddress, MetricsAddress: o.Config.MetricsAddress, Log: o.Log, Metrics: served,
-		Healthy: a.Healthy, Ready: a.Ready, Warnings: a.allWarnings,
+		Healthy: a.Healthy, Ready: a.Ready, News: a.report.News,
 	}
 	if o.Config.Alone {
 		a.serving.Mode = "alone: pods are captured at the container runtime's hook, and nothing is in the node's network"
@@ -237,9 +241,6 @@ func (a *Agent) connect() {
 			a.repairs.watch = a.sock.pods
 		}
 	}
-	if a.left != nil {
-		a.left.notify = a.notify
-	}
 	a.repairs.installed = a.installed
 	a.repairs.events = func() record.EventRecorder { return a.recorder(a.options.Config.Identity.Program("repair")) }
 	a.repairs.suspects = func() (texts []string) {
@@ -256,12 +257,14 @@ func (a *Agent) installation() installer.Options {
 	o := a.options
 	all := installer.Options{
 		Config: o.Config.Config, Log: o.Log, PluginLog: o.PluginLog, Registry: a.metrics, UninstallOnExit: o.Config.UninstallOnExit != OnExitKeep,
-		Leaving: a.leavingFor(), Token: o.pluginToken(o.Config), OnDecision: a.repairs.decided, OnTurn: a.turn.set, Notify: a.notify,
-		TakeOver: func() error { return errors.Join(a.left.ready(), a.kernel.ready(), a.hook.able()) },
+		Leaving: a.leavingFor(), Token: o.pluginToken(o.Config), OnDecision: a.repairs.decided, OnTurn: a.turn.set,
+		TakeOver: func() error {
+			return news.Err(slices.Concat(a.left.News(), a.kernel.News(), news.NotReady(codeNoHook, a.hook.able())))
+		},
 		TakeBack: a.hook.ready,
 	}
 	if a.invalid != nil {
-		all.TakeOver = func() error { return a.invalid }
+		all.TakeOver = func() error { return news.Err(a.unable()) }
 		return all
 	}
 	all.Reload, all.ReloadDirs = a.load, o.Watch
@@ -305,7 +308,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer stop()
 	a.listening.Store(listening)
 	both, ctx := errgroup.WithContext(ctx)
-	both.Go(func() error { return a.tell(ctx) })
+	both.Go(func() error { a.report.Run(ctx); return nil })
 	both.Go(func() error { return a.turn.first(ctx, a.cilium.run) })
 	both.Go(func() error { return a.turn.first(ctx, a.repairs.run) })
 	// What the agent needs to release its pods, when it leaves for good or the next one has none, goes on until it has ended.
@@ -320,9 +323,6 @@ func (a *Agent) Run(ctx context.Context) error {
 			return a.kernel.run(ctx, func() bool { acts, _, _ := a.turn.now(); return acts })
 		})
 	}
-	if o.Config.Node != "" {
-		both.Go(func() error { return a.repairs.tellOtherDialects(ctx, a.notify) })
-	}
 	both.Go(func() error { return a.turn.first(staying, a.sock.run) })
 	both.Go(func() error { return a.turn.first(staying, a.held.run) })
 	if a.invalid == nil {
@@ -330,7 +330,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	both.Go(func() error { return a.left.run(ctx) })
 	both.Go(func() error {
-		return a.turn.first(ctx, reporter{path: filepath.Join(o.Config.RunDir, statusFile), log: o.Log, now: a.Status}.run)
+		return a.turn.first(ctx, statusWriter{path: filepath.Join(o.Config.RunDir, statusFile), log: o.Log, now: a.Status}.run)
 	})
 	err = both.Wait()
 	if acts, _, _ := a.turn.now(); !acts && !a.turn.ended() {
@@ -438,43 +438,60 @@ func (a *Agent) recorder(component string) record.EventRecorder {
 	return nil
 }
 
-// notify tells the node's object of news.
-func (a *Agent) notify(n installer.Notice) {
-	if events := a.events.Load(); events != nil {
-		events.OfNode(n.Warning, string(n.Code), n.Text)
+// tell tells people of news, by an event of the node or of the pod that it is about. The installer logs its own.
+func (a *Agent) tell(n status.News) {
+	if own := a.install != nil && (n.Code == news.OtherMesh || n.Code == news.ConfigRefused); n.Kind == status.KindNotice && n.Attention && !own {
+		a.log.Warn(n.Text, "code", string(n.Code))
+	}
+	events := a.events.Load()
+	switch {
+	case events == nil:
+	case n.Pod == status.ID{}:
+		events.OfNode(n)
+	case a.mayTell():
+		pod := n.Pod
+		if seen := a.sock.podByUID(pod.UID); seen != nil { // a static pod has another UID
+			pod.UID = string(seen.UID)
+		}
+		events.OfPod(pod, n)
 	}
 }
 
-// tellEvery is the interval at which is looked for what [Agent.tell] tells.
-const tellEvery = time.Second
-
-// tell tells the log and the node's object of warnings that are new, until the context ends.
-func (a *Agent) tell(ctx context.Context) error {
-	for told := map[string]bool{}; ; {
-		now := map[string]bool{}
-		for _, text := range slices.Concat(a.listening.Load().unheard(), a.sock.outdated(), a.cilium.warnings(), a.hook.warnings()) {
-			code, says, _ := strings.Cut(text, ": ")
-			if now[code] = true; !told[code] {
-				a.log.Warn(says, "code", code)
-				a.notify(installer.Notice{Code: installer.NoticeCode(code), Warning: true, Text: says})
-			}
-		}
-		told = now
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(tellEvery):
-		}
+// list is what people should know of the node, from each part of the agent. Before its turn and after it, the installer says why it does not
+// act; nothing else is this agent's to say.
+func (a *Agent) list() []status.News {
+	var all []status.News
+	if a.install != nil {
+		all = a.install.News()
+	} else if why := a.whyRefused(); why != "" {
+		all = append(all, news.Refused(why))
 	}
+	if acts, _, _ := a.turn.now(); !acts && a.ran.Load() {
+		return append(all, a.unable()...)
+	}
+	if a.invalid == nil {
+		all = slices.Concat(all, a.hook.News(), a.kernel.News(), a.passed())
+	}
+	return slices.Concat(all, a.unable(), a.repairs.News(), a.sock.News(), a.held.News(), a.left.News(), a.listening.Load().News(), a.cilium.News(), a.full.News())
 }
+
+// unable says that the dialects cannot work.
+func (a *Agent) unable() []status.News { return news.NotReady(codeDialectsInvalid, a.invalid) }
+
+// inMesh returns the states of the pods that have rules of their own, or that the node's proxy has or is to have.
+func (a *Agent) inMesh() []status.Pod { return onePer(a.held.pods(), a.repairs.pods()) }
 
 // pods returns the states of all pods that the agent knows.
 func (a *Agent) pods() []status.Pod {
-	all := a.full.mark(merge(a.repairs.pods(), slices.Concat(a.held.pods(), a.left.states())))
-	if a.install == nil {
-		return all
+	lists := [][]status.Pod{slices.Concat(a.held.pods(), a.left.states()), a.repairs.pods()}
+	if a.install != nil {
+		lists = append(lists, failing(a.install.State().Failing, a.sock.podsOf))
 	}
-	return withFailing(all, a.install.State().Failing, a.sock.podsOf)
+	all, full := onePer(lists...), a.full.percent()
+	for i, p := range all {
+		all[i].ConntrackPercent = full[p.ID]
+	}
+	return all
 }
 
 // installed returns why new pods would not be captured, as far as that is the installer's to say.
@@ -507,32 +524,15 @@ func (a *Agent) Ready() error {
 	if a.turn.ended() { // it is about to be stopped; that another agent has the node is no trouble
 		return nil
 	}
-	return a.wrong()
+	return news.Err(a.list())
 }
 
-// wrong returns the same without regard to other agents.
-func (a *Agent) wrong() error {
-	if a.invalid != nil {
-		return errors.Join(a.installed(), a.repairs.ready(), a.sock.ready(), a.held.ready(), a.left.ready(), a.invalid)
-	}
-	return errors.Join(a.installed(), a.hook.ready(), a.kernel.ready(), a.passed(), a.repairs.ready(), a.sock.ready(), a.held.ready(), a.left.ready())
-}
-
-// passed returns why new pods of the mesh are to be expected to start past the plugin although it is in place, or nil.
-func (a *Agent) passed() error {
+// passed says that new pods of the mesh are to be expected to start past the plugin although it is in place.
+func (a *Agent) passed() []status.News {
 	if a.install == nil || a.options.Config.Alone {
 		return nil
 	}
 	return a.past.why(time.Now(), a.installed(), a.install.State().PutBack, a.repairs.pods(), a.sock.podByUID)
-}
-
-// warnings returns what needs somebody's attention.
-func (a *Agent) warnings() []string {
-	texts := slices.Concat(a.repairs.warnings(), a.held.warnings(), a.full.warnings(), a.left.warnings(), a.listening.Load().unheard(), a.sock.outdated(), a.cilium.warnings(), a.hook.warnings())
-	if why := a.whyRefused(); why != "" {
-		texts = append(texts, noticeConfigRefused+": the changed configuration is refused, and the one before it is in force: "+strings.ReplaceAll(why, "\n", "; "))
-	}
-	return texts
 }
 
 // whyRefused returns why changed settings are refused; empty: they are not.
@@ -542,22 +542,10 @@ func (a *Agent) whyRefused() string {
 	return a.refused
 }
 
-// allWarnings returns the other meshes' plugins too.
-func (a *Agent) allWarnings() []string {
-	texts := a.warnings()
-	for _, n := range a.neighbours() {
-		texts = append(texts, noticeOtherMesh+": "+n.Text())
-	}
-	return texts
-}
-
-// Status returns the state of the node: whether it is ready, what to look after, and the state of each of its pods in the mesh.
+// Status returns the state of the node: whether it is ready, what people should know, and the state of each of its pods in the mesh.
 func (a *Agent) Status() Status {
-	now := Status{Time: time.Now(), Node: a.options.Config.Node, Alone: a.options.Config.Alone, Warnings: a.warnings(), Pods: a.pods()}
-	if err := a.wrong(); err != nil {
-		now.NotReady = strings.Split(err.Error(), "\n")
-	}
-	now.Ready = len(now.NotReady) == 0
+	now := Status{Time: time.Now(), Node: a.options.Config.Node, Alone: a.options.Config.Alone, News: a.report.News(), Pods: a.pods()}
+	now.Ready = news.Err(now.News) == nil
 	return now
 }
 
@@ -583,7 +571,7 @@ func (a *Agent) Collect(ch chan<- prometheus.Metric) { a.metrics.Collect(ch) }
 // api returns what answers on the loopback interface.
 func (a *Agent) api() nodeAPI {
 	n := nodeAPI{
-		options: a.options, settings: a.repairs.acting, auto: a.options.Config.AutoEvict, status: a.Status, neighbours: a.neighbours,
+		options: a.options, settings: a.repairs.acting, auto: a.options.Config.AutoEvict, status: a.Status,
 		pods: a.sock.podsOf, podByUID: a.sock.podByUID, binDirs: func() []installer.BinDir { return nil }, ownToken: func() bool { return false }, kernel: a.kernel,
 		looks: &recent.Values[agentapi.Pod]{},
 	}

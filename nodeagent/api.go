@@ -30,17 +30,16 @@ import (
 
 // nodeAPI answers who asks on the loopback interface.
 type nodeAPI struct {
-	options    Options
-	settings   func() Config
-	auto       bool // see Config.AutoEvict
-	status     func() Status
-	neighbours func() []installer.Neighbour
-	pods       func() ([]*corev1.Pod, error)
-	podByUID   func(uid string) *corev1.Pod
-	binDirs    func() []installer.BinDir
-	ownToken   func() bool
-	kernel     *tried
-	looks      *recent.Values[agentapi.Pod]
+	options  Options
+	settings func() Config
+	auto     bool // see Config.AutoEvict
+	status   func() Status
+	pods     func() ([]*corev1.Pod, error)
+	podByUID func(uid string) *corev1.Pod
+	binDirs  func() []installer.BinDir
+	ownToken func() bool
+	kernel   *tried
+	looks    *recent.Values[agentapi.Pod]
 }
 
 func (n nodeAPI) handler() http.Handler {
@@ -50,10 +49,7 @@ func (n nodeAPI) handler() http.Handler {
 // node returns what "meshcni-node status" prints, and the agent's own description.
 func (n nodeAPI) node() agentapi.Node {
 	s, now := n.settings(), n.status()
-	node := agentapi.Node{Time: now.Time, Node: now.Node, Ready: now.Ready, NotReady: now.NotReady, Warnings: now.Warnings, Pods: now.Pods}
-	for _, neighbour := range n.neighbours() {
-		node.Warnings = append(node.Warnings, noticeOtherMesh+": "+neighbour.Text())
-	}
+	node := agentapi.Node{Time: now.Time, Node: now.Node, Ready: now.Ready, News: now.News, Pods: now.Pods}
 	plugin := s.Effective()
 	short, _, _ := strings.Cut(n.options.version(), " ")
 	node.About = agentapi.About{Version: short, Dialects: plugin.Dialects, Backend: string(plugin.Backend), Repair: n.mode(s), Installed: n.installed(s), Kernel: kernelRelease()}
@@ -64,8 +60,8 @@ func (n nodeAPI) node() agentapi.Node {
 	if used := n.kernel.used(context.Background()); used != ruleset.Backend(plugin.Backend) {
 		node.BackendUsed = string(used)
 	}
-	if err := n.kernel.ready(); err != nil {
-		node.BackendError = strings.TrimPrefix(err.Error(), string(codeNoBackend)+": ")
+	if err := n.kernel.why(); err != nil {
+		node.BackendError = err.Error()
 	}
 	if pods, err := n.pods(); err == nil {
 		total, starting := networked(pods, node.Pods)

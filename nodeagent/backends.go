@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,12 +16,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/files/hostpath"
 	"github.com/meshcni/meshcni/internal/kernel/backends"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // tried keeps what the backends can do on this host. They are tried when the agent starts, when its settings, the host's programs or modules
@@ -31,7 +31,6 @@ import (
 type tried struct {
 	options Options
 	present func() Config
-	notify  func(installer.Notice)
 	usable  *prometheus.Desc
 
 	trying sync.Mutex // one attempt at a time
@@ -52,8 +51,8 @@ const (
 	missingFor = time.Minute
 )
 
-func (o Options) newTried(present func() Config, notify func(installer.Notice)) *tried {
-	return &tried{options: o, present: present, notify: notify, usable: prometheus.NewDesc(o.Config.Identity.Metric("backend_usable"),
+func (o Options) newTried(present func() Config) *tried {
+	return &tried{options: o, present: present, usable: prometheus.NewDesc(o.Config.Identity.Metric("backend_usable"),
 		"1: the backend has written pods' rules in an empty network namespace of this host; 0: it has refused them. One that cannot be tried is missing.", []string{"backend"}, nil)}
 }
 
@@ -63,16 +62,13 @@ func (f *tried) run(ctx context.Context, acts func() bool) error {
 	for ctx.Err() == nil {
 		f.update(ctx)
 		now := ""
-		if err := f.ready(); err != nil {
+		if err := f.why(); err != nil {
 			now = err.Error()
 		}
-		if now != said && ctx.Err() == nil {
-			said = now
-			if now != "" {
-				f.options.Log.Error("pods of the mesh cannot start", "error", now)
-				f.notify(installer.Notice{Code: installer.NoticeCode(codeNoBackend), Warning: true, Text: strings.TrimPrefix(now, string(codeNoBackend)+": ")})
-			}
+		if now != said && now != "" && ctx.Err() == nil {
+			f.options.Log.Error("pods of the mesh cannot start", "error", now)
 		}
+		said = now
 		if acts() {
 			wrote = f.tell(wrote)
 		}
@@ -174,8 +170,11 @@ func programsAt(root string) (stamps string) {
 	return stamps
 }
 
-// ready returns an error if no new pod of the mesh could start, since no backend takes its rules.
-func (f *tried) ready() error {
+// News says that no new pod of the mesh could start.
+func (f *tried) News() []status.News { return news.NotReady(codeNoBackend, f.why()) }
+
+// why returns an error if no backend takes pods' rules.
+func (f *tried) why() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	err := f.found.Err(f.want)
@@ -184,7 +183,7 @@ func (f *tried) ready() error {
 	} else if err == nil && f.blind != "" {
 		err = errors.New(f.blind)
 	}
-	return because(codeNoBackend, err)
+	return err
 }
 
 // used returns the backend that an empty namespace gets; empty: not known.

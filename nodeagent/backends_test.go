@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/kernel/backends"
 	"github.com/meshcni/meshcni/internal/testing/hostroottest"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -30,7 +29,7 @@ func trying(t *testing.T, change func(*Config)) *tried {
 	_, o := node(t)
 	change(&o.Config)
 	o = o.withDefaults()
-	f := o.newTried(func() Config { return o.Config }, func(installer.Notice) {})
+	f := o.newTried(func() Config { return o.Config })
 	f.update(t.Context())
 	return f
 }
@@ -43,7 +42,7 @@ func TestBackends(t *testing.T) {
 	f := trying(t, func(c *Config) {
 		c.Plugin.Backend, c.Plugin.Dialects, c.Ambient.Enabled = "nftables", netconf.Dialects{"ambient", "istio", "linkerd", "kuma", "consul"}, true
 	})
-	require.NoError(t, f.ready())
+	require.NoError(t, f.why())
 	assert.Equal(t, ruleset.BackendNftables, f.used(t.Context()))
 	assert.Empty(t, f.found.First(ruleset.BackendNftables).Refused)
 	live, err := apply.Live(t.Context(), own, apply.Options{Backend: ruleset.BackendNftables})
@@ -53,7 +52,7 @@ func TestBackends(t *testing.T) {
 	}
 
 	f = trying(t, func(c *Config) { c.CNIBinDirs = []string{"/host/opt/cni/bin"} })
-	require.NoError(t, f.ready(), "what cannot be told is no reason")
+	require.NoError(t, f.why(), "what cannot be told is no reason")
 	assert.Empty(t, f.used(t.Context()))
 	assert.ErrorContains(t, f.found.First(ruleset.BackendAuto).Unknown, "does not see the host's programs")
 	assert.Equal(t, 1, testutil.CollectAndCount(f), "nftables needs none")
@@ -62,12 +61,12 @@ func TestBackends(t *testing.T) {
 	cancel()
 	_, o := node(t)
 	o = o.withDefaults()
-	f = o.newTried(func() Config { return o.Config }, func(installer.Notice) {})
-	require.ErrorContains(t, f.ready(), "no-backend: the backends have not been tried yet")
+	f = o.newTried(func() Config { return o.Config })
+	require.ErrorContains(t, f.why(), "the backends have not been tried yet")
 	f.update(ended)
-	require.Error(t, f.ready())
+	require.Error(t, f.why())
 	f.update(t.Context())
-	require.NoError(t, f.ready(), "the one of before was no answer")
+	require.NoError(t, f.why(), "the one of before was no answer")
 }
 
 // lacksModules are the programs of a host whose kernel has no extensions of xtables.

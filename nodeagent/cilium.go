@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/meshcni/meshcni/internal/node/api"
+	"github.com/meshcni/meshcni/internal/node/news"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -27,7 +27,6 @@ const (
 type cilium struct {
 	plugins func() []string // of the list that is loaded
 	api     func() (*api.Client, error)
-	gauge   *prometheus.Desc
 
 	mu    sync.Mutex
 	asked time.Time
@@ -35,8 +34,7 @@ type cilium struct {
 }
 
 func (o Options) newCilium(plugins func() []string) *cilium {
-	return &cilium{plugins: plugins, api: func() (*api.Client, error) { return o.client(o.Config) }, gauge: prometheus.NewDesc(o.Config.Identity.Metric("cilium_socket_lb"),
-		"1: the loaded list is Cilium's, and it is not seen that Cilium leaves pods' connections to Services to their rules; else 0.", nil, nil)}
+	return &cilium{plugins: plugins, api: func() (*api.Client, error) { return o.client(o.Config) }}
 }
 
 // run looks again and again until the context ends.
@@ -103,20 +101,12 @@ func (c *cilium) settings(ctx context.Context) (map[string]string, error) {
 	return client.ConfigMap(ctx, "kube-system", "cilium-config")
 }
 
-// warnings returns the warning, if there is one.
-func (c *cilium) warnings() []string {
+// News says what is wrong with it.
+func (c *cilium) News() []status.News {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.text == "" {
 		return nil
 	}
-	return []string{noticeCilium + ": " + c.text}
-}
-
-// Describe implements [prometheus.Collector].
-func (c *cilium) Describe(ch chan<- *prometheus.Desc) { ch <- c.gauge }
-
-// Collect implements [prometheus.Collector].
-func (c *cilium) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(c.gauge, prometheus.GaugeValue, float64(len(c.warnings())))
+	return []status.News{news.New(status.KindNotice, news.Cilium, c.text)}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/node/api"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 )
 
@@ -49,12 +50,12 @@ func TestCilium(t *testing.T) {
 			c := Options{}.newCilium(func() []string { return plugins })
 			c.api = func() (*api.Client, error) { return api.New(meshcni.Identity{}, &rest.Config{Host: server.URL}, "n1") }
 			c.look(t.Context())
-			got := strings.Join(c.warnings(), "\n")
+			got := strings.Join(news.Warnings(c.News()), "\n")
 			assert.Equal(t, tt.want != "", got != "", got)
 			assert.Contains(t, got, tt.want)
 			plugins = []string{"calico"}
 			c.look(t.Context())
-			assert.Empty(t, c.warnings(), "it has gone")
+			assert.Empty(t, c.News(), "it has gone")
 		})
 	}
 }
@@ -84,6 +85,6 @@ func TestCiliumIsTold(t *testing.T) {
 	require.NoError(t, err)
 	assert.Regexp(t, `(?s)^ok\n.*warning: cilium-socket-lb: `, string(body))
 	assert.Contains(t, agent.log.String(), `"code":"cilium-socket-lb"`)
-	assert.Contains(t, strings.Join(agent.Status().Warnings, "\n"), "cilium-socket-lb: ")
+	assert.Contains(t, strings.Join(news.Warnings(agent.Status().News), "\n"), "cilium-socket-lb: ")
 	require.NoError(t, agent.end())
 }

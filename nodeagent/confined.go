@@ -17,7 +17,9 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/node/api"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/repair"
+	"github.com/meshcni/meshcni/status"
 )
 
 // The claims of a token that is bound to a pod (KEP 4193).
@@ -228,8 +230,8 @@ func (c *confinement) reason() error {
 	return c.why
 }
 
-// warnings returns what there is to say about pods that are not evicted, and how to change that.
-func (c *confinement) warnings() []string {
+// News says that pods are not evicted, and how to change that.
+func (c *confinement) News() []status.News {
 	if c == nil {
 		return nil
 	}
@@ -238,13 +240,9 @@ func (c *confinement) warnings() []string {
 	if c.proved || c.since.IsZero() || time.Since(c.since) < c.quiet {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s: pods that start without the plugin stay outside the mesh until somebody deletes them, since repair auto does not evict: %s; "+
-		"set the chart's admission.enabled to true if the API server has ValidatingAdmissionPolicy (Kubernetes 1.30), or choose repair.mode none, delete or repair",
-		noticeNotEvicting, strings.ReplaceAll(c.why.Error(), "\n", "; "))}
+	return []status.News{news.New(status.KindFinding, news.NotEvicting, fmt.Sprintf("pods that start without the plugin stay outside the mesh until somebody deletes them, since repair auto does not evict: %v; "+
+		"set the chart's admission.enabled to true if the API server has ValidatingAdmissionPolicy (Kubernetes 1.30), or choose repair.mode none, delete or repair", c.why))}
 }
-
-// noticeNotEvicting is the code of that warning.
-const noticeNotEvicting = "not-evicting"
 
 // AutoAction is the name of AutoEvict among the values of --repair.
 const AutoAction = "auto"

@@ -24,6 +24,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/node/api"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/repair"
 )
@@ -129,28 +130,28 @@ func TestAutoEvict(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, "none", action())
 		assert.Nil(t, last.Load().Detect.Lost)
-		assert.Empty(t, r.warnings(), "it has just begun")
+		assert.Empty(t, r.News(), "it has just begun")
 		assert.Zero(t, told(), "policies are in force some seconds after they were made")
 		set(unconfined("no policy"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		assert.Equal(t, "none", action())
 		assert.Equal(t, 1, told(), "once")
-		assert.Contains(t, strings.Join(r.warnings(), ""), "not-evicting: ")
-		assert.Contains(t, strings.Join(r.warnings(), ""), "no policy; set the chart's admission.enabled to true")
+		assert.Contains(t, strings.Join(news.Warnings(r.News()), ""), "not-evicting: ")
+		assert.Contains(t, strings.Join(news.Warnings(r.News()), ""), "no policy; set the chart's admission.enabled to true")
 
 		set(nil)
 		time.Sleep(2 * unprovedMost)
 		synctest.Wait()
 		assert.Equal(t, "delete", action())
-		assert.Empty(t, r.warnings())
+		assert.Empty(t, r.News())
 		got := last.Load()
 		assert.True(t, got.SpareUnmanaged, "nobody would make such a pod anew")
 		assert.Equal(t, installed, got.Detect.Lost.Since())
 		assert.Contains(t, got.Detect.Lost.Neighbours, "istio-cni")
 		assert.NotContains(t, got.Detect.Lost.Neighbours, "meshcni")
 		assert.Equal(t, repair.ActionDelete, r.acting().Repair.Action)
-		assert.NoError(t, r.ready())
+		assert.NoError(t, news.Err(r.News()))
 
 		before := asked.Load()
 		require.NoError(t, got.Confined())
@@ -183,7 +184,7 @@ func TestAutoEvict(t *testing.T) {
 		synctest.Wait()
 		require.ErrorContains(t, got.Confined(), "the policy is gone", "the API server acts by a change some seconds later")
 		assert.Equal(t, "none", action())
-		assert.Contains(t, strings.Join(r.warnings(), ""), "the policy is gone")
+		assert.Contains(t, strings.Join(news.Warnings(r.News()), ""), "the policy is gone")
 		cancel()
 		require.NoError(t, <-ended)
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/kernel/conntables"
 	"github.com/meshcni/meshcni/internal/kernel/podnetns"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/status"
 )
@@ -46,25 +47,22 @@ func wanted(pod *corev1.Pod) (w podnetns.Wanted) {
 	return w
 }
 
-// mark adds to the states how full the pods' tables are.
-func (t tables) mark(states []status.Pod) []status.Pod {
-	percent := map[status.ID]int{}
+// percent returns how full the pods' tables are.
+func (t tables) percent() map[status.ID]int {
+	full := map[status.ID]int{}
 	for _, table := range t.Recent().Tables {
-		percent[table.Pod] = table.Percent()
+		full[table.Pod] = table.Percent()
 	}
-	for i := range states {
-		states[i].ConntrackPercent = percent[states[i].ID]
-	}
-	return states
+	return full
 }
 
 // maxFull bounds the pods that a warning names.
 const maxFull = 3
 
-// warnings returns whose new connections are about to stall.
-func (t tables) warnings() []string { return nearlyFull(t.Recent()) }
+// News says whose new connections are about to stall.
+func (t tables) News() []status.News { return nearlyFull(t.Recent()) }
 
-func nearlyFull(r conntables.Reading) []string {
+func nearlyFull(r conntables.Reading) []status.News {
 	full := r.Nearly()
 	if len(full) == 0 {
 		return nil
@@ -76,6 +74,7 @@ func nearlyFull(r conntables.Reading) []string {
 	if more := len(full) - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	return []string{fmt.Sprintf("conntrack: the connection tracking tables of %d of the node's pods are nearly full, and a full one lets no new connection through: %s of %d (nf_conntrack_max)",
-		len(full), strings.Join(names, ", "), r.Limit)}
+	return []status.News{news.New(status.KindFinding, news.Conntrack, fmt.Sprintf(
+		"the connection tracking tables of %d of the node's pods are nearly full, and a full one lets no new connection through: %s of %d (nf_conntrack_max)",
+		len(full), strings.Join(names, ", "), r.Limit))}
 }

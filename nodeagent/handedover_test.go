@@ -19,6 +19,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/status"
@@ -269,7 +270,7 @@ func TestSuccessorWithoutPods(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, left, told)
 	assert.Zero(t, forgotten, "it is needed to release the rest")
-	require.NoError(t, p.ready())
+	require.NoError(t, news.Err(p.News()))
 	left = nil
 	for range 2 { // and again
 		told, err = p.Release(ctx, successor)
@@ -277,7 +278,7 @@ func TestSuccessorWithoutPods(t *testing.T) {
 		assert.Empty(t, told)
 		assert.Equal(t, 1, forgotten)
 		assert.Nil(t, p.now())
-		require.NoError(t, p.ready())
+		require.NoError(t, news.Err(p.News()))
 	}
 	_, err = p.Attach(ctx, agentsock.Attachment{}, file(t))
 	require.ErrorIs(t, err, nodecontrol.ErrReleasing)
@@ -291,7 +292,7 @@ func TestSuccessorWithoutPods(t *testing.T) {
 	h.release = func(string) ([]status.Pod, error) { h.say(nodecontrol.ErrReleasing); return nil, nil }
 	_, err = p.Release(ctx, agentsock.ReleaseOptions{})
 	require.NoError(t, err)
-	require.ErrorIs(t, p.ready(), nodecontrol.ErrReleasing, "by hand it is not ready")
+	require.ErrorContains(t, news.Err(p.News()), string(codeAmbientReleasing)+": ", "by hand it is not ready")
 	assert.Equal(t, 1, forgotten)
 	cancel()
 	require.NoError(t, <-done)

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -36,8 +36,7 @@ type leftover struct {
 	options  Options
 	settings Config
 	log      *slog.Logger
-	notify   func(installer.Notice) // nil: nobody is told
-	free     chan struct{}          // closed once no other agent serves the socket
+	free     chan struct{} // closed once no other agent serves the socket
 
 	turn sync.Mutex // held by who releases
 
@@ -186,40 +185,26 @@ func (l *leftover) set(left []status.Pod, err error) {
 		l.log.Info("no pod is in the care of the node's proxy any more")
 	case err == nil || before != nil && before.Error() == err.Error():
 	default:
-		text := l.ready().Error()
-		l.log.Error(text)
-		if l.notify != nil {
-			l.notify(installer.Notice{Code: noticePodsHeld, Warning: true, Text: text})
-		}
+		l.log.Error("pods are still in the care of the node's proxy", "error", err)
 	}
 }
 
-// ready returns why the agent is not ready, or nil.
-func (l *leftover) ready() error {
+// News says why the agent is not ready, or that pods may be held of which nothing is known.
+func (l *leftover) News() []status.News {
 	if l == nil {
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.why == nil {
-		return nil
+	if l.why != nil {
+		return news.NotReady(codeAmbientPodsHeld, fmt.Errorf("this agent runs without --ambient, and pods of this node are still in the care of its proxy (%d in the journal and the records); "+
+			"switch it on again, or run %s release on the node: %w", l.options.holds(l.settings), l.options.name(), l.why))
 	}
-	return because(codeAmbientPodsHeld, fmt.Errorf("this agent runs without --ambient, and pods of this node are still in the care of its proxy (%d in the journal and the records); "+
-		"switch it on again, or run %s release on the node: %w", l.options.holds(l.settings), l.options.name(), l.why))
-}
-
-// warnings says that pods may be held of which nothing is known.
-func (l *leftover) warnings() []string {
-	if l == nil {
-		return nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if _, err := os.Lstat(filepath.Join(l.settings.RunDir, lockFile)); !l.unsure || errors.Is(err, fs.ErrNotExist) {
 		return nil // or somebody has released them since
 	}
-	return []string{"ambient: pods of this node may still be in the care of its proxy, and this agent runs without --ambient: " +
-		"switch it on again, run " + l.options.name() + " release on the node, and then switch it off"}
+	return []status.News{news.New(status.KindFinding, news.Ambient, "pods of this node may still be in the care of its proxy, and this agent runs without --ambient: "+
+		"switch it on again, run "+l.options.name()+" release on the node, and then switch it off")}
 }
 
 // journaled reports whether an agent has kept a journal of its pods on this node.

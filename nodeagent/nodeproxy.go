@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/nodelock"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
@@ -37,7 +38,7 @@ type holder interface {
 	Release(ctx context.Context, to string) ([]status.Pod, error)
 	Capture()
 	Ready() error
-	Warnings() []string
+	News() []status.News
 	prometheus.Collector
 }
 
@@ -357,40 +358,30 @@ func (p *proxied) pods() []status.Pod {
 	return nil
 }
 
-// ready returns why the agent cannot be relied on for these pods. That no proxy is connected is none of its business: were it,
-// no agent could be replaced before its proxy, nor be installed before it; unless --ready-needs-proxy says that something waits for it.
-func (p *proxied) ready() error {
+// News says why the agent cannot be relied on for these pods, and what else people should know. That no proxy is connected is nothing that keeps
+// the agent from being ready: were it, no agent could be replaced before its proxy, nor be installed before it; unless --ready-needs-proxy says
+// that something waits for it.
+func (p *proxied) News() (all []status.News) {
 	if p == nil {
 		return nil
 	}
 	h, failed := p.state()
-	switch {
-	case h == nil && failed != nil:
-		return because(codeAmbientFailed, failed)
-	case h == nil:
-		return nil // the agent before this one has the pods, and ends when this one is ready
+	if h == nil {
+		return news.NotReady(codeAmbientFailed, failed) // without one, the agent before this one has the pods, and ends when this one is ready
 	}
 	err := (*h).Ready()
-	if errors.Is(err, nodecontrol.ErrReleasing) && p.succeeded.Load() {
-		return nil // the agent that follows is ready only afterwards, and this one would be stopped at once
+	unsynced, releasing := errors.Is(err, nodecontrol.ErrNotSynced), errors.Is(err, nodecontrol.ErrReleasing)
+	switch {
+	case err == nil, releasing && p.succeeded.Load(): // the agent that follows is ready only afterwards, and this one would be stopped at once
+	case unsynced:
+		all = news.NotReady(codeAmbientPodsUnknown, err)
+	case releasing:
+		all = news.NotReady(codeAmbientReleasing, err)
+	case p.present().Ambient.ReadyNeedsProxy:
+		all = news.NotReady(codeNoProxy, err)
 	}
-	if err != nil && (p.present().Ambient.ReadyNeedsProxy || errors.Is(err, nodecontrol.ErrNotSynced) || errors.Is(err, nodecontrol.ErrReleasing)) {
-		return because(ambientCode(err), err)
+	if err != nil && !unsynced && !releasing {
+		all = append(all, news.New(status.KindFinding, codeNoProxy, "new pods of the mesh do not start: "+err.Error()))
 	}
-	return nil
-}
-
-// warnings returns what people should know.
-func (p *proxied) warnings() (all []string) {
-	h := p.now()
-	if h == nil {
-		return nil
-	}
-	if err := h.Ready(); err != nil && !errors.Is(err, nodecontrol.ErrNotSynced) && !errors.Is(err, nodecontrol.ErrReleasing) {
-		all = append(all, "no-proxy: new pods of the mesh do not start: "+err.Error())
-	}
-	for _, text := range h.Warnings() {
-		all = append(all, "ambient: "+text)
-	}
-	return all
+	return append(all, (*h).News()...)
 }

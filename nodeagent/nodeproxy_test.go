@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -63,7 +64,9 @@ func (h *having) Ready() error {
 	}
 	return nil
 }
-func (h *having) Warnings() []string               { return []string{"w"} }
+func (h *having) News() []status.News {
+	return []status.News{news.New(status.KindPod, news.Ambient, "w")}
+}
 func (h *having) Describe(chan<- *prometheus.Desc) {}
 func (h *having) Collect(chan<- prometheus.Metric) {}
 func (h *having) say(err error)                    { h.ready.Store(&err) }
@@ -106,7 +109,7 @@ func TestOneAgentHasThePods(t *testing.T) {
 	assert.Empty(t, a.pods())
 	assert.Equal(t, "new", b.pods()[0].Name)
 	require.NoError(t, a.Detach(ctx, attachment.ID{}), "nobody is kept waiting by an agent without pods")
-	require.NoError(t, a.ready(), "an agent that has been replaced")
+	require.NoError(t, news.Err(a.News()), "an agent that has been replaced")
 
 	short, end := context.WithTimeout(ctx, time.Millisecond)
 	defer end()
@@ -128,24 +131,24 @@ func TestOneAgentHasThePods(t *testing.T) {
 func TestReadinessOfAmbient(t *testing.T) {
 	h := &having{name: "h", running: new(atomic.Int32)}
 	p := newProxied(in(t.TempDir()), quiet(), opener(h))
-	require.NoError(t, p.ready(), "the agent before this one still has the pods")
+	require.NoError(t, news.Err(p.News()), "the agent before this one still has the pods")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.run(ctx) }()
 	_, err := p.await(ctx)
 	require.NoError(t, err)
-	require.NoError(t, p.ready())
-	assert.Equal(t, []string{"ambient: w"}, p.warnings())
+	require.NoError(t, news.Err(p.News()))
+	assert.Equal(t, []string{"ambient: w"}, news.Warnings(p.News()))
 	h.say(nodecontrol.ErrNotSynced)
-	require.ErrorIs(t, p.ready(), nodecontrol.ErrNotSynced)
-	assert.Equal(t, []string{"ambient: w"}, p.warnings(), "not twice")
+	require.ErrorContains(t, news.Err(p.News()), string(codeAmbientPodsUnknown)+": ")
+	assert.Equal(t, []string{"ambient: w"}, news.Warnings(p.News()), "not twice")
 	h.say(errors.New("no proxy is connected"))
-	require.NoError(t, p.ready())
-	assert.Equal(t, []string{"no-proxy: new pods of the mesh do not start: no proxy is connected", "ambient: w"}, p.warnings())
+	require.NoError(t, news.Err(p.News()))
+	assert.Equal(t, []string{"no-proxy: new pods of the mesh do not start: no proxy is connected", "ambient: w"}, news.Warnings(p.News()))
 	s := p.present()
 	s.Ambient.ReadyNeedsProxy = true // something keeps pods off the node until there is one
 	p.change(s)
-	require.ErrorContains(t, p.ready(), "no-proxy: no proxy is connected")
+	require.ErrorContains(t, news.Err(p.News()), "no-proxy: no proxy is connected")
 	cancel()
 	require.NoError(t, <-done)
 }
@@ -177,8 +180,8 @@ func TestAmbientThatCannotBegin(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.run(ctx) }()
-	require.Eventually(t, func() bool { return p.ready() != nil }, netnstest.Patience, time.Millisecond)
-	require.ErrorContains(t, p.ready(), "the socket's directory is a file")
+	require.Eventually(t, func() bool { return news.Err(p.News()) != nil }, netnstest.Patience, time.Millisecond)
+	require.ErrorContains(t, news.Err(p.News()), "the socket's directory is a file")
 	_, err := p.Attach(ctx, agentsock.Attachment{}, file(t))
 	var step *agentsock.StepError
 	require.ErrorAs(t, err, &step, "at once, and not when nobody listens any more")
@@ -186,7 +189,7 @@ func TestAmbientThatCannotBegin(t *testing.T) {
 	require.ErrorContains(t, err, "the socket's directory is a file")
 	broken.Store(false)
 	require.Eventually(t, func() bool { return p.now() != nil }, netnstest.Patience, time.Millisecond)
-	require.NoError(t, p.ready())
+	require.NoError(t, news.Err(p.News()))
 	cancel()
 	require.NoError(t, <-done)
 }

@@ -3,7 +3,6 @@
 package nodeagent
 
 import (
-	"errors"
 	"go/ast"
 	"go/parser"
 	gotoken "go/token"
@@ -52,14 +51,4 @@ func TestEveryNotReadyCodeIsExplained(t *testing.T) {
 		explained = append(explained, string(c))
 	}
 	assert.ElementsMatch(t, append(codesIn(t, "../installer/codes.go", "Code"), codesIn(t, "notready.go", "Code")...), explained)
-}
-
-// TestNotReadyIsOneLine that begins with its code, once, whatever the reason says.
-func TestNotReadyIsOneLine(t *testing.T) {
-	t.Parallel()
-	cause := errors.New("repair: missing permission: a\nmissing permission: b")
-	err := because(codeRepair, cause)
-	assert.EqualError(t, err, "repair: missing permission: a; missing permission: b")
-	require.ErrorIs(t, err, cause)
-	assert.NoError(t, because(codeRepair, nil))
 }

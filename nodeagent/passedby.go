@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -25,7 +26,7 @@ type passedBy struct {
 // why returns why new pods are to be expected to start past the plugin: the newest pod of the mesh that got its network while the entry was
 // in place did. Installed is why that is not in place, and putBack when it was last written. A pod with a runtime class proves nothing: a
 // runtime may have networks of its own for it.
-func (p *passedBy) why(now time.Time, installed error, putBack time.Time, pods []status.Pod, podByUID func(string) *corev1.Pod) error {
+func (p *passedBy) why(now time.Time, installed error, putBack time.Time, pods []status.Pod, podByUID func(string) *corev1.Pod) []status.News {
 	p.mu.Lock()
 	if installed != nil {
 		p.since = time.Time{}
@@ -55,6 +56,6 @@ func (p *passedBy) why(now time.Time, installed error, putBack time.Time, pods [
 	if !past.Since.After(called) {
 		return nil
 	}
-	return because(codePassedBy, fmt.Errorf("the container runtime started pod %s/%s at %s without the plugin, whose entry is in place: %s; see that the runtime reads that directory, "+
+	return news.NotReady(codePassedBy, fmt.Errorf("the container runtime started pod %s/%s at %s without the plugin, whose entry is in place: %s; see that the runtime reads that directory, "+
 		"and start the pod anew", past.Namespace, past.Name, past.Since.UTC().Format(time.RFC3339), past.Detail))
 }

@@ -15,57 +15,43 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// merge returns the states of all pods: those with rules of their own, and those that the node's proxy has or is to have. Both
-// know the pods of the other as outside.
-func merge(own, proxied []status.Pod) []status.Pod {
-	all := make([]status.Pod, 0, len(own)+len(proxied))
+// onePer returns the states of all pods, in order, each from the first list that has it as one of its own: who knows a pod as another's, which
+// is outside for him, gives way to that one.
+func onePer(lists ...[]status.Pod) (all []status.Pod) {
 	known := map[string]bool{}
-	for _, p := range proxied {
-		if p.State != status.StateOutside {
-			known[p.UID] = true
-			all = append(all, p)
+	for _, others := range []bool{false, true} {
+		for i, list := range lists {
+			for _, p := range list {
+				if other := i == 0 && p.State == status.StateOutside; other == others && !known[p.UID] {
+					known[p.UID] = true
+					all = append(all, p)
+				}
+			}
 		}
 	}
-	for _, p := range own {
-		if !known[p.UID] {
-			known[p.UID] = true
-			all = append(all, p)
-		}
-	}
-	for _, p := range proxied {
-		if p.State == status.StateOutside && !known[p.UID] {
-			all = append(all, p)
-		}
-	}
-	sortPods(all)
-	return all
-}
-
-// withFailing adds the pods that do not start because ADD fails. Pods are those of the node, if they are known: one that has a network
-// by now, or has gone, is none of them.
-func withFailing(all []status.Pod, failing []installer.FailingPod, pods func() ([]*corev1.Pod, error)) []status.Pod {
-	if len(failing) == 0 {
-		return all
-	}
-	here, err := pods()
-	for _, f := range failing {
-		waits := func(p *corev1.Pod) bool {
-			return podid.Is(p, f.Pod.Namespace, f.Pod.Name, f.Pod.UID) && p.DeletionTimestamp == nil && len(p.Status.PodIPs) == 0 && p.Status.Phase == corev1.PodPending
-		}
-		known := func(s status.Pod) bool { return s.UID == f.Pod.UID }
-		if err == nil && !slices.ContainsFunc(here, waits) || slices.ContainsFunc(all, known) {
-			continue
-		}
-		all = append(all, status.Pod{
-			ID: f.Pod, State: status.StateWaiting, Reason: cmp.Or(status.Code(f.Reason), statuscode.AddFailed), Detail: strings.ReplaceAll(f.Error, "\n", "; "), Since: f.At,
-		})
-	}
-	sortPods(all)
-	return all
-}
-
-func sortPods(all []status.Pod) {
 	slices.SortFunc(all, func(a, b status.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
+	return all
+}
+
+// failing returns the pods that do not start because ADD fails. Pods are those of the node, if they are known: one that has a network
+// by now, or has gone, is none of them.
+func failing(all []installer.FailingPod, pods func() ([]*corev1.Pod, error)) (states []status.Pod) {
+	if len(all) == 0 {
+		return nil
+	}
+	here, err := pods()
+	for _, f := range all {
+		waits := func(p *corev1.Pod) bool {
+			return podid.Is(p, f.Pod.Namespace, f.Pod.Name, f.Pod.UID) && p.DeletionTimestamp == nil && len(p.Status.PodIPs) == 0 && p.Status.Phase == corev1.PodPending
+		}
+		if err == nil && !slices.ContainsFunc(here, waits) {
+			continue
+		}
+		states = append(states, status.Pod{
+			ID: f.Pod, State: status.StateWaiting, Reason: cmp.Or(status.Code(f.Reason), statuscode.AddFailed), Detail: strings.ReplaceAll(f.Error, "\n", "; "), Since: f.At,
+		})
+	}
+	return states
 }

@@ -16,18 +16,18 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// TestMerge: each pod has one row, that of whoever has it.
-func TestMerge(t *testing.T) {
+// TestOnePerPod: each pod has one row, that of whoever has it.
+func TestOnePerPod(t *testing.T) {
 	proxied := func(uid, name string, s status.State, reason status.Code) status.Pod {
 		return status.Pod{ID: status.ID{Namespace: "shop", Name: name, UID: uid}, State: s, Reason: reason}
 	}
-	all := merge([]status.Pod{
+	all := onePer([]status.Pod{
+		proxied("u3", "web", status.StateWaiting, "no-proxy"), proxied("u1", "cart", status.StateOutside, "not-enabled"),
+		proxied("u2", "apart", status.StateOutside, "not-enabled"),
+	}, []status.Pod{
 		{ID: status.ID{Namespace: "shop", Name: "cart", UID: "u1"}, State: status.StateCaptured, Reason: "recorded"},
 		{ID: status.ID{Namespace: "shop", Name: "odd", UID: "u4"}, State: status.StateDrifted, Reason: statuscode.Rules},
 		{ID: status.ID{Namespace: "shop", Name: "web", UID: "u3"}, State: status.StateUnknown, Reason: "namespace"},
-	}, []status.Pod{
-		proxied("u3", "web", status.StateWaiting, "no-proxy"), proxied("u1", "cart", status.StateOutside, "not-enabled"),
-		proxied("u2", "apart", status.StateOutside, "not-enabled"),
 	})
 	var rows []string
 	for _, p := range all {
@@ -41,7 +41,7 @@ func TestFailing(t *testing.T) {
 	named := func(name string) status.ID {
 		return status.ID{Namespace: "shop", Name: name, UID: "u-" + name}
 	}
-	failing := []installer.FailingPod{
+	failed := []installer.FailingPod{
 		{Pod: named("bad"), Reason: "pod-refused", Error: "annotation a: no number\nannotation b: no number; correct them"},
 		{Pod: named("deleted"), Reason: "pod-refused"}, {Pod: named("started"), Reason: "add-failed"}, {Pod: named("known"), Reason: "add-failed"}, {Pod: named("old")},
 	}
@@ -59,6 +59,6 @@ func TestFailing(t *testing.T) {
 		return rows
 	}
 	assert.Equal(t, []string{"bad waiting pod-refused annotation a: no number; annotation b: no number; correct them", "known waiting no-proxy ", "old waiting add-failed "},
-		rows(withFailing(known, failing, func() ([]*corev1.Pod, error) { return here, nil })))
-	assert.Len(t, withFailing(known, failing, func() ([]*corev1.Pod, error) { return nil, errors.New("not known") }), 5, "what is not known is not gone")
+		rows(onePer(nil, known, failing(failed, func() ([]*corev1.Pod, error) { return here, nil }))))
+	assert.Len(t, onePer(nil, known, failing(failed, func() ([]*corev1.Pod, error) { return nil, errors.New("not known") })), 5, "what is not known is not gone")
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/netnsstore"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/probes"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -26,6 +27,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/status"
 )
 
 // hostNetNS is the host's network namespace, as a process sees it that shares the host's processes.
@@ -89,13 +91,15 @@ func (e ending) Run(ctx context.Context) error {
 	return errors.Join(e.Controller.Run(ctx), e.parts.leave())
 }
 
-// Warnings are those of the controller, and that of the store.
-func (e ending) Warnings() []string {
-	texts := e.Controller.Warnings()
+// News is the controller's, and that of the store.
+func (e ending) News() []status.News {
+	all := e.Controller.News()
 	if err := e.parts.store.Journal(); err != nil {
-		texts = append(texts, "a restart will have to find network namespaces anew: "+err.Error())
+		journal := news.New(status.KindFinding, news.Ambient, "a restart will have to find network namespaces anew: "+err.Error())
+		journal.Where = "journal"
+		all = append(all, journal)
 	}
-	return texts
+	return all
 }
 
 // open makes the parts. What fails can be tried again.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni/internal/node/netnsstore"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 )
 
@@ -18,6 +19,7 @@ func TestNoJournal(t *testing.T) {
 	p := newProxied(in(t.TempDir()), quiet(), nil)
 	var h holder = ending{new(nodecontrol.Controller), a}
 	p.set(&h)
-	require.Len(t, p.warnings(), 1)
-	assert.Contains(t, p.warnings()[0], "ambient: a restart will have to find network namespaces anew: there is no journal of network namespaces: ")
+	warnings := news.Warnings(p.News())
+	require.Len(t, warnings, 1)
+	assert.Contains(t, warnings[0], "ambient: a restart will have to find network namespaces anew: there is no journal of network namespaces: ")
 }

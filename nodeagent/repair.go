@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/nodepods"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -77,15 +78,6 @@ func (r *repairer) acting() Config {
 	return s
 }
 
-// ready returns why repair does not work, or nil. Detection alone keeps no pod from being captured.
-func (r *repairer) ready() error {
-	c := r.now()
-	if c == nil || !r.present().acts() {
-		return nil
-	}
-	return because(codeRepair, c.Ready())
-}
-
 // pods returns what is known of the node's pods in the mesh.
 func (r *repairer) pods() []status.Pod {
 	if c := r.now(); c != nil {
@@ -94,34 +86,38 @@ func (r *repairer) pods() []status.Pod {
 	return nil
 }
 
-// warnings returns what people should know of the node's pods, and why it may not be all.
-func (r *repairer) warnings() (all []string) {
+// News says why repair does not work, what people should know of the node's pods, and why that may not be all. Detection alone keeps no pod from
+// being captured.
+func (r *repairer) News() (all []status.News) {
+	c, failed := r.state()
+	acts := r.present().acts()
+	if c != nil {
+		failed = c.Ready()
+	}
+	if c != nil && acts {
+		all = append(all, news.NotReady(codeRepair, failed)...)
+	} else if failed != nil {
+		all = append(all, news.New(status.KindFinding, news.Detection, failed.Error()))
+	}
+	pods := r.pods()
 	n := map[status.State]int{}
-	for _, p := range r.pods() {
+	for _, p := range pods {
 		n[p.State]++
 	}
 	for _, f := range []struct {
-		state      status.State
-		code, says string
+		state status.State
+		code  status.Code
+		says  string
 	}{
-		{status.StateFailed, "uncaptured", "in the mesh and bypass it"},
-		{status.StateDrifted, "drifted", "in the mesh and do not have the rules that they should"},
-		{status.StateUnknown, "cannot-tell", "in the mesh, and nothing on the node says whether they have their rules"},
+		{status.StateFailed, news.Uncaptured, "in the mesh and bypass it"},
+		{status.StateDrifted, news.Drifted, "in the mesh and do not have the rules that they should"},
+		{status.StateUnknown, news.CannotTell, "in the mesh, and nothing on the node says whether they have their rules"},
 	} {
 		if n[f.state] > 0 {
-			all = append(all, fmt.Sprintf("%s: %d of the node's pods are %s (%s pods names them)", f.code, n[f.state], f.says, r.options.name()))
+			all = append(all, news.New(status.KindPod, f.code, fmt.Sprintf("%d of the node's pods are %s (%s pods names them)", n[f.state], f.says, r.options.name())))
 		}
 	}
-	all = append(all, r.otherDialects()...)
-	all = append(all, r.confined.warnings()...)
-	c, failed := r.state()
-	if c != nil && !r.present().acts() {
-		failed = c.Ready()
-	}
-	if failed != nil {
-		all = append(all, "detection: "+failed.Error())
-	}
-	return all
+	return slices.Concat(all, r.otherDialects(pods), r.confined.News())
 }
 
 // decided hands the bypasses of a plugin's decision to the controller, which may write events.

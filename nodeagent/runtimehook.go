@@ -15,14 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/hook"
 	"github.com/meshcni/meshcni/internal/node/inventory"
-	"github.com/meshcni/meshcni/internal/node/nodeevents"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
@@ -44,7 +43,6 @@ const (
 // runtimeHook runs the hook of the container runtime with the present settings. As a Prometheus collector it has its metrics.
 type runtimeHook struct {
 	agent *Agent
-	limit func() bool
 
 	running atomic.Pointer[hook.Hook] // nil: there is none
 	well    atomic.Int64              // when it was connected last, or began to run; Unix nanoseconds
@@ -94,9 +92,9 @@ func (h *runtimeHook) able() error {
 	case hook.Capture:
 		return nil
 	case hook.Gate:
-		return because(codeNoHook, errors.New("nothing but the container runtime's hook is to capture pods, and the agent lacks the capabilities SYS_ADMIN and NET_ADMIN for it: set runtime-hook=capture, with which the chart gives them"))
+		return errors.New("nothing but the container runtime's hook is to capture pods, and the agent lacks the capabilities SYS_ADMIN and NET_ADMIN for it: set runtime-hook=capture, with which the chart gives them")
 	}
-	return because(codeNoHook, fmt.Errorf("nothing but the container runtime's hook is to capture pods, and there is no %s: switch NRI on in the runtime (containerd 2.0, CRI-O 1.30 and newer have it on by default), or do without alone (cni.enabled)", c.NRISocket))
+	return fmt.Errorf("nothing but the container runtime's hook is to capture pods, and there is no %s: switch NRI on in the runtime (containerd 2.0, CRI-O 1.30 and newer have it on by default), or do without alone (cni.enabled)", c.NRISocket)
 }
 
 // ready returns why it is not at work, where it is to be all that captures pods, or nil.
@@ -112,7 +110,7 @@ func (h *runtimeHook) ready() error {
 	if running != nil && running.State().Err != nil {
 		err = running.State().Err
 	}
-	return because(codeNoHook, fmt.Errorf("nothing but the container runtime's hook captures pods, and it is not connected: %w", err))
+	return fmt.Errorf("nothing but the container runtime's hook captures pods, and it is not connected: %w", err)
 }
 
 // agentPods has the pods as the agent's own client reads them.
@@ -169,37 +167,35 @@ func (a *Agent) hookOptions(mode hook.Mode, held func(status.ID, string)) hook.O
 
 // held tells the log and the pod's object that its containers are refused.
 func (h *runtimeHook) held(id status.ID, why string) {
-	h.agent.log.Error("the containers of a pod are refused at the container runtime's hook", "code", noticeHookHeld, "namespace", id.Namespace, "pod", id.Name, "error", why)
-	recorder := h.agent.recorder(h.agent.options.name())
-	if recorder == nil || !h.limit() {
-		return
-	}
-	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: id.Namespace, Name: id.Name, UID: types.UID(id.UID)}
-	if pod := h.agent.sock.podByUID(id.UID); pod != nil { // a static pod has another UID
-		ref.UID = pod.UID
-	}
-	recorder.Event(ref, corev1.EventTypeWarning, nodeevents.Reason(noticeHookHeld), truncate.Text(why, maxEvent))
+	h.agent.log.Error("the containers of a pod are refused at the container runtime's hook", "code", news.HookHeld, "namespace", id.Namespace, "pod", id.Name, "error", why)
+	n := news.New(status.KindNotice, news.HookHeld, why)
+	n.Pod = id
+	h.agent.tell(n)
 }
 
-// warnings returns what keeps the hook from doing its work.
-func (h *runtimeHook) warnings() (all []string) {
+// News says what keeps the hook from doing its work.
+func (h *runtimeHook) News() []status.News {
+	all := news.NotReady(codeNoHook, h.ready())
 	running := h.running.Load()
 	if running == nil {
-		return nil
+		return all
 	}
 	s := running.State()
 	switch well := time.Unix(0, h.well.Load()); {
 	case s.Connected:
 		h.well.Store(time.Now().UnixNano())
 	case s.Refused:
-		all = append(all, fmt.Sprintf("%s: the container runtime %s %s does not take part in the hook: %v", noticeHookRefused, s.Runtime, s.Version, truncate.Error(s.Err, maxEvent)))
+		all = append(all, news.New(status.KindNotice, news.HookRefused, fmt.Sprintf("the container runtime %s %s does not take part in the hook: %v", s.Runtime, s.Version, truncate.Error(s.Err, maxEvent))))
 	case time.Since(well) > hookGrace && s.Err != nil:
-		all = append(all, fmt.Sprintf("%s: the container runtime's hook at %s is not connected, so pods that the network's plugins do not capture start without their rules: %v",
-			noticeHookLost, h.agent.present().NRISocket, truncate.Error(s.Err, maxEvent)))
+		lost := news.New(status.KindNotice, news.HookLost, fmt.Sprintf("the container runtime's hook at %s is not connected, so pods that the network's plugins do not capture start without their rules: %v",
+			h.agent.present().NRISocket, truncate.Error(s.Err, maxEvent)))
+		lost.Since = well
+		all = append(all, lost)
 	}
 	if s.Late > 0 && time.Since(s.LastLate) < hookLateFor {
-		all = append(all, fmt.Sprintf("%s: %d of the container runtime's requests were answered after its patience of %s had ended; a pod may have started without its rules then",
-			noticeHookLate, s.Late, s.Timeout))
+		late := news.New(status.KindNotice, news.HookLate, fmt.Sprintf("%d of the container runtime's requests were answered after its patience of %s had ended; a pod may have started without its rules then", s.Late, s.Timeout))
+		late.Since = s.LastLate
+		all = append(all, late)
 	}
 	return all
 }

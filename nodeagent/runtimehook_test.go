@@ -36,14 +36,14 @@ func TestRuntimeHookIsMissed(t *testing.T) {
 					}
 					return nil
 				})
-				assert.Empty(t, h.warnings(), "a runtime may restart")
+				assert.Empty(t, h.News(), "a runtime may restart")
 				h.well.Store(time.Now().Add(-time.Hour).UnixNano())
-				require.Len(t, h.warnings(), 1)
-				assert.True(t, strings.HasPrefix(h.warnings()[0], want), h.warnings()[0])
+				require.Len(t, h.News(), 1)
+				assert.True(t, strings.HasPrefix(h.News()[0].String(), want), h.News()[0].String())
 			}
 			cancel()
 			require.NoError(t, <-ended)
-			assert.Empty(t, h.warnings())
+			assert.Empty(t, h.News())
 		})
 	}
 }

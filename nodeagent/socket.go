@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -21,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/internal/api/unheard"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/nodepods"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
@@ -43,8 +45,7 @@ type socket struct {
 	required bool // the plugin cannot do without it
 	log      *slog.Logger
 	requests *prometheus.CounterVec
-	unheard  unheard.Notice
-	silent   prometheus.Collector
+	unheard  time.Duration // how long the API server may tell nothing
 }
 
 // nodePods returns what knows the node's pods. It knows nothing until it runs.
@@ -87,12 +88,8 @@ func (o Options) newSocket(s Config, pods *nodepods.Watch, e enroller) *socket {
 			Name: s.Identity.Metric("agent_requests_total"),
 			Help: "Requests on the agent's socket, by request (pod, attach, detach, pods, release, ready) and outcome (ok, unknown and more). Request \"none\" was not read.",
 		}, []string{"request", "outcome"}),
-		unheard: unheard.Notice{Code: noticePodsOutdated, Why: func() error { return nil }},
+		unheard: cmp.Or(o.unheard, unheard.For),
 	}
-	if pods != nil {
-		k.unheard.Why = func() error { return pods.Outdated(cmp.Or(o.unheard, unheard.For)) }
-	}
-	k.silent = k.unheard.Metric(s.Identity)
 	for _, outcome := range []string{"ok", "unknown"} {
 		k.requests.WithLabelValues("pod", outcome)
 	}
@@ -159,20 +156,18 @@ func (k *socket) run(ctx context.Context) error {
 	return both.Wait()
 }
 
-// outdated returns that the API server has told nothing of the node's pods for long.
-func (k *socket) outdated() []string {
-	if k == nil {
+// News says why the plugin could not start pods for lack of the socket, and that the API server has told nothing of the node's pods for long.
+func (k *socket) News() (all []status.News) {
+	if k == nil || k.pods == nil {
 		return nil
 	}
-	return k.unheard.Warnings()
-}
-
-// ready returns why the plugin could not start pods for lack of the socket, or nil.
-func (k *socket) ready() error {
-	if k == nil || !k.required || k.pods == nil || k.pods.Synced() {
-		return nil
+	if k.required && !k.pods.Synced() {
+		all = news.NotReady(codePodsUnknown, k.pods.Ready())
 	}
-	return because(codePodsUnknown, k.pods.Ready())
+	if err := k.pods.Outdated(k.unheard); err != nil {
+		all = append(all, news.New(status.KindNotice, news.PodsOutdated, err.Error()))
+	}
+	return all
 }
 
 // Pod implements [agentsock.Handler].
@@ -230,7 +225,6 @@ func (k *socket) Ready(context.Context) error {
 func (k *socket) Describe(ch chan<- *prometheus.Desc) {
 	if k != nil {
 		k.requests.Describe(ch)
-		k.silent.Describe(ch)
 	}
 }
 
@@ -238,7 +232,6 @@ func (k *socket) Describe(ch chan<- *prometheus.Desc) {
 func (k *socket) Collect(ch chan<- prometheus.Metric) {
 	if k != nil {
 		k.requests.Collect(ch)
-		k.silent.Collect(ch)
 	}
 }
 

@@ -16,8 +16,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/program/serve"
 	"github.com/meshcni/meshcni/internal/text/visible"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -169,14 +171,14 @@ func (s *served) why(addresses []string) error {
 	return fmt.Errorf("the agent cannot listen on %s, where another program may answer in its name", strings.Join(missing, " and "))
 }
 
-// unheard returns the addresses that the agent cannot listen on although it acts, for whoever asks what needs attention.
-func (s *served) unheard() []string {
+// News names the addresses that the agent cannot listen on although it acts.
+func (s *served) News() []status.News {
 	if s == nil {
 		return nil
 	}
 	acts, since := s.turn.begun()
 	if err := s.why(s.options.Addresses()); err != nil && acts && time.Since(since) > startGrace {
-		return []string{noticeAddressTaken + ": " + err.Error() + "; end that program, or choose another --health-address or --metrics-address"}
+		return []status.News{news.New(status.KindNotice, news.AddressTaken, err.Error()+"; end that program, or choose another --health-address or --metrics-address")}
 	}
 	return nil
 }
@@ -201,7 +203,7 @@ func (a *startAnswerer) why() error {
 	}
 	// What answers at the address of its health is taken for it, by kubectl and by people.
 	if err := a.served.why(a.served.options.HealthAddresses()); err != nil {
-		return because(noticeAddressTaken, err)
+		return fmt.Errorf("%s: %w", news.AddressTaken, err)
 	}
 	if time.Since(since) > startGrace {
 		// A startup probe that fails once has the reason in the pod's events, and restarts nothing.

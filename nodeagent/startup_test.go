@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/program/serve"
 	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -128,12 +129,12 @@ func TestAnotherProgramHasTheAddress(t *testing.T) {
 			require.EqualError(t, err, "address-taken: the agent cannot listen on 127.0.0.1:"+port+", where another program may answer in its name")
 			require.NoError(t, Ask(t.Context(), o.Config.StartSocket, "/healthz"))
 			require.NoError(t, Ask(t.Context(), o.Config.StartSocket, "/readyz"), "its own answer")
-			assert.Contains(t, strings.Join(a.Status().Warnings, "\n"), "address-taken: ")
+			assert.Contains(t, strings.Join(news.Warnings(a.Status().News), "\n"), "address-taken: ")
 			assert.Contains(t, a.log.String(), `"code":"address-taken"`)
 
 			require.NoError(t, stranger.Close())
 			require.NoError(t, AwaitStarted(t.Context(), o.Config.StartSocket, StartPatience))
-			assert.NotContains(t, strings.Join(a.Status().Warnings, "\n"), "address-taken")
+			assert.NotContains(t, strings.Join(news.Warnings(a.Status().News), "\n"), "address-taken")
 			require.NoError(t, a.end())
 			require.ErrorContains(t, Ask(t.Context(), o.Config.StartSocket, "/readyz"), "ask the agent at its socket: ")
 		})

@@ -39,24 +39,23 @@ type Status struct {
 	Node string    `json:"node"`
 	// Alone: nothing is in the node's network, and pods are captured at the container runtime's hook. Default: false.
 	Alone bool `json:"alone,omitempty"`
-	// Ready: every new pod of the node will be captured. NotReady has the reasons why not.
-	Ready    bool     `json:"ready"`
-	NotReady []string `json:"notReady,omitempty"`
-	// Warnings need somebody's attention, though they do not keep new pods from being captured.
-	Warnings []string `json:"warnings,omitempty"`
+	// Ready: every new pod of the node will be captured. Otherwise News has the reasons, of [status.KindReadiness].
+	Ready bool `json:"ready"`
+	// News is what people should know.
+	News []status.News `json:"news,omitempty"`
 	// Pods are the node's in the mesh that have a network, and those that its proxy has or is to have.
 	Pods []status.Pod `json:"pods"`
 }
 
-// reporter keeps the status file.
-type reporter struct {
+// statusWriter keeps the status file.
+type statusWriter struct {
 	path string
 	now  func() Status
 	log  *slog.Logger
 }
 
 // run writes the file until the context ends, and then takes it away, unless another agent has written it since.
-func (r reporter) run(ctx context.Context) error {
+func (r statusWriter) run(ctx context.Context) error {
 	var last Status
 	var wrote os.FileInfo
 	said := ""
@@ -91,7 +90,7 @@ func (r reporter) run(ctx context.Context) error {
 	return nil
 }
 
-func (r reporter) write(s Status) (os.FileInfo, error) {
+func (r statusWriter) write(s Status) (os.FileInfo, error) {
 	text, err := json.Marshal(s)
 	if err == nil {
 		err = diskfile.Write(r.path, append(text, '\n'), 0o600)

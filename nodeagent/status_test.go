@@ -22,6 +22,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/status"
@@ -72,7 +73,7 @@ func TestStatus(t *testing.T) {
 	assert.Equal(t, []string{
 		"uncaptured: 1 of the node's pods are in the mesh and bypass it (acme-node pods names them)",
 		"cannot-tell: 1 of the node's pods are in the mesh, and nothing on the node says whether they have their rules (acme-node pods names them)",
-	}, s.Warnings)
+	}, news.Warnings(s.News))
 	var states []string
 	for _, p := range s.Pods {
 		states = append(states, string(p.State))
@@ -103,7 +104,7 @@ func TestStatusOfARefusedPod(t *testing.T) {
 func TestStatusOfAnAgentThatIsGone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), statusFile)
 	at := time.Unix(1e9, 0)
-	_, err := reporter{path: path}.write(Status{Time: at, Ready: true})
+	_, err := statusWriter{path: path}.write(Status{Time: at, Ready: true})
 	require.NoError(t, err)
 	_, err = readStatus(path, at.Add(statusOld))
 	require.NoError(t, err)
@@ -121,7 +122,7 @@ func TestDetectionAloneKeepsNobodyFromHisWork(t *testing.T) {
 	o.open = func(repair.Options) (controller, error) { return nil, errors.New("no such token") }
 	agent := start(t, o)
 	require.Eventually(t, func() bool {
-		return agent.Ready() == nil && slices.Equal([]string{"detection: no such token"}, agent.Status().Warnings)
+		return agent.Ready() == nil && slices.Equal([]string{"detection: no such token"}, news.Warnings(agent.Status().News))
 	}, netnstest.Patience, 10*time.Millisecond)
 	assert.Contains(t, agent.log.String(), "not looked for")
 	require.NoError(t, agent.end())
@@ -157,7 +158,7 @@ func TestStatusNotWritten(t *testing.T) {
 	other := time.Unix(1e9, 0)
 	ctx, stop := context.WithCancel(t.Context())
 	asked := 0
-	err := reporter{path: path, log: slog.New(slog.DiscardHandler), now: func() Status {
+	err := statusWriter{path: path, log: slog.New(slog.DiscardHandler), now: func() Status {
 		if asked++; asked == 1 {
 			return Status{Time: time.Now()}
 		}
@@ -186,7 +187,7 @@ func TestStatusOnAFullDisk(t *testing.T) {
 	var log output
 	ctx, stop := context.WithCancel(t.Context())
 	asked := 0
-	require.NoError(t, reporter{path: filepath.Join(dir, statusFile), log: slog.New(slog.NewTextHandler(&log, nil)), now: func() Status {
+	require.NoError(t, statusWriter{path: filepath.Join(dir, statusFile), log: slog.New(slog.NewTextHandler(&log, nil)), now: func() Status {
 		if asked++; asked == 4 {
 			stop()
 		}
@@ -204,7 +205,7 @@ func TestStatusOfNow(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- reporter{path: path, log: slog.New(slog.DiscardHandler), now: func() Status {
+		done <- statusWriter{path: path, log: slog.New(slog.DiscardHandler), now: func() Status {
 			return Status{Time: time.Now(), Ready: true, Node: strconv.FormatInt(version.Load(), 10)}
 		}}.run(ctx)
 	}()

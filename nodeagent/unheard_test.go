@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/testing/kubetest"
 	"github.com/meshcni/meshcni/internal/testing/waittest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -31,11 +32,11 @@ func TestUnheardOf(t *testing.T) {
 	a := start(t, o)
 	defer func() { require.NoError(t, a.end()) }()
 	warned := func() bool {
-		return slices.ContainsFunc(a.Status().Warnings, func(text string) bool { return strings.HasPrefix(text, "pods-outdated: ") })
+		return slices.ContainsFunc(news.Warnings(a.Status().News), func(text string) bool { return strings.HasPrefix(text, "pods-outdated: ") })
 	}
 	waittest.Eventually(t, "the agent has the node's pods", func() error {
 		if warned() {
-			return fmt.Errorf("it warns: %q", a.Status().Warnings)
+			return fmt.Errorf("it warns: %q", news.Warnings(a.Status().News))
 		}
 		_, err := a.sock.podsOf()
 		return err
@@ -43,14 +44,14 @@ func TestUnheardOf(t *testing.T) {
 	s.StopAPI()
 	waittest.Eventually(t, "the agent warns", func() error {
 		if !warned() || !strings.Contains(a.log.String(), `"code":"pods-outdated"`) {
-			return fmt.Errorf("it says %q", a.Status().Warnings)
+			return fmt.Errorf("it says %q", news.Warnings(a.Status().News))
 		}
 		return nil
 	})
 	require.NoError(t, s.StartAPI())
 	waittest.Eventually(t, "the agent hears again", func() error {
 		if warned() {
-			return fmt.Errorf("it says %q", a.Status().Warnings)
+			return fmt.Errorf("it says %q", news.Warnings(a.Status().News))
 		}
 		return nil
 	})

@@ -20,9 +20,10 @@ import (
 	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/lanes"
+	"github.com/meshcni/meshcni/internal/node/news"
+	"github.com/meshcni/meshcni/internal/node/news/reporter"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/internal/node/nodepods"
-	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -42,8 +43,6 @@ const (
 	sayAgain = 30 * time.Minute
 	// askAgain is the interval at which the server is asked for missing permissions, and all pods are looked at for their rules.
 	askAgain = 10 * time.Second
-	// codePodsOutdated is the notice that the API server has not told of the node's pods for long, as the agent's.
-	codePodsOutdated = "pods-outdated"
 )
 
 // Controller watches the pods of one node and acts on the broken ones. Create one with [New]. Its methods are safe for
@@ -64,6 +63,7 @@ type Controller struct {
 	mayTell       func() bool // whether the events' limit allows one more
 	mayTellBypass func() bool // the same of bypasses, which must not use up the other limit
 	metrics       *metrics
+	reporter      *reporter.Reporter
 	source        *nodepods.Watch
 	selector      labels.Selector
 	queue         *lanes.Queue[types.NamespacedName] // of pods to look at and to act on
@@ -132,9 +132,10 @@ func newController(o Options) (*Controller, error) {
 	}
 	if o.Metrics != nil && err == nil {
 		o.Metrics.MustRegister(newPodCounts(c))
-		if o.Pods == nil {
-			o.Metrics.MustRegister(c.outdated().Metric(o.Identity))
-		}
+	}
+	c.reporter = reporter.New(o.Identity, c.News, c.tellNode, reporter.Outdated(news.PodsOutdated))
+	if o.Metrics != nil && o.Pods == nil && err == nil {
+		o.Metrics.MustRegister(c.reporter)
 	}
 	return c, err
 }
@@ -209,7 +210,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer c.verifying.ShutDown()
 	if c.opts.Pods == nil {
 		wg.Go(func() { _ = c.source.Run(ctx) }) // it runs once, as the controller does
-		wg.Go(func() { c.outdated().Tell(ctx, c.tellOutdated) })
+		wg.Go(func() { c.reporter.Run(ctx) })
 	}
 	wg.Go(func() { c.tick(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), c.source.Synced) {
@@ -309,23 +310,22 @@ func (c *Controller) Ready() error {
 	return errors.New("repair: the node's pods are not listed yet")
 }
 
-// Warnings returns what needs somebody's attention while the controller works, each beginning with a code: the API server has told nothing
-// of the node's pods for over a minute. Of Options.Pods it says nothing.
-func (c *Controller) Warnings() []string { return c.outdated().Warnings() }
-
-// outdated is the notice of the controller's own watch.
-func (c *Controller) outdated() unheard.Notice {
-	return unheard.Notice{Code: codePodsOutdated, Why: func() error {
-		if c.opts.Pods != nil {
-			return nil // whoever watches them says so
-		}
-		return c.source.Outdated(cmp.Or(c.opts.unheard, unheard.For))
-	}}
+// News says what needs somebody's attention while the controller works: the API server has told nothing of the node's pods for over a minute. Of
+// Options.Pods it says nothing.
+func (c *Controller) News() []status.News {
+	if c.opts.Pods != nil {
+		return nil // whoever watches them says so
+	}
+	if err := c.source.Outdated(cmp.Or(c.opts.unheard, unheard.For)); err != nil {
+		return []status.News{news.New(status.KindNotice, news.PodsOutdated, err.Error())}
+	}
+	return nil
 }
 
-func (c *Controller) tellOutdated(says string) {
-	c.opts.Log.Warn(says, "code", codePodsOutdated)
-	c.events.Event(nodeevents.Node(c.opts.Node), corev1.EventTypeWarning, nodeevents.Reason(codePodsOutdated), truncate.Text(says, maxNote))
+// tellNode tells the log and the node's object of news.
+func (c *Controller) tellNode(n status.News) {
+	c.opts.Log.Warn(n.Text, "code", string(n.Code))
+	nodeevents.Tell(c.events, nodeevents.Node(c.opts.Node), n)
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -49,7 +49,7 @@ func TestUnheardOf(t *testing.T) {
 		return 0
 	}
 	quiet := func() error {
-		if w := c.Warnings(); len(w) > 0 || outdated() != 0 {
+		if w := c.News(); len(w) > 0 || outdated() != 0 {
 			return fmt.Errorf("it says %q", w)
 		}
 		return c.Ready()
@@ -57,12 +57,12 @@ func TestUnheardOf(t *testing.T) {
 	waittest.Eventually(t, "the controller hears of pods", quiet)
 	s.StopAPI()
 	waittest.Eventually(t, "the controller hears of no pods", func() error {
-		if len(c.Warnings()) == 0 || outdated() != 1 {
+		if len(c.News()) == 0 || outdated() != 1 {
 			return errors.New("it says nothing")
 		}
 		return nil
 	})
-	assert.Regexp(t, "^pods-outdated: the API server has told nothing of the node's pods since .* the agent may not know of new ones: watch pods: ", c.Warnings()[0])
+	assert.Regexp(t, "^pods-outdated: the API server has told nothing of the node's pods since .* the agent may not know of new ones: watch pods: ", c.News()[0].String())
 	require.NoError(t, c.Ready())
 	require.NoError(t, s.StartAPI())
 	waittest.Eventually(t, "it hears again", quiet)

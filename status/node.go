@@ -83,8 +83,6 @@ func nodeTable() []Row {
 			"See what keeps the node or the API server busy"),
 		notice("runtime-hook-held", "the containers of a pod are refused, since it has no rules and must have some, or its settings are refused",
 			"Mend what its text names; the pod goes on by itself"),
-		notice("ambient-pods-held", "without --ambient, pods are still in the care of the node's proxy",
-			"Switch ambient mode on again, or run meshcni-node release"),
 
 		cause("first-install", "nothing: the file had not had our entry before"),
 		cause("entry-removed", "the network's owner rewrote its file without our entry"),

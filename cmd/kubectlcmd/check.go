@@ -129,19 +129,17 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 
 // node adds what the agent of a node says.
 func (f *findings) node(where string, n agentapi.Node) {
-	for _, why := range n.NotReady {
-		if n.BackendError != "" && strings.HasPrefix(why, string(codeNoBackend)+": ") {
-			continue // see below
-		}
-		f.add(codeNodeNotReady, levelError, where, why)
-	}
-	for _, text := range n.Warnings {
-		switch kind, rest, _ := strings.Cut(text, ": "); kind {
-		case "uncaptured", "drifted", "cannot-tell", string(codeOtherDialect): // the pods are findings of their own
-		case string(codeOtherMesh), string(codeNotEvicting), string(codeConfigRefused):
-			f.add(status.Code(kind), levelWarning, where, rest)
+	for _, said := range n.News {
+		_, own := status.Lookup(status.KindFinding, said.Code)
+		switch {
+		case said.Kind == status.KindReadiness && said.Code == codeNoBackend && n.BackendError != "": // see below
+		case said.Kind == status.KindReadiness:
+			f.add(codeNodeNotReady, levelError, where, said.String())
+		case said.Kind == status.KindPod, said.Code == codeOtherDialect, !said.Attention: // the pods are findings of their own
+		case own:
+			f.add(said.Code, levelWarning, where, said.Text)
 		default:
-			f.add(codeNodeWarning, levelWarning, where, text)
+			f.add(codeNodeWarning, levelWarning, where, said.String())
 		}
 	}
 	f.installed(where, n.Installed)

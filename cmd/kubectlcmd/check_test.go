@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/status"
@@ -52,8 +53,13 @@ func TestCheck(t *testing.T) {
 
 	w.Node(t, "c", nil)
 	w.Node(t, "d", kubectltest.Sound("d", func(n *agentapi.Node) {
-		n.Version, n.Ready, n.NotReady = "v1.2.4", false, []string{"fight: another program rewrites the file"}
-		n.Warnings = []string{"other-mesh: linkerd-cni is in the list", "uncaptured: 1 of the node's pods", "detection: may not list", "not-evicting: no policy", "config-refused: the changed configuration is refused: add_deadline"}
+		n.Version, n.Ready = "v1.2.4", false
+		n.News = []status.News{
+			news.New(status.KindReadiness, "fight", "another program rewrites the file"), news.New(status.KindReadiness, codeNoBackend, "no iptables"), // which has a finding of its own
+			news.New(status.KindNotice, news.OtherMesh, "linkerd-cni is in the list"), news.New(status.KindPod, news.Uncaptured, "1 of the node's pods"),
+			news.New(status.KindFinding, news.Detection, "may not list"), news.New(status.KindFinding, news.NotEvicting, "no policy"), news.Refused("add_deadline"),
+			{Kind: status.KindNotice, Code: news.OwnFileTaken, Text: "it stays so"}, // nobody has to look at it
+		}
 		n.BackendError = "no iptables"
 		n.Installed.Loaded, n.Installed.CNIVersion, n.Installed.Plugins, n.Installed.Unknown = "/host/etc/cni/net.d/00-y.conflist", "0.3.1", []string{"bridge", "meshcni", "linkerd-cni"}, []string{"dialekt"}
 		n.Installed.Config = json.RawMessage(strings.Replace(kubectltest.Entry, `"quiet"`, `"silent"`, 1))

@@ -21,6 +21,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/diagnosis/agents"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/status"
 )
 
 // kubelet forwards ports of this machine as an API server and its kubelet do, by SPDY: WebSockets are refused, as by an older one.
@@ -77,7 +78,7 @@ func TestForward(t *testing.T) {
 		asked <- r.Host + r.URL.Path
 		switch r.URL.Path {
 		case agentapi.NodePath:
-			_ = json.NewEncoder(w).Encode(agentapi.Node{Node: "a", NotReady: []string{strings.Repeat("x", 1<<20)}})
+			_ = json.NewEncoder(w).Encode(agentapi.Node{Node: "a", News: []status.News{{Text: strings.Repeat("x", 1<<20)}}})
 		case "/busy":
 			http.Error(w, "the agent is busy", http.StatusServiceUnavailable)
 		case "/long":
@@ -106,7 +107,7 @@ func TestForward(t *testing.T) {
 		}
 		require.NoError(t, err, path)
 		assert.Equal(t, "a", n.Node)
-		assert.Len(t, n.NotReady[0], 1<<20, "all of it")
+		assert.Len(t, n.News[0].Text, 1<<20, "all of it")
 	}
 
 	refused := forwarder{kubelet(t, func(int) (net.Conn, error) { return nil, io.ErrClosedPipe })}

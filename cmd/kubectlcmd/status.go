@@ -23,6 +23,7 @@ import (
 	"github.com/meshcni/meshcni/internal/diagnosis/agents"
 	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
 	"github.com/meshcni/meshcni/internal/node/daemonset"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/readytaint"
 	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -290,7 +291,7 @@ func (s *clusterStatus) add(a agents.Agent, n agentapi.Node, err error) {
 		} else {
 			s.Ready++
 		}
-		row.Why, row.Version, row.Dialects, row.Pods, row.Warnings = n.NotReady, n.Version, n.Dialects, count(n), n.Warnings
+		row.Why, row.Version, row.Dialects, row.Pods, row.Warnings = news.Reasons(n.News), n.Version, n.Dialects, count(n), news.Warnings(n.News)
 		row.Backend, row.BackendUsed, row.Alone = n.Backend, n.BackendUsed, n.Installed.Alone
 		for state, number := range row.Pods {
 			s.Total[state] += number

@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/internal/diagnosis/agents"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/internal/testing/kubetest"
 	"github.com/meshcni/meshcni/internal/text/visible"
@@ -53,7 +54,7 @@ a     ready  v1.2.3   istio     nftables  1         2        0        0        0
 	assert.Contains(t, out, "c        no-agent  ")
 
 	w.Node(t, "d", kubectltest.Sound("d", func(n *agentapi.Node) {
-		n.Ready, n.NotReady, n.Warnings = false, []string{"no-network: no file"}, []string{"other-mesh: linkerd-cni"}
+		n.Ready, n.News = false, []status.News{news.New(status.KindReadiness, "no-network", "no file"), news.New(status.KindNotice, news.OtherMesh, "linkerd-cni")}
 		n.Pods = []status.Pod{
 			{ID: status.ID{Namespace: "shop", Name: "late"}, State: "failed", Reason: "not-called", Detail: "its network was set up without the plugin"},
 			{ID: status.ID{Namespace: "shop", Name: "odd"}, State: "drifted", Reason: "rules"}, {ID: status.ID{Namespace: "shop", Name: "new"}, State: "unknown", Reason: "no-trace"},

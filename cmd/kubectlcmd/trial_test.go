@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/netprobe"
 	"github.com/meshcni/meshcni/internal/diagnosis/agents"
 	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/internal/testing/kubetest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -333,7 +334,7 @@ func otherNodes(t *testing.T, y *trialFixture) {
 	y.Node(t, "b", kubectltest.Silent)
 	y.Node(t, "c", nil)
 	y.Node(t, "d", kubectltest.Sound("d", func(n *agentapi.Node) {
-		n.Dialects, n.Warnings = []string{"ambient", "acme"}, []string{"no-proxy: new pods of the mesh do not start: none is connected"}
+		n.Dialects, n.News = []string{"ambient", "acme"}, []status.News{news.New(status.KindFinding, codeNoProxy, "new pods of the mesh do not start: none is connected")}
 	}))
 	code, out, errs := y.test(t.Context(), "--node", "b,d", "--node", "b")
 	assert.Equal(t, exitUnknown, code, errs)

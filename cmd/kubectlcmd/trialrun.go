@@ -188,11 +188,14 @@ func (t *trial) dialect(ctx context.Context, n agentapi.Node, a agents.Agent, di
 	})...), pod
 }
 
+// codeNoProxy is the news that the node's proxy takes no pods.
+const codeNoProxy status.Code = "no-proxy"
+
 // noProxy says that a node has no proxy for its ambient pods, if that is so. Pods of the mesh do not start without one.
 func noProxy(n agentapi.Node) string {
-	for _, text := range slices.Concat(n.Warnings, n.NotReady) {
-		if strings.HasPrefix(text, "no-proxy: ") {
-			return "the node's proxy is not connected, so no pod of this mesh can be tried: " + text
+	for _, said := range n.News {
+		if said.Code == codeNoProxy {
+			return "the node's proxy is not connected, so no pod of this mesh can be tried: " + said.String()
 		}
 	}
 	return ""

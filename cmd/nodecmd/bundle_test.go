@@ -127,7 +127,7 @@ func TestSupportBundle(t *testing.T) {
 -----BEGIN PRIVATE KEY----- `+S("a key")+` -----END PRIVATE KEY-----
 `)
 	write("run/plugin.log.1", `{"msg":"decision","reason":"no-proxy","detail":"an older one"}`+"\n")
-	write("run/status.json", `{"ready":false,"notReady":["write-failed: `+S("in a state of the agent's")+`"],"token":"`+S("in words")+`"}`)
+	write("run/status.json", `{"ready":false,"news":[{"kind":"readiness","code":"write-failed","text":"`+S("in a state of the agent's")+`"}],"token":"`+S("in words")+`"}`)
 	cached, err := json.Marshal(map[string]any{
 		"kind": "cniCacheV1", "config": []byte(strings.ReplaceAll(network, S("etcd's password"), S("in the runtime's cache"))), "networkName": "k8s-pod-network",
 		"containerId": "c0ffee", "ifName": "eth0", "cniArgs": [][]string{{"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", "cart"}, {"X", S("in the runtime's args")}},
@@ -179,7 +179,7 @@ func TestSupportBundle(t *testing.T) {
 		"run/kubeconfig.txt":                 {`server "https://10.96.0.1:443"`, `user with "token", issued at 2023-11-14 22:13:20 and valid until 2023-11-15 00:13:20 UTC`},
 		"run/plugin.log":                     {`"pod":"cart-7d9f8b6c5-x2x9k"`, `"namespace":"shop"`, `"container_id":"5ad0c0ffeec0REDACTED"`, `annotation a=`, "panic: REDACTED and REDACTED"},
 		"run/plugin.log.1":                   {"an older one"},
-		"run/status.json":                    {`"write-failed: REDACTED"`},
+		"run/status.json":                    {`"code":"write-failed","text":"REDACTED"`},
 		"run/attachments.jsonl":              {`"name":"cart"`, `"reason":"no-proxy"`},
 		"files.txt":                          {`"plugin.log"`, `"meshcni"`, "  " + dir + "/image/meshcni\n"},
 		"cni-cache.txt":                      {`pod "shop/cart"`, "with the plugin meshcni"},

@@ -289,7 +289,7 @@ func TestLiveConfiguration(t *testing.T) {
 	eventually("refused", func() bool { return strings.Contains(stderr.String(), "klingon") })
 	warned := func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, "run/status.json"))
-		return err == nil && strings.Contains(string(text), "config-refused: ")
+		return err == nil && strings.Contains(string(text), `"code":"config-refused"`)
 	}
 	eventually("warned of", warned)
 	edit("dialect: linkerd\nchained: false\n")

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/status"
@@ -61,10 +62,10 @@ func showStatus(w *visible.Printer, s nodeagent.Status) (well bool) {
 		word += ", with the container runtime's hook alone"
 	}
 	w.Printf("node %s: %s\n", cmp.Or(s.Node, "(no name)"), word)
-	for _, why := range s.NotReady {
+	for _, why := range news.Reasons(s.News) {
 		w.Printf("not ready: %s\n", why)
 	}
-	for _, text := range s.Warnings {
+	for _, text := range news.Warnings(s.News) {
 		w.Printf("warning: %s\n", text)
 	}
 	for _, p := range s.Pods {

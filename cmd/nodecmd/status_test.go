@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/nodeagent"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -40,7 +41,7 @@ func TestStatus(t *testing.T) {
 		s.ID, s.Dialect = status.ID{Namespace: "shop", Name: name, UID: uid}, "istio"
 		return s
 	}
-	s := nodeagent.Status{Node: "n1", Ready: true, Warnings: []string{"uncaptured: 1"}, Pods: []status.Pod{
+	s := nodeagent.Status{Node: "n1", Ready: true, News: []status.News{news.New(status.KindPod, news.Uncaptured, "1")}, Pods: []status.Pod{
 		pod("cart", "u1", status.Pod{State: status.StateCaptured, Reason: "recorded", Since: time.Unix(0, 0), Backend: "nftables"}),
 		pod("late", "u2", status.Pod{State: status.StateFailed, Reason: "not-called", Detail: "its network was set up without the plugin"}),
 		pod("odd", "u3", status.Pod{State: status.StateUnknown, Reason: "no-trace"}),
@@ -66,7 +67,7 @@ shop       odd   u3   istio    unknown   no-trace    -                     -    
 	written(t, dir+"/run", s)
 	code, _, _ = run(t, env, "status")
 	assert.Zero(t, code)
-	s.Ready, s.NotReady = false, []string{"no-network: none"}
+	s.Ready, s.News = false, append(s.News, news.New(status.KindReadiness, "no-network", "none"))
 	written(t, dir+"/run", s)
 	code, out, _ = run(t, env, "status")
 	assert.Equal(t, 1, code)

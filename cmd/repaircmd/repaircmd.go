@@ -116,7 +116,7 @@ func (o *options) run(c *cobra.Command) error {
 		return err
 	}
 	closeServers, err := serve.Start(serve.Options{
-		HealthAddress: o.healthAddress, MetricsAddress: o.metricsAddress, Ready: controller.Ready, Warnings: controller.Warnings, Metrics: registry, Log: log,
+		HealthAddress: o.healthAddress, MetricsAddress: o.metricsAddress, Ready: controller.Ready, News: controller.News, Metrics: registry, Log: log,
 	})
 	if err != nil {
 		return err

@@ -32,10 +32,13 @@ import (
 
 	"github.com/meshcni/meshcni/internal/api/unheard"
 	"github.com/meshcni/meshcni/internal/node/daemonset"
+	"github.com/meshcni/meshcni/internal/node/news"
+	"github.com/meshcni/meshcni/internal/node/news/reporter"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/internal/readytaint"
 	"github.com/meshcni/meshcni/internal/readytaint/taintmetrics"
 	"github.com/meshcni/meshcni/internal/text/truncate"
+	"github.com/meshcni/meshcni/status"
 )
 
 // controller works while it has the Lease.
@@ -49,6 +52,7 @@ type controller struct {
 	metrics             *taintmetrics.Metrics
 	synced, leads       atomic.Bool
 	watches             unheard.Watches
+	report              *reporter.Reporter
 	nodes, agents, sets cache.Store                // what the watches have told
 	state               readytaint.State           // what the last round knew
 	own                 map[types.UID]*corev1.Node // nodes as we left them, until the watch tells of that
@@ -58,11 +62,18 @@ type controller struct {
 // codeOutdated is the notice that the API server has told this controller nothing for long.
 const codeOutdated = "nodes-outdated"
 
-// outdated is that notice. One that only stands by watches nothing.
-func (c *controller) outdated() unheard.Notice {
-	return unheard.Notice{Code: codeOutdated, Why: func() error {
-		return c.watches.Err(cmp.Or(c.unheard, unheard.For), "nodes or agents", "taints may stay as they are")
-	}}
+// news is that notice. One that only stands by watches nothing.
+func (c *controller) news() []status.News {
+	if err := c.watches.Err(cmp.Or(c.unheard, unheard.For), "nodes or agents", "taints may stay as they are"); err != nil {
+		return []status.News{news.New(status.KindNotice, codeOutdated, err.Error())}
+	}
+	return nil
+}
+
+// tell tells the log and the events of it.
+func (c *controller) tell(n status.News) {
+	c.log.Warn(n.Text, "code", string(n.Code))
+	c.warn("AgentTaintOutdated", n.Text)
 }
 
 // ready: one that only stands by is ready for that.
@@ -134,12 +145,7 @@ func (c *controller) lead(ctx context.Context) {
 	c.sets = watch(c.client.AppsV1().RESTClient(), "daemonsets", c.namespace, &appsv1.DaemonSet{}, func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", c.daemonSet).String()
 	})
-	running.Go(func() {
-		c.outdated().Tell(ctx, func(says string) {
-			c.log.Warn(says, "code", codeOutdated)
-			c.warn("AgentTaintOutdated", says)
-		})
-	})
+	running.Go(func() { c.report.Run(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), all...) {
 		return
 	}

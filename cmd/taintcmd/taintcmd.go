@@ -26,6 +26,7 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/apiserver"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	nodeapi "github.com/meshcni/meshcni/internal/node/api"
+	"github.com/meshcni/meshcni/internal/node/news/reporter"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/internal/program/serve"
 	"github.com/meshcni/meshcni/internal/program/version"
@@ -179,9 +180,10 @@ func (c *controller) run(ctx context.Context) error {
 	c.events = events.Recorder(name)
 	registry := versionmetric.Registry(c.Identity, name)
 	c.metrics = taintmetrics.New(c.Identity, registry)
-	registry.MustRegister(c.outdated().Metric(c.Identity))
+	c.report = reporter.New(c.Identity, c.news, c.tell, reporter.Outdated(codeOutdated))
+	registry.MustRegister(c.report)
 	closeServers, err := serve.Start(serve.Options{
-		HealthAddress: c.healthAddress, MetricsAddress: c.metricsAddress, Ready: c.ready, Warnings: c.outdated().Warnings, Metrics: registry, Log: c.log,
+		HealthAddress: c.healthAddress, MetricsAddress: c.metricsAddress, Ready: c.ready, News: c.news, Metrics: registry, Log: c.log,
 	})
 	if err != nil {
 		return err

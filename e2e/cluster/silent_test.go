@@ -70,7 +70,7 @@ func TestSilentPods(t *testing.T) {
 
 	stop := rewrite(t)
 	eventually(t, soon, "the agent sees that it is fought", func() error {
-		if now := statusOf(t, c); !strings.Contains(strings.Join(now.NotReady, "\n"), "fight") {
+		if now := statusOf(t, c); !slices.ContainsFunc(now.News, func(n news) bool { return n.Code == "fight" }) {
 			return fmt.Errorf("%+v", now)
 		}
 		return nil
@@ -108,7 +108,7 @@ func TestSilentPods(t *testing.T) {
 		}
 		assert.Equal(t, want, state+" "+reason, name)
 	}
-	assert.Contains(t, strings.Join(now.Warnings, "\n"), fmt.Sprintf("uncaptured: %d of the node's pods", len(silent)))
+	assert.Contains(t, fmt.Sprint(now.News), fmt.Sprintf("uncaptured %d of the node's pods", len(silent)))
 	assert.Contains(t, metrics(t, c), fmt.Sprintf("meshcni_pods{state=\"uncaptured\"} %d\n", len(silent)))
 	assert.Contains(t, metrics(t, c), fmt.Sprintf("meshcni_pods_uncaptured_total{reason=\"not-called\"} %d\n", len(silent)))
 	events := s.kubectl(t, "get", "events", "--field-selector", "reason=MeshNotCaptured", "-o", "jsonpath={.items[*].involvedObject.name}")
@@ -117,7 +117,7 @@ func TestSilentPods(t *testing.T) {
 	stop()
 	eventually(t, soon, "the agent is ready again", func() error {
 		if now := statusOf(t, c); !now.Ready {
-			return fmt.Errorf("%v", now.NotReady)
+			return fmt.Errorf("%v", now.News)
 		}
 		return nil
 	})

@@ -28,7 +28,14 @@ func constants(t *testing.T, dir, typ string) []string {
 			if !ok {
 				return true
 			}
-			if declared, ok := spec.Type.(*ast.Ident); ok && declared.Name == typ {
+			declared := ""
+			switch t := spec.Type.(type) {
+			case *ast.Ident:
+				declared = t.Name
+			case *ast.SelectorExpr:
+				declared = t.X.(*ast.Ident).Name + "." + t.Sel.Name
+			}
+			if declared == typ {
 				for _, v := range spec.Values {
 					value, err := strconv.Unquote(v.(*ast.BasicLit).Value)
 					require.NoError(t, err)

@@ -187,8 +187,7 @@ func TestEventsOfPods(t *testing.T) {
 // TestStatusIsWhole: package status has each code that is declared elsewhere.
 func TestStatusIsWhole(t *testing.T) {
 	for kind, declared := range map[status.Kind][]string{
-		status.KindNotice: append(constants(t, "installer", "NoticeCode"), "other-dialect", "address-taken", "pods-outdated", "cilium-socket-lb", "ambient-pods-held",
-			"runtime-hook-lost", "runtime-hook-refused", "runtime-hook-late", "runtime-hook-held"), // those after the installer's are the agent's own
+		status.KindNotice:  constants(t, "internal/node/news", "status.Code"),
 		status.KindCause:   constants(t, "installer", "cause"),
 		status.KindBypass:  constants(t, "dialect", "BypassCode"),
 		status.KindWarning: append(constants(t, "warning", "Code"), string(dialect.WarningContested)),
@@ -199,7 +198,7 @@ func TestStatusIsWhole(t *testing.T) {
 		}
 		assert.ElementsMatch(t, declared, codes, kind)
 	}
-	for _, c := range constants(t, "installer", "Code") { // to which the agent adds some, as its own test has it
+	for _, c := range constants(t, "installer", "status.Code") { // to which the agent adds some, as its own test has it
 		assert.Contains(t, status.Codes(status.KindReadiness), status.Code(c))
 	}
 }

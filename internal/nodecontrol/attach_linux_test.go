@@ -316,7 +316,7 @@ func TestLongFault(t *testing.T) {
 	s := n.state(uid)
 	assert.Contains(t, s.Detail, "a long story")
 	assert.LessOrEqual(t, len(s.Detail), 1024)
-	for _, w := range n.c.Warnings() {
-		assert.Less(t, len(w), 1400)
+	for _, w := range n.c.News() {
+		assert.Less(t, len(w.Text), 1400)
 	}
 }

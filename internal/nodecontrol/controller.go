@@ -22,6 +22,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/node/lanes"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
@@ -366,10 +367,15 @@ func (c *Controller) Ready() error {
 	return nil
 }
 
-// Warnings returns a line for each kind of fault that needs attention though the agent works.
-func (c *Controller) Warnings() (warnings []string) {
+// News says what needs attention though the agent works: that the pods were released, and of each kind of fault how many pods have it.
+func (c *Controller) News() (all []status.News) {
+	add := func(kind status.Kind, where, text string) {
+		n := news.New(kind, news.Ambient, text)
+		n.Where = where
+		all = append(all, n)
+	}
 	if m := c.mode(); m.on {
-		warnings = append(warnings, fmt.Sprintf("the node's pods were released%s: none is captured until that is undone", m.toWhom()))
+		add(status.KindFinding, "released", fmt.Sprintf("the node's pods were released%s: none is captured until that is undone", m.toWhom()))
 	}
 	counts := map[status.State]int{}
 	first := map[status.State]status.Pod{}
@@ -389,10 +395,10 @@ func (c *Controller) Warnings() (warnings []string) {
 	} {
 		if n := counts[k.state]; n > 0 {
 			p := first[k.state]
-			warnings = append(warnings, fmt.Sprintf("%d pods %s, such as %s/%s (%s: %s)", n, k.words, p.Namespace, p.Name, p.Reason, p.Detail))
+			add(status.KindPod, string(k.state), fmt.Sprintf("%d pods %s, such as %s/%s (%s: %s)", n, k.words, p.Namespace, p.Name, p.Reason, p.Detail))
 		}
 	}
-	return warnings
+	return all
 }
 
 func (c *Controller) log(pod status.ID) *slog.Logger {

@@ -70,14 +70,14 @@ func TestProxyAway(t *testing.T) {
 	assert.Empty(t, differ, "no connection passes the mesh")
 	require.ErrorContains(t, n.c.Ready(), "no proxy is connected")
 	require.NotErrorIs(t, n.c.Ready(), nodecontrol.ErrNotSynced)
-	assert.Contains(t, fmt.Sprint(n.c.Warnings()), "1 pods have lost something of their redirection, such as shop/cart-1 (no-proxy")
+	assert.Contains(t, fmt.Sprint(n.c.News()), "1 pods have lost something of their redirection, such as shop/cart-1 (no-proxy")
 
 	n.proxy.set(func(p *proxy) { p.down = nil })
 	n.c.ProxyChanged()
 	n.captured(uid)
 	assert.Equal(t, []string{string(uid) + " enabled"}, n.pods.written(), "peers were never told to send plaintext")
 	require.NoError(t, n.c.Ready())
-	assert.Empty(t, n.c.Warnings())
+	assert.Empty(t, n.c.News())
 	assert.False(t, n.proxy.holds(outside))
 }
 

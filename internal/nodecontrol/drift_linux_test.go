@@ -368,6 +368,6 @@ func TestNew(t *testing.T) {
 	n.start()
 	n.until("ready", func() bool { return n.c.Ready() == nil })
 	require.ErrorContains(t, n.c.Run(t.Context()), "runs or has run already")
-	assert.Equal(t, "[]", fmt.Sprint(n.c.Warnings()))
+	assert.Equal(t, "[]", fmt.Sprint(n.c.News()))
 	assert.False(t, errors.Is(n.c.Ready(), nodecontrol.ErrReleasing))
 }

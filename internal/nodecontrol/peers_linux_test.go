@@ -90,7 +90,7 @@ func TestPeersStayInTheTunnel(t *testing.T) {
 		s.eventually(s.uid, status.StateDrifted, "no-listeners")
 		served()
 		assert.Contains(t, s.state(s.uid).Detail, "udp/ipv4 15053")
-		s.until("warned of", func() bool { w := s.c.Warnings(); return len(w) == 1 && assert.Contains(t, w[0], "no-listeners") })
+		s.until("warned of", func() bool { w := s.c.News(); return len(w) == 1 && assert.Contains(t, w[0].Text, "no-listeners") })
 		assert.InDelta(t, 1, s.metric("pods{reason=no-listeners,state=drifted}"), 0)
 		s.kill() // an agent that begins with such a proxy
 		s.start()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -78,7 +79,7 @@ func TestTakenOverAndGivenBack(t *testing.T) {
 			assert.NotContains(t, n.namespaces.Known(), uid)
 		}
 		require.ErrorIs(t, n.c.Ready(), nodecontrol.ErrReleasing)
-		assert.Contains(t, n.c.Warnings(), "the node's pods were released to istio-cni: none is captured until that is undone")
+		assert.Contains(t, news.Warnings(n.c.News()), "ambient: the node's pods were released to istio-cni: none is captured until that is undone")
 		_, err = n.attach(n.attachment(first, "c9"))
 		require.ErrorIs(t, err, nodecontrol.ErrReleasing)
 		workloads, err := n.c.Snapshot(t.Context())
@@ -103,7 +104,7 @@ func TestTakenOverAndGivenBack(t *testing.T) {
 		n.captured(first)
 		n.captured(second)
 		require.NoError(t, n.c.Ready())
-		assert.Empty(t, n.c.Warnings())
+		assert.Empty(t, n.c.News())
 	})
 }
 
@@ -188,7 +189,7 @@ func TestReleaseUndone(t *testing.T) {
 	_, err := n.c.Release(t.Context(), "")
 	require.NoError(t, err)
 	n.outside(uid)
-	assert.Contains(t, n.c.Warnings(), "the node's pods were released: none is captured until that is undone")
+	assert.Contains(t, news.Warnings(n.c.News()), "ambient: the node's pods were released: none is captured until that is undone")
 	n.c.Capture()
 	n.captured(uid)
 }

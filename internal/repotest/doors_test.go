@@ -42,6 +42,15 @@ var doors = []door{
 		why: "only internal/node/netnsstore finds a pod's network namespace: the runtime's word outranks processes, and a pod may have none. A pod's connection " +
 			"tracking is read by its process, whose file in /proc shows the table without entering the namespace",
 	},
+	{
+		what: regexp.MustCompile(`(^|[^\]])status\.News\{`), in: []string{"internal/node/news", "internal/node/news/reporter", "installer"},
+		why: "news is made by internal/node/news, in one line with its code apart, so that nobody parses it; beside it the installer's of what nobody has to look at",
+	},
+	{
+		what: regexp.MustCompile(`nodeevents\.Node\(|\.OfNode\(`), in: []string{"internal/node/nodeevents", "nodeagent", "repair", "cmd/taintcmd"},
+		why: "a part adds news to its program's list, from which internal/node/news/reporter makes the node's events, their reminders and the metrics; each part " +
+			"that told people itself told them other things than /readyz and the metrics did, and nobody again after an hour. The taint controller tells nodes of their taints",
+	},
 }
 
 // TestDoors: what has one way in is not gone into by another.

@@ -26,12 +26,11 @@ const (
 
 // Node is the state of a node. Its first fields are those of "meshcni-node status -o json".
 type Node struct {
-	Time     time.Time    `json:"time"`
-	Node     string       `json:"node"`
-	Ready    bool         `json:"ready"`
-	NotReady []string     `json:"notReady,omitempty"`
-	Warnings []string     `json:"warnings,omitempty"`
-	Pods     []status.Pod `json:"pods"`
+	Time  time.Time     `json:"time"`
+	Node  string        `json:"node"`
+	Ready bool          `json:"ready"`
+	News  []status.News `json:"news,omitempty"`
+	Pods  []status.Pod  `json:"pods"`
 
 	About
 }

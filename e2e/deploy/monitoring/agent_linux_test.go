@@ -18,8 +18,10 @@ import (
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/internal/node/news/reporter"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/readytaint/taintmetrics"
+	"github.com/meshcni/meshcni/status"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -96,10 +98,12 @@ func exported(t *testing.T) map[string]metric {
 	registry.MustRegister(nodeProxy(t), conntables.New(conntables.Options{}), hook.New(hook.Options{Config: func() netconf.Config { return netconf.Config{} }}))
 	found := map[string]metric{}
 	describe(found, registry)
+	told := prometheus.NewRegistry() // of the agent's reporter, which has one gauge that the repair controller alone has too
+	told.MustRegister(reporter.New(meshcni.Identity{}, func() []status.News { return nil }, nil, reporter.NodeGauges()...))
+	describe(found, told)
 	// Of the agent's socket and its backends, which nothing exports but a running agent; TestScrape sees it.
 	found["meshcni_agent_requests_total"] = metric{`Requests on the agent's socket, by request (pod, attach, detach, pods, release, ready) and outcome (ok, unknown and more). Request "none" was not read.`, []string{"request", "outcome"}}
 	found["meshcni_backend_usable"] = metric{"1: the backend has written pods' rules in an empty network namespace of this host; 0: it has refused them. One that cannot be tried is missing.", []string{"backend"}}
-	found["meshcni_cilium_socket_lb"] = metric{"1: the loaded list is Cilium's, and it is not seen that Cilium leaves pods' connections to Services to their rules; else 0.", nil}
 	return found
 }
 

@@ -8,19 +8,15 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/meshcni/meshcni"
 )
 
 // For bounds the silence of the API server before that is news: client-go's longest wait between two attempts is half of it.
@@ -78,48 +74,5 @@ func ListWatch(lw cache.ListerWatcher, note func(error)) cache.ListerWatcher {
 			}
 			return w, err
 		},
-	}
-}
-
-// Notice reports a program's watches that fail.
-type Notice struct {
-	// Code comes before the words; Why returns nil while there is nothing to say.
-	Code string
-	Why  func() error
-}
-
-// Warnings are the notice in one line, or nothing.
-func (n Notice) Warnings() []string {
-	if err := n.Why(); err != nil {
-		return []string{n.Code + ": " + strings.ReplaceAll(err.Error(), "\n", "; ")}
-	}
-	return nil
-}
-
-// Metric is 1 while there is something to say. Each program has the same.
-func (n Notice) Metric(id meshcni.Identity) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: id.Metric("watch_outdated"), Help: "1 while the API server has told nothing for over a minute of the node's pods, or the taint controller of nodes or agents, else 0.",
-	}, func() float64 {
-		if n.Why() != nil {
-			return 1
-		}
-		return 0
-	})
-}
-
-// Tell calls tell with the words of each notice that is new, until the context ends.
-func (n Notice) Tell(ctx context.Context, tell func(says string)) {
-	for told := false; ; {
-		err := n.Why()
-		if err != nil && !told {
-			tell(strings.ReplaceAll(err.Error(), "\n", "; "))
-		}
-		told = err != nil
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(time.Second):
-		}
 	}
 }

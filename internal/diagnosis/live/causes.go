@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/program/remedy"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/internal/text/truncate"
@@ -98,7 +99,7 @@ func (p Pod) notReady() []string {
 	if p.Node.Ready {
 		return nil
 	}
-	for _, why := range p.Node.NotReady {
+	for _, why := range news.Reasons(p.Node.News) {
 		all = append(all, "the node's agent is not ready: "+truncate.Text(why, maxMessage))
 	}
 	return all

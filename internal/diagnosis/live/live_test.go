@@ -63,7 +63,7 @@ func running(t *testing.T, change ...func(*Pod)) Pod {
 func pending(p *Pod) { p.Pod.Status = corev1.PodStatus{Phase: corev1.PodPending} }
 
 func notReady(p *Pod) {
-	p.Node.Ready, p.Node.NotReady = false, []string{"no-kubeconfig: it is not there"}
+	p.Node.Ready, p.Node.News = false, []status.News{{Kind: status.KindReadiness, Code: "no-kubeconfig", Text: "it is not there"}}
 }
 
 // TestTroubles: of all that is wrong with a pod the cause is told, with what helps, and nothing else first.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/text/truncate"
+	"github.com/meshcni/meshcni/status"
 )
 
 const (
@@ -72,13 +73,20 @@ func (e *Events) Recorder(component string) record.EventRecorder {
 	return e.broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component, Host: e.source.Node})
 }
 
-// OfNode records an event about the node, of a code such as no-network, whose reason is then NoNetwork.
-func (e *Events) OfNode(warning bool, code, text string) {
+// OfNode records an event about the node, OfPod one about a pod. Of the code no-network, the reason is NoNetwork.
+func (e *Events) OfNode(n status.News) { Tell(e.own, Node(e.source.Node), n) }
+
+func (e *Events) OfPod(pod status.ID, n status.News) {
+	Tell(e.own, &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID)}, n)
+}
+
+// Tell records news as an event about an object.
+func Tell(to record.EventRecorder, about *corev1.ObjectReference, n status.News) {
 	kind := corev1.EventTypeNormal
-	if warning {
+	if n.Attention {
 		kind = corev1.EventTypeWarning
 	}
-	e.own.Event(Node(e.source.Node), kind, Reason(code), truncate.Text(text, maxNote))
+	to.Event(about, kind, Reason(string(n.Code)), truncate.Text(n.Text, maxNote))
 }
 
 // Node refers to a node. The kubelet's events about its node have the node's name as UID too; kubectl describe looks for both.

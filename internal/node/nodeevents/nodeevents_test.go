@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/internal/testing/kubetest"
 	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/status"
 )
 
 func TestMain(m *testing.M) {
@@ -61,9 +62,9 @@ func TestEventsOfANode(t *testing.T) {
 	defer stop()
 	assert.Zero(t, asked.Load(), "nothing is asked before there is something to say")
 	for range 3 {
-		events.OfNode(true, "no-network", "not ready: there is none")
+		events.OfNode(status.News{Code: "no-network", Text: "not ready: there is none", Attention: true})
 	}
-	events.OfNode(false, "ready", strings.Repeat("long ", 1000))
+	events.OfNode(status.News{Code: "ready", Text: strings.Repeat("long ", 1000)})
 	a := s.Admin(t)
 	var all []corev1.Event
 	require.Eventually(t, func() bool {
@@ -104,7 +105,7 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 		Component: "c", Node: "n2", Log: slog.New(slog.NewTextHandler(&log, nil)),
 	}.Start()
 	for range 5000 { // more than are kept
-		events.OfNode(true, "fight", "text")
+		events.OfNode(status.News{Code: "fight", Text: "text", Attention: true})
 	}
 	<-asked
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "no token yet") }, netnstest.Patience, time.Millisecond)
@@ -118,8 +119,8 @@ func TestEventsThatCannotBeSent(t *testing.T) {
 		Component: "c", Node: "n2", Log: slog.New(slog.NewTextHandler(&log, nil)),
 	}.Start()
 	defer stop()
-	events.OfNode(true, "fight", "text")
-	events.OfNode(true, "no-network", "text")
+	events.OfNode(status.News{Code: "fight", Text: "text", Attention: true})
+	events.OfNode(status.News{Code: "no-network", Text: "text", Attention: true})
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "forbidden") }, netnstest.Patience, 10*time.Millisecond)
 	assert.Equal(t, 1, strings.Count(log.String(), "forbidden"))
 	assert.Empty(t, eventsOf(t, a, "n2"))

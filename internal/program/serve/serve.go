@@ -16,8 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/recent"
 	"github.com/meshcni/meshcni/internal/text/visible"
+	"github.com/meshcni/meshcni/status"
 )
 
 // Options say what to serve, and where.
@@ -27,8 +29,8 @@ type Options struct {
 	HealthAddress, MetricsAddress string
 	// Healthy and Ready return what is wrong. Nil: nothing ever is.
 	Healthy, Ready func() error
-	// Warnings returns what /readyz says beside "ok". Nil: nothing.
-	Warnings func() []string
+	// News returns what people should know, of which /readyz says beside "ok" what needs attention. Nil: nothing.
+	News func() []status.News
 	// Mode is a line of /readyz beside "ok". Empty: none.
 	Mode string
 	// Local is served below /v1/ to who asks over the loopback interface, at the port of HealthAddress; without one, of
@@ -46,7 +48,7 @@ const healthPath, readyPath = "/healthz", "/readyz"
 func (o Options) Handler(metrics bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+healthPath, answer(o.Healthy, nil, ""))
-	mux.HandleFunc("GET "+readyPath, answer(o.Ready, o.Warnings, o.Mode))
+	mux.HandleFunc("GET "+readyPath, answer(o.Ready, o.News, o.Mode))
 	if metrics {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(recently(o.Metrics), promhttp.HandlerOpts{}))
 	}
@@ -69,7 +71,7 @@ func recently(from prometheus.Gatherer) prometheus.Gatherer {
 	})
 }
 
-func answer(wrong func() error, warnings func() []string, mode string) http.HandlerFunc {
+func answer(wrong func() error, list func() []status.News, mode string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if wrong != nil {
 			if err := wrong(); err != nil {
@@ -85,10 +87,11 @@ func answer(wrong func() error, warnings func() []string, mode string) http.Hand
 		if mode != "" {
 			visible.To(w).Printf("%s\n", mode)
 		}
-		if warnings != nil {
-			for _, text := range warnings() {
-				visible.To(w).Printf("warning: %s\n", text)
-			}
+		if list == nil {
+			return
+		}
+		for _, text := range news.Warnings(list()) {
+			visible.To(w).Printf("warning: %s\n", text)
 		}
 	}
 }
