@@ -41,7 +41,7 @@ func hooked(capabilities ...corev1.Capability) func(*corev1.Pod) {
 }
 
 // entryGone takes our entry from the network's list, as the runtime sees it; the agent, in its own mounts, does not, and so does not put it back.
-func (n *node) entryGone(t *testing.T) {
+func (n *node) entryGone(t testing.TB) {
 	t.Helper()
 	without := filepath.Join(machine.Dir, "without.conflist")
 	require.NoError(t, os.WriteFile(without, []byte(n.named(ptp(false))), 0o600))
@@ -52,7 +52,7 @@ func (n *node) entryGone(t *testing.T) {
 }
 
 // stir makes the runtime read its directory again.
-func (n *node) stir(t *testing.T) {
+func (n *node) stir(t testing.TB) {
 	t.Helper()
 	path := filepath.Join(containerd.CNIConfDir, "99-stir.conflist")
 	require.NoError(t, os.WriteFile(path, []byte("{}"), 0o600))
@@ -60,7 +60,7 @@ func (n *node) stir(t *testing.T) {
 }
 
 // connects waits until the agent is connected to the hook, or is not.
-func (a *agent) connects(t *testing.T, want bool) {
+func (a *agent) connects(t testing.TB, want bool) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the hook is connected: %t", want), func() error {
 		resp, err := http.Get("http://127.0.0.1:15014/metrics")

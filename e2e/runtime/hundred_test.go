@@ -115,7 +115,7 @@ func ms(seconds float64) string { return fmt.Sprintf("%.0f ms", 1000*seconds) }
 
 // requireRedirected shows by packets whether a sandbox without containers is in the
 // mesh: somebody listens at the proxy's ports in its namespace.
-func requireRedirected(t *testing.T, s *sandbox, want bool) {
+func requireRedirected(t testing.TB, s *sandbox, want bool) {
 	t.Helper()
 	path, err := s.NetNS(t.Context())
 	require.NoError(t, err)

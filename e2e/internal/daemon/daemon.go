@@ -66,6 +66,9 @@ func (d *Daemon) Boot() (err error) {
 // Kill kills the daemon. Containers keep running.
 func (d *Daemon) Kill() { d.process.Kill() }
 
+// Pid is its present process.
+func (d *Daemon) Pid() int { return d.process.Pid() }
+
 // Log is the daemon's log so far, of all its runs.
 func (d *Daemon) Log() string { return d.process.Log() }
 
