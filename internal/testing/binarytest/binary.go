@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
@@ -31,10 +32,19 @@ func Build(dir, importPath string) (string, error) {
 		return path, nil
 	}
 	path := filepath.Join(dir, filepath.Base(importPath))
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, importPath)
+	linked := path + ".linked"
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", linked, importPath)
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", importPath, err, out)
+	}
+	// As an installer writes it. What the linker writes by mmap is in the page cache in single pages, and starts a quarter slower.
+	program, err := os.ReadFile(linked)
+	if err == nil {
+		err = errors.Join(os.WriteFile(path, program, 0o755), os.Remove(linked)) //nolint:gosec // a program
+	}
+	if err != nil {
+		return "", err
 	}
 	built[importPath] = path
 	return path, nil
