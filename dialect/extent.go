@@ -29,6 +29,8 @@ func (p Plan) State() (status.State, status.Code) {
 		return status.StateFailed, status.CodeNothingCaptured // all is discarded
 	case none(BypassInbound) && none(BypassOutbound) && !p.queries:
 		return status.StateFailed, status.CodeNothingCaptured
+	case p.Decision.Reason == status.CodeProxyMissing:
+		return status.StateCaptured, status.CodeProxyMissing
 	case some:
 		return status.StateCaptured, status.CodePartly
 	}

@@ -145,10 +145,10 @@ func TestKeepKnowsPolicies(t *testing.T) {
 	}
 	assert.ElementsMatch(t, []string{
 		"ExcludedNamespaces", "ExcludedNamespaceLabels", "InitContainers", "PrivilegedInitContainers", "ProxyContainers", "DisableEnv", "ProxyCommand",
-		"ProxyTypes", "InjectKey", "InjectOn", "InjectOff", "InjectSelects", "ForeignAnnotation", "Selectors", "StatusAnnotation", "Required", "Decline", "Traces",
+		"ProxyTypes", "InjectKey", "InjectOn", "InjectOff", "InjectSelects", "ForeignAnnotation", "Selectors", "StatusAnnotation", "Required", "Decline", "Traces", "MissingProxy",
 	}, fields(reflect.TypeFor[selection.Policy]()))
 	assert.ElementsMatch(t, []string{
-		"Name", "Policy", "Build", "Names", "NeedsNamespace", "Applied", "Configure", "Sandboxes", "Check", "NodeProxy", "Domains", "Retired",
+		"Name", "Policy", "Build", "Names", "NeedsNamespace", "Applied", "Configure", "Sandboxes", "Check", "NodeProxy", "Domains", "Retired", "Injected",
 	}, fields(reflect.TypeFor[dialect.Dialect]()))
 }
 

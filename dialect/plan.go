@@ -1,16 +1,20 @@
 package dialect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
 )
 
@@ -82,7 +86,8 @@ type Plan struct {
 // finds a [*redirect.SettingError] for each setting that is wrong, a [*SettingsError] for settings that are wrong
 // together, and a [*BypassError] for each container, or the RuntimeClass, that the options refuse.
 // Without a Namespace that the dialect needs, errors.Is(err, dialect.ErrNamespaceUnknown); Decision.Selected is then true, and
-// Decision.Undecided, if it is not the settings alone that are unknown. An [*InvalidError] is about the dialect, not the pod.
+// Decision.Undecided, if it is not the settings alone that are unknown. Decision.Reason is [status.CodeProxyMissing] of a pod that is refused
+// for the lack of a proxy. An [*InvalidError] is about the dialect, not the pod.
 func (d Dialect) Plan(s Subject, o Options) (Plan, error) {
 	return d.plan(s, o, d.Decide(s.Pod, s.Namespace))
 }
@@ -97,6 +102,9 @@ func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan,
 		return p, nil
 	}
 	p.Dialect = d.Name
+	if decision.Reason == status.CodeProxyMissing && d.Policy.MissingProxy == status.StateRefused {
+		return p, fmt.Errorf("pod %s/%s: %s; the mesh %s refuses a pod that is to have its proxy and has none", s.Pod.Namespace, s.Pod.Name, decision.Detail, d.Name)
+	}
 	b, err := d.build(s.Pod, s.Namespace, s.Addrs)
 	p.Warnings = append(b.Warnings, d.retired(s.Pod)...)
 	if err != nil && (errors.Is(err, ErrNamespaceUnknown) || errors.As(err, new(*InvalidError))) {
@@ -113,6 +121,7 @@ func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan,
 	}
 	p.Redirect, p.Origins = b.Redirect, b.Origins
 	p.BeforeProxy = d.beforeProxy(s.Pod, own, p.Redirect)
+	p.Warnings = append(p.Warnings, d.proxyUser(s.Pod, p.Redirect.Proxy)...)
 	p.families(s, o)
 	if p.Ruleset, err = p.Redirect.Ruleset(); err != nil {
 		p.Redirect, p.Origins, p.Captured = redirect.Redirect{}, nil, nil
@@ -162,6 +171,38 @@ func (p *Plan) families(s Subject, o Options) {
 		case redirect.FamilyDrop: // by the mesh itself
 		}
 	}
+}
+
+// proxyUser warns of a proxy container that says which user it runs as, where that is not the rules' and no group is.
+func (d *Dialect) proxyUser(pod *corev1.Pod, known redirect.Proxy) warning.List {
+	c := d.Policy.Proxy(pod)
+	if c == nil || !known.Mark.IsZero() {
+		return nil
+	}
+	its, pods := contexts(pod, c)
+	user, group := cmp.Or(its.RunAsUser, pods.RunAsUser), cmp.Or(its.RunAsGroup, pods.RunAsGroup)
+	is := func(id *int64, ids []uint32) bool {
+		return id != nil && slices.ContainsFunc(ids, func(known uint32) bool { return int64(known) == *id })
+	}
+	if user == nil || is(user, known.UIDs) || is(group, known.GIDs) {
+		return nil
+	}
+	by := "user " + idWords(known.UIDs)
+	if len(known.UIDs) == 0 {
+		by = "group " + idWords(known.GIDs)
+	} else if len(known.GIDs) > 0 {
+		by += " and group " + idWords(known.GIDs)
+	}
+	text := fmt.Sprintf("container %q runs as user %d, and the rules know the proxy by %s", c.Name, *user, by)
+	if group == nil && len(known.GIDs) > 0 {
+		text += ", which is not said"
+	}
+	return warning.List{warning.New(warning.ProxyUser, "", "%s: its connections would be redirected to itself", text)}
+}
+
+// idWords names the first ids of a list, which may be long.
+func idWords(ids []uint32) string {
+	return truncate.Text(strings.Trim(fmt.Sprint(ids[:min(len(ids), 4)]), "[]"), 60)
 }
 
 // retired warns of what earlier versions of the mesh read.

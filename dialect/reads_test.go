@@ -69,13 +69,14 @@ func bySaying(d *dialect.Dialect) {
 var reads = map[reflect.Type]map[string][]reader{
 	reflect.TypeFor[dialect.Dialect](): {
 		"Name": nil, "Policy": {byLabel}, "Build": {bySchema, inside}, "Names": nil, "NeedsNamespace": {bySaying}, "Applied": nil, "Configure": nil,
-		"Sandboxes": nil, "Check": nil, "NodeProxy": nil, "Domains": nil, "Retired": nil,
+		"Sandboxes": nil, "Check": nil, "NodeProxy": nil, "Domains": nil, "Retired": nil, "Injected": nil,
 	},
 	reflect.TypeFor[selection.Policy](): {
 		"ExcludedNamespaces": nil, // by name, which the pod has
 		"InitContainers":     nil, "PrivilegedInitContainers": nil, "ProxyContainers": nil, "DisableEnv": nil, "ProxyCommand": nil,
 		"ProxyTypes": nil, "InjectKey": nil, "InjectOn": nil, "InjectOff": nil, "InjectSelects": nil, "ForeignAnnotation": nil, "StatusAnnotation": nil,
 		"Required": nil, "Decline": nil, "Traces": nil,
+		"MissingProxy":            nil, // Selectors do
 		"ExcludedNamespaceLabels": {byExcludedLabels}, "Selectors": {byLabel, byExpression},
 	},
 	reflect.TypeFor[selection.Selector]():   {"Pod": nil, "Namespace": {byLabel, byExpression}},

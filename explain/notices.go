@@ -42,6 +42,8 @@ var exclusions = map[string]string{
 	"outbound.cidrs":         "outbound connections to other destinations are not captured",
 	"outbound.excludeCIDRs":  "outbound connections to these destinations are not captured",
 	"outbound.exclude":       "some outbound connections are not captured",
+	"includeInterfaces":      "connections over other interfaces are not captured",
+	"outbound.dropUDPPorts":  "UDP to these ports is dropped, so that HTTP/3 falls back to TCP",
 	"excludeInterfaces":      "connections over these interfaces are not captured",
 }
 
@@ -103,6 +105,12 @@ func (x Explanation) refused(v *Verdict) {
 		v.Sentence = "This pod is refused, and does not start, because the dialect " + invalid.Dialect + " is wrong, and not the pod."
 		v.Because = reasonsOf(err)
 		v.Do = append(v.Do, "Nothing can be done about the pod: the dialect is part of the plugin, and its makers have to correct it")
+		return
+	}
+	if x.Plan.Decision.Reason == status.CodeProxyMissing && x.meshes.Lookup(x.Plan.Dialect).Policy.MissingProxy == status.StateRefused {
+		lacking := x.lacking()
+		v.Sentence = "This pod is refused, and does not start, because " + lacking.because + ", and its mesh refuses such pods."
+		v.Do = append(v.Do, lacking.do...)
 		return
 	}
 	all := parts(err)

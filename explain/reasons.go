@@ -63,6 +63,7 @@ var reasons = map[status.Code]func(about) explained{
 	status.CodeInitContainer:            about.initContainer,
 	status.CodeProxyDisabled:            about.proxyDisabled,
 	status.CodeNoProxy:                  about.noProxy,
+	status.CodeProxyMissing:             about.noProxy,
 	status.CodeProxyType:                about.proxyType,
 	status.CodeInjectDisabled:           about.injectDisabled,
 	status.CodeHasSidecar:               about.hasSidecar,

@@ -71,6 +71,11 @@ func (x Explanation) captured(v *Verdict) {
 		v.Sentence = "Nothing of this pod is captured, though it is in the mesh: its settings leave out every connection, so none goes through " + title + "."
 		v.Do = append(v.Do, string(row.Do[0]), remedy.Then("Then", x.Subject.Pod))
 		return
+	case v.Code == status.CodeProxyMissing:
+		lacking := x.lacking()
+		v.Sentence = "The plugin captures this pod though " + lacking.because + ": as nothing listens where its connections go, they are refused."
+		v.Do = append(v.Do, lacking.do...)
+		return
 	case slices.Contains(x.Plan.BypassCodes(), dialect.BypassSandboxed):
 		v.Sentence = "The plugin sets this pod's rules, but its runtime takes its connections past them and past " + title
 	case v.Code == status.CodePartly:
@@ -87,6 +92,11 @@ func (x Explanation) captured(v *Verdict) {
 		}
 	}
 	v.Sentence += "."
+}
+
+// lacking explains a pod that is to have a proxy, and has none.
+func (x Explanation) lacking() explained {
+	return x.about(x.meshes.Lookup(x.Plan.Dialect), dialect.Answer{Dialect: x.Plan.Dialect, Decision: x.Plan.Decision}).noProxy()
 }
 
 // leftOut names the directions of which no connection is captured.

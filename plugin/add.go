@@ -94,7 +94,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 		panic(panicked)
 	}
 	if invalid != nil {
-		return done, t.refusal(r.config, invalid)
+		return done, t.refusal(r.config, dialect.Plan{}, invalid)
 	}
 	if done.answer.failure != nil {
 		if done.decision, failure = r.presume(ctx, t, done.answer); failure == nil {
@@ -119,7 +119,7 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 			"the pod has no address yet, so a mesh that goes by addresses takes it for IPv4 only"))
 	}
 	if refused != nil {
-		return done, r.inTime(ctx, t.refusal(r.config, refused))
+		return done, r.inTime(ctx, t.refusal(r.config, plan, refused))
 	}
 	mesh := t.meshes.Lookup(plan.Dialect)
 	if mesh.NodeProxy != nil {

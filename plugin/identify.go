@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
+	"github.com/meshcni/meshcni/status"
 )
 
 // consulKey is that of CNI_ARGS by which Nomad asks for Consul's mesh, see [dialect.Sandboxes]. A plugin without that dialect must refuse
@@ -92,7 +93,7 @@ func (t target) explain(d selection.Decision) selection.Decision {
 }
 
 // refusal is the failure of a pod that its mesh's plan refuses.
-func (t target) refusal(c netconf.Config, err error) *types.Error {
+func (t target) refusal(c netconf.Config, plan dialect.Plan, err error) *types.Error {
 	failure := fail(types.ErrInvalidNetworkConfig, "%v", err)
 	var invalid *dialect.InvalidError
 	switch {
@@ -100,6 +101,8 @@ func (t target) refusal(c netconf.Config, err error) *types.Error {
 		return hint(failure, "dialect %s is wrong, and not the pod: no pod of that mesh starts before its makers correct it", invalid.Dialect)
 	case errors.Is(err, dialect.ErrNamespaceUnknown):
 		return hint(failure, "the pod's namespace decides too; it does not start before that is known")
+	case plan.Decision.Reason == status.CodeProxyMissing && t.meshes.Lookup(plan.Dialect).Policy.MissingProxy == status.StateRefused:
+		return hint(failure, "see that the mesh's injector runs, and create the pod anew")
 	case t.asked != "":
 		return hint(failure, "correct what leads to %s in CNI_ARGS; the sandbox does not start without its rules", t.asked)
 	}

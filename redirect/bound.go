@@ -59,7 +59,7 @@ func (r Redirect) limit() error {
 		blamed--
 		rest = plus(rest, products[blamed].Rules)
 	}
-	return &LimitError{Rules: total, Products: products[:max(1, min(blamed, mostBlamed))]}
+	return &LimitError{Rules: total, Products: products[:min(len(products), max(1, min(blamed, mostBlamed)))]}
 }
 
 // count returns how many rules [Redirect.Ruleset] would make, and the lists that make

@@ -36,6 +36,14 @@ var goldens = []struct {
 		r.DNS = redirect.DNS{Servers: prefixSet("10.96.0.10/32"), Port: 15053}
 	}},
 	{"drop-invalid", func(r *redirect.Redirect) { r.DropInvalid = true }},
+	{"include-interfaces", func(r *redirect.Redirect) { r.IncludeInterfaces = []string{"eth0", "net1"} }},
+	{"outbound-only", func(r *redirect.Redirect) { r.Inbound.Ports, r.Proxy.InboundPort = redirect.NoPorts(), 0 }},
+	{"drop-udp", func(r *redirect.Redirect) {
+		r.Outbound.DropUDPPorts, r.DNS = redirect.Ports(443), redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}
+	}},
+	{"own", func(r *redirect.Redirect) {
+		r.Own = []ruleset.Chain{ownChain(ruleset.Mangle, "MESH_OUTPUT_FIRST", quic), ownChain(ruleset.NAT, "MESH_OUTPUT_LAST", syslog, special)}
+	}},
 	{"exclude-interfaces", func(r *redirect.Redirect) { r.ExcludeInterfaces = []string{"net1", "net2"} }},
 	{"virtual-interfaces", func(r *redirect.Redirect) {
 		r.VirtualInterfaces, r.Outbound.CIDRs = []string{"virt0"}, prefixSet("10.0.0.0/8", "fd00::/8")

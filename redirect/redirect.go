@@ -59,6 +59,9 @@ type Redirect struct {
 	// (RETURN). What the proxy sends to other hosts, and what is for localhost, is always left to them.
 	FinalPass bool `json:"finalPass,omitempty"`
 
+	// IncludeInterfaces, if not empty, are the only interfaces whose traffic is redirected, beside lo, VirtualInterfaces and VirtualNetworks;
+	// at most 64. ExcludeInterfaces win over them.
+	IncludeInterfaces []string `json:"includeInterfaces,omitempty"`
 	// ExcludeInterfaces are left alone in both directions.
 	ExcludeInterfaces []string `json:"excludeInterfaces,omitempty"`
 	// VirtualInterfaces lead to virtual machines or nested containers. Traffic that
@@ -73,6 +76,15 @@ type Redirect struct {
 	// Log makes the kernel log each connection that meets the rules. In a pod it
 	// does so only if net.netfilter.nf_log_all_netns is 1.
 	Log Log `json:"log,omitzero"`
+
+	// Own are chains of the mesh's own, for what no field says. Each has the ChainPrefix, and after it the point that it stands at: a hook and
+	// "_FIRST" before the Redirect's rules there, a hook and "_LAST" after them for what they leave alone, or the hook alone instead of them; in
+	// table nat, "MESH_OUTPUT_FIRST". The hooks are PREROUTING and OUTPUT, the tables raw, mangle and nat. Other chains are those that such
+	// chains jump to; in table nat also the Redirect's, "MESH_REDIRECT" and "MESH_IN_REDIRECT", which redirect to the proxy's ports.
+	//
+	// A rule with an address is for its family, any other for both; they hold in families that are captured. At most 64 chains and 1,000 rules
+	// are allowed. Whatever shows, traces, applies, compares and checks rules does so with these.
+	Own []ruleset.Chain `json:"own,omitempty"`
 
 	// Names are the rules' identifiers in the kernel.
 	Names Names `json:"names"`
@@ -89,7 +101,8 @@ type Proxy struct {
 	// from the client's address, so the application's replies are routed back to it by
 	// Names.InboundMark and Names.RouteTable. ModeRedirect only. The zero value is no mark.
 	Mark Mark `json:"mark,omitzero"`
-	// OutboundPort and InboundPort receive redirected connections.
+	// OutboundPort and InboundPort receive redirected connections. InboundPort is 0 if Inbound.Ports is none and the proxy has none: what
+	// it sends to its own pod then passes.
 	OutboundPort uint16 `json:"outboundPort"`
 	InboundPort  uint16 `json:"inboundPort"`
 	// TunnelPort is the proxy's listener for the mesh's tunnel, which is never redirected inbound. 0 is no tunnel.
@@ -122,6 +135,11 @@ type Outbound struct {
 	Ports PortSet `json:"ports"`
 	// ExcludePorts win over all else, for TCP and UDP.
 	ExcludePorts PortSet `json:"excludePorts"`
+	// DropUDPPorts are destinations of UDP that is dropped, so that HTTP/3 falls back to TCP: all, these or none. The zero value is none.
+	// What is excluded passes, and so do the proxy's own packets, those within the pod, answers, and captured DNS queries. PassUDPPorts
+	// pass too.
+	DropUDPPorts PortSet `json:"dropUDPPorts,omitzero"`
+	PassUDPPorts PortSet `json:"passUDPPorts,omitzero"`
 	// Exclude lists more traffic that is left alone.
 	Exclude []Exclusion `json:"exclude,omitempty"`
 	// OwnerGroups, if not empty, are the only groups (numeric ids) whose traffic is redirected.
@@ -248,12 +266,13 @@ func (r Redirect) Clone() Redirect {
 	for _, ids := range []*[]uint32{&r.Proxy.UIDs, &r.Proxy.GIDs, &r.Outbound.OwnerGroups, &r.Outbound.ExcludeOwnerGroups} {
 		*ids = slices.Clone(*ids)
 	}
-	for _, names := range []*[]string{&r.ExcludeInterfaces, &r.VirtualInterfaces, &r.Names.OtherChains, &r.Names.OtherTables} {
+	for _, names := range []*[]string{&r.IncludeInterfaces, &r.ExcludeInterfaces, &r.VirtualInterfaces, &r.Names.OtherChains, &r.Names.OtherTables} {
 		*names = slices.Clone(*names)
 	}
 	r.Proxy.PassSources = slices.Clone(r.Proxy.PassSources)
 	r.VirtualNetworks = slices.Clone(r.VirtualNetworks)
 	r.DNS.To = slices.Clone(r.DNS.To)
+	r.Own = cloneChains(r.Own)
 	r.Outbound.Exclude = slices.Clone(r.Outbound.Exclude)
 	for i := range r.Outbound.Exclude {
 		r.Outbound.Exclude[i].UIDs = slices.Clone(r.Outbound.Exclude[i].UIDs)
@@ -290,6 +309,13 @@ func (r Redirect) String() string {
 	unlessEmpty("except ports", r.Outbound.ExcludePorts)
 	for _, e := range r.Outbound.Exclude {
 		fmt.Fprintf(&b, " except %s", e)
+	}
+	unlessEmpty("drop udp ports", r.Outbound.DropUDPPorts)
+	if len(r.IncludeInterfaces) > 0 {
+		fmt.Fprintf(&b, "; interfaces %s", strings.Join(r.IncludeInterfaces, ","))
+	}
+	if len(r.Own) > 0 {
+		fmt.Fprintf(&b, "; %d chains of the mesh's own", len(r.Own))
 	}
 	switch {
 	case r.DNS.Enabled() && len(r.DNS.To) > 0:

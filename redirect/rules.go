@@ -70,7 +70,7 @@ type section struct {
 func (g *generator) table(t ruleset.Table, sections ...section) {
 	for _, s := range sections {
 		if len(s.rules) > 0 && chains.IsBuiltin(s.suffix) {
-			g.chains = append(g.chains, ruleset.Chain{Table: t, Name: s.suffix, Rules: []ruleset.Rule{g.jump(s.suffix)}})
+			g.chains = append(g.chains, ruleset.Chain{Table: t, Name: s.suffix, Rules: g.entries(s.suffix)})
 		}
 	}
 	for _, s := range sections {
@@ -85,6 +85,31 @@ func (g *generator) to(suffix string) ruleset.Target {
 }
 
 func (g *generator) jump(suffix string) ruleset.Rule { return ruleset.Rule{Target: g.to(suffix)} }
+
+// entries are the rules of a built-in chain: one jump, or one for each interface whose traffic is redirected.
+func (g *generator) entries(hook string) []ruleset.Rule {
+	if len(g.IncludeInterfaces) == 0 {
+		return []ruleset.Rule{g.jump(hook)}
+	}
+	var rules []ruleset.Rule
+	enter := func(name string) {
+		r := g.jump(hook)
+		r.Comment = "interface is included"
+		if hook == ruleset.Prerouting {
+			r.In.Name = name
+		} else {
+			r.Out.Name = name
+		}
+		rules = append(rules, r)
+	}
+	enter(loopback.Name)
+	g.each("includeInterfaces", len(g.IncludeInterfaces), &rules, func(i int) { enter(g.IncludeInterfaces[i]) })
+	if hook == ruleset.Prerouting {
+		g.each("virtualInterfaces", len(g.VirtualInterfaces), &rules, func(i int) { enter(g.VirtualInterfaces[i]) })
+		g.networks(&rules, func(n VirtualNetwork) { enter(n.Interface) })
+	}
+	return rules
+}
 
 // program makes the family's program; nil if nothing in the family's tables is ours.
 func (g *generator) program() *ruleset.FamilyRuleset {
@@ -113,6 +138,11 @@ func (g *generator) capture() {
 	}
 	g.mangle()
 	g.nat()
+	g.addOwn()
+}
+
+func toPort(port uint16) ruleset.Rule {
+	return ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: port}}
 }
 
 var (

@@ -1,6 +1,10 @@
 package redirect
 
-import "github.com/meshcni/meshcni/redirect/ruleset"
+import (
+	"slices"
+
+	"github.com/meshcni/meshcni/redirect/ruleset"
+)
 
 // mangle does transparent interception and drops invalid packets.
 //
@@ -45,6 +49,7 @@ func (g *generator) mangle() {
 		})
 		output = g.tproxyOutput()
 	}
+	output = append(output, g.dropUDP()...)
 	g.table(ruleset.Mangle,
 		section{ruleset.Prerouting, prerouting},
 		section{ruleset.Output, output},
@@ -52,6 +57,38 @@ func (g *generator) mangle() {
 		section{chainDivert, divert},
 		section{chainTProxy, target},
 	)
+}
+
+// dropUDP drops UDP from the application, by the mangle table, since nat refuses DROP. It is last in its chain.
+func (g *generator) dropUDP() []ruleset.Rule {
+	if g.Outbound.DropUDPPorts.Empty() {
+		return nil
+	}
+	udp := func(r ruleset.Rule, comment string) ruleset.Rule {
+		r.Proto, r.Target, r.Comment = ruleset.UDP, returns, comment
+		return r
+	}
+	rules := g.excludedInterfaces(false)
+	for _, r := range g.marked("proxy") {
+		rules = append(rules, udp(r, r.Comment))
+	}
+	g.owners(&rules, func(o ruleset.OwnerMatch) {
+		rules = append(rules, udp(ruleset.Rule{Owner: []ruleset.OwnerMatch{o}}, "proxy"))
+	})
+	rules = append(rules,
+		udp(ruleset.Rule{Out: loopback}, "within the pod"),
+		udp(ruleset.Rule{States: ruleset.StateRelated | ruleset.StateEstablished}, "answer to what was let in"))
+	rules = append(rules, g.onPorts("outbound.excludePorts", g.Outbound.ExcludePorts, udp(ruleset.Rule{}, "outbound port is excluded"))...)
+	rules = append(rules, g.exclusions(slices.DeleteFunc(slices.Clone(g.Outbound.Exclude), func(e Exclusion) bool { return e.Protocol == TCP }))...)
+	rules = append(rules, g.groupFilter()...)
+	rules = append(rules, g.onPrefixes("outbound.excludeCIDRs", g.Outbound.ExcludeCIDRs, udp(ruleset.Rule{}, "destination is excluded"))...)
+	if _, captured := g.dnsTarget(); captured {
+		rules = append(rules, g.onPrefixes("dns.servers", g.DNS.Servers, udp(ruleset.Rule{DstPorts: port53}, "look-up"))...)
+	}
+	rules = append(rules, g.onPorts("outbound.passUDPPorts", g.Outbound.PassUDPPorts, udp(ruleset.Rule{}, "outbound UDP port passes"))...)
+	dropped := udp(ruleset.Rule{}, "outbound UDP past the mesh")
+	dropped.Target = drops
+	return append(rules, g.onPorts("outbound.dropUDPPorts", g.Outbound.DropUDPPorts, dropped)...)
 }
 
 func (g *generator) tproxyInbound() []ruleset.Rule {

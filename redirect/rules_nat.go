@@ -31,7 +31,7 @@ func (g *generator) nat() {
 		if !slices.ContainsFunc(users, uses) {
 			return section{}
 		}
-		return section{suffix, []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: port}}}}
+		return section{suffix, []ruleset.Rule{toPort(port)}}
 	}
 	g.table(ruleset.NAT,
 		section{ruleset.Prerouting, prerouting},
@@ -157,7 +157,9 @@ func (g *generator) appendOwner(rules []ruleset.Rule, o ruleset.OwnerMatch) []ru
 	if len(except) > 0 {
 		hairpin.DstPorts = ruleset.PortMatch{Ranges: except, Not: true}
 	}
-	rules = append(rules, hairpin)
+	if g.Proxy.InboundPort != 0 {
+		rules = append(rules, hairpin)
+	}
 	// A loopback range in CIDRs asks for calls within the pod to be redirected.
 	if !g.Outbound.CIDRs.hasLoopback() {
 		straight := ruleset.Rule{Out: loopback, Owner: other, Target: returns, Comment: "application to its own pod"}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/meshcni/meshcni/internal/text/truncate"
@@ -36,6 +37,7 @@ func (r Redirect) invalid() []error {
 	v.family("ipv6", r.IPv6)
 	v.check(r.IPv4 != FamilyPass || r.IPv6 != FamilyPass, "ipv4", "pass, as is ipv6: neither is captured, so all traffic bypasses the mesh")
 	v.proxy(r.Proxy)
+	v.check(r.Proxy.InboundPort != 0 || r.Inbound.Ports.Empty() && !r.Inbound.Ports.IsZero(), "proxy.inboundPort", "0 is no port")
 	v.check(!r.Inbound.Ports.IsZero(), "inbound.ports", "unset, so nothing inbound would be captured; if that is meant, say none (NoPorts)")
 	v.check(!r.Outbound.CIDRs.IsZero(), "outbound.cidrs", "unset, so no destination would be captured; if that is meant, say none (NoPrefixes)")
 	v.check(!r.Outbound.ExcludeCIDRs.All(), "outbound.excludeCIDRs", "all addresses cannot be excluded; make outbound.cidrs none instead")
@@ -55,13 +57,23 @@ func (r Redirect) invalid() []error {
 	v.virtualNetworks(r.VirtualNetworks)
 	v.check(r.Log.Level <= 7, "log.level", "%d is not from 0 to 7", r.Log.Level)
 	v.interfaces("excludeInterfaces", r.ExcludeInterfaces)
+	v.interfaces("includeInterfaces", r.IncludeInterfaces)
+	v.check(len(r.IncludeInterfaces) <= maxInterfaces, "includeInterfaces", "%d interfaces; at most %d are allowed", len(r.IncludeInterfaces), maxInterfaces)
+	each(&v, r.IncludeInterfaces[:min(len(r.IncludeInterfaces), maxInterfaces)], func(_ int, name string) {
+		v.check(name != loopback.Name && !slices.Contains(r.VirtualInterfaces, name), "includeInterfaces", "%s is included already", name)
+	})
+	v.check(r.Outbound.PassUDPPorts.Empty() || !r.Outbound.DropUDPPorts.Empty(), "outbound.passUDPPorts", "means nothing without outbound.dropUDPPorts")
 	v.interfaces("virtualInterfaces", r.VirtualInterfaces)
 	v.names(r)
+	v.own(r)
 	return v.errs
 }
 
 // maxOwnerGroups bounds the negated owner matches, which are all in one rule.
 const maxOwnerGroups = 64
+
+// maxInterfaces bounds the jumps that each hook has for them.
+const maxInterfaces = 64
 
 type validator struct{ errs []error }
 
@@ -117,7 +129,6 @@ func (v *validator) proxy(p Proxy) {
 	v.ids("proxy.uids", p.UIDs)
 	v.ids("proxy.gids", p.GIDs)
 	v.check(p.OutboundPort != 0, "proxy.outboundPort", "0 is no port")
-	v.check(p.InboundPort != 0, "proxy.inboundPort", "0 is no port")
 	v.check(p.OutboundPort != p.InboundPort || p.OutboundPort == 0, "proxy.inboundPort", "%d is the outbound port too", p.InboundPort)
 	v.oncePerFamily("proxy.passSources", p.PassSources, netip.Addr.IsValid)
 }

@@ -34,7 +34,14 @@ type Policy struct {
 	PrivilegedInitContainers []string
 	// ProxyContainers are the names that the proxy container may have, as a regular container or as a native sidecar
 	// (an init container that keeps running). A pod without one is left alone.
+	// [Policy.MissingProxy] may say otherwise.
 	ProxyContainers []string
+	// MissingProxy is the fate of a pod that is to have a proxy container and has none, as when the injector was away: InjectKey says on, or
+	// one of Selectors matches, and nothing else rules the pod out. Empty or [status.StateOutside] leaves it alone: it starts, and its
+	// traffic bypasses the mesh. [status.StateRefused] refuses it. [status.StateCaptured] redirects it as any other: where nothing listens on
+	// the proxy's ports, its connections are refused. With either, StatusAnnotation and Required are not demanded of such a pod, its
+	// annotations alone rule out less (see [Policy.RuleOut]), and no pod is presumed to be out of the mesh (see [Policy.PresumeOut]).
+	MissingProxy status.State
 	// DisableEnv is a boolean variable of the proxy container that disables the mesh for the pod.
 	DisableEnv string
 	// ProxyCommand and ProxyTypes select by the proxy's first two arguments:
@@ -115,6 +122,9 @@ func (p Policy) Decide(pod *corev1.Pod, namespace *corev1.Namespace) Decision {
 	d, out := p.ruleOut(pod, namespace, &warnings)
 	if !out {
 		d = Decision{Selected: true, Reason: status.CodeSelected, Detail: p.selectedBecause(pod)}
+		if len(p.ProxyContainers) > 0 && p.Proxy(pod) == nil {
+			d.Reason, d.Detail = status.CodeProxyMissing, p.withoutProxy()+", though "+d.Detail
+		}
 		d.Undecided = namespace == nil && len(p.ExcludedNamespaceLabels) > 0
 	}
 	d.Warnings = append(warnings, p.unheeded(pod, d)...)
@@ -137,8 +147,9 @@ func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *
 			return decided(status.CodeProxyDisabled, "%s=%s on container %q", p.DisableEnv, v, proxy.Name)
 		}
 	}
-	if len(p.ProxyContainers) > 0 && proxy == nil {
-		return decided(status.CodeNoProxy, "no container is named %s", strings.Join(p.ProxyContainers, " or "))
+	missing := len(p.ProxyContainers) > 0 && proxy == nil
+	if d, out := p.noProxy(pod, namespace); missing && out {
+		return d, true
 	}
 	if kind, ok := p.proxyType(proxy); ok && !slices.Contains(p.ProxyTypes, kind) {
 		return decided(status.CodeProxyType, "the proxy is a %s, not a %s", truncate.Quote(kind), strings.Join(p.ProxyTypes, " or "))
@@ -154,7 +165,7 @@ func (p Policy) ruleOut(pod *corev1.Pod, namespace *corev1.Namespace, warnings *
 	if d, out := p.notEnabled(pod, namespace); out {
 		return d, true
 	}
-	if d, out := p.notInjected(pod.Annotations); out {
+	if d, out := p.notInjected(pod.Annotations); out && !missing {
 		return d, true
 	}
 	if d, out := p.declined(pod, proxy); out {
@@ -189,7 +200,7 @@ func readSwitch(what, key, value string, on, off []string, warnings *warning.Lis
 func (p Policy) selectedBecause(pod *corev1.Pod) string {
 	proxy := p.Proxy(pod)
 	switch {
-	case p.optsIn(pod):
+	case p.optsIn(pod), proxy == nil && len(p.ProxyContainers) > 0 && p.saysOn(pod):
 		kind, value := p.inject(pod)
 		return fmt.Sprintf("%s %s is %s", kind, p.InjectKey, truncate.Quote(value))
 	case proxy == nil && p.Selectors != nil:
@@ -216,7 +227,7 @@ func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 	if d, out := p.foreign(annotations); out {
 		return d, true
 	}
-	if d, out := p.notInjected(annotations); out {
+	if d, out := p.notInjected(annotations); out && !p.minds() {
 		return d, true
 	}
 	d, out := p.declined(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}, nil)
@@ -229,10 +240,31 @@ func (p Policy) RuleOut(annotations map[string]string) (Decision, bool) {
 // the last word.
 func (p Policy) PresumeOut(annotations map[string]string) (Decision, bool) {
 	injected := slices.ContainsFunc(p.Traces, func(key string) bool { _, ok := annotations[key]; return ok })
-	if annotations == nil || len(p.Traces) == 0 || injected || len(p.matchless()) > 0 {
+	if annotations == nil || len(p.Traces) == 0 || injected || p.minds() || len(p.matchless()) > 0 {
 		return Decision{}, false
 	}
 	return decided(status.CodeNotInjected, "annotation %s is absent", strings.Join(p.Traces, " or "))
+}
+
+// minds reports whether a pod without its proxy is not just left alone.
+func (p Policy) minds() bool { return p.MissingProxy != "" && p.MissingProxy != status.StateOutside }
+
+func (p Policy) withoutProxy() string {
+	return "no container is named " + strings.Join(p.ProxyContainers, " or ")
+}
+
+// noProxy rules out a pod without a proxy, unless it is to have one and MissingProxy minds.
+func (p Policy) noProxy(pod *corev1.Pod, namespace *corev1.Namespace) (Decision, bool) {
+	d, out := decided(status.CodeNoProxy, "%s", p.withoutProxy())
+	switch {
+	case !p.minds(), p.Selectors == nil && !p.saysOn(pod):
+		return d, out
+	case p.Selectors != nil:
+		unselected, not := p.notEnabled(pod, namespace)
+		d.Undecided = unselected.Undecided
+		return d, not
+	}
+	return Decision{}, false
 }
 
 func (p Policy) notInjected(annotations map[string]string) (Decision, bool) {
@@ -333,6 +365,15 @@ func (p Policy) Validate() error {
 	}
 	if len(p.ProxyTypes) > 0 && p.ProxyCommand == "" {
 		errs = append(errs, errors.New("ProxyTypes mean nothing without ProxyCommand"))
+	}
+	switch p.MissingProxy {
+	case "", status.StateOutside:
+	case status.StateRefused, status.StateCaptured:
+		if len(p.ProxyContainers) == 0 || p.InjectKey == "" && p.Selectors == nil {
+			errs = append(errs, errors.New("MissingProxy means nothing without ProxyContainers, and Selectors or InjectKey to say which pods are to have one"))
+		}
+	default:
+		errs = append(errs, fmt.Errorf("MissingProxy is %s, and not empty, %q, %q or %q", truncate.Quote(string(p.MissingProxy)), status.StateOutside, status.StateRefused, status.StateCaptured))
 	}
 	if len(p.ProxyContainers) == 0 && (p.DisableEnv != "" || p.ProxyCommand != "") {
 		errs = append(errs, errors.New("DisableEnv and ProxyCommand are of the proxy container, and ProxyContainers names none"))

@@ -233,7 +233,7 @@ func TestDecide(t *testing.T) {
 
 // TestEveryReasonHasACase keeps the table above complete.
 func TestEveryReasonHasACase(t *testing.T) {
-	seen := map[status.Code]bool{}
+	seen := map[status.Code]bool{status.CodeProxyMissing: true} // see TestMissingProxy
 	for _, c := range cases {
 		seen[c.reason] = true
 	}
@@ -267,8 +267,8 @@ func TestOrder(t *testing.T) {
 	apart := []status.Code{status.CodeProxyDisabled, status.CodeProxyType}
 	spaces := []status.Code{status.CodeExcludedNamespace, status.CodeNamespaceExcludedByLabel} // a pod has one namespace
 	for i, first := range selection.Reasons() {
-		for _, second := range selection.Reasons()[i+1:] {
-			if second == status.CodeSelected || first == status.CodeNoProxy && slices.Contains(apart, second) ||
+		for _, second := range selection.Reasons()[i+1:] { // that the proxy is missing is against no pod: see TestMissingProxy
+			if second == status.CodeSelected || second == status.CodeProxyMissing || first == status.CodeNoProxy && slices.Contains(apart, second) ||
 				second == status.CodeNoProxy && slices.Contains(apart, first) || slices.Contains(spaces, first) && slices.Contains(spaces, second) {
 				continue
 			}
@@ -381,6 +381,6 @@ func TestReasonsAreStable(t *testing.T) {
 	assert.Equal(t, []status.Code{
 		"excluded-namespace", "host-network", "init-container", "proxy-disabled", "no-proxy",
 		"proxy-type", "inject-disabled", "has-sidecar", "not-enabled", "not-injected", "dry-run", "interception-none",
-		"namespace-excluded-by-label", "selected",
+		"namespace-excluded-by-label", "proxy-missing", "selected",
 	}, selection.Reasons(), "users' alerts are written for these codes")
 }

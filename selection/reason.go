@@ -10,13 +10,13 @@ func Reasons() []status.Code {
 	return []status.Code{
 		status.CodeExcludedNamespace, status.CodeHostNetwork, status.CodeInitContainer, status.CodeProxyDisabled, status.CodeNoProxy,
 		status.CodeProxyType, status.CodeInjectDisabled, status.CodeHasSidecar, status.CodeNotEnabled, status.CodeNotInjected, status.CodeDryRun,
-		status.CodeInterceptionNone, status.CodeNamespaceExcludedByLabel, status.CodeSelected,
+		status.CodeInterceptionNone, status.CodeNamespaceExcludedByLabel, status.CodeProxyMissing, status.CodeSelected,
 	}
 }
 
 // Decision is the answer about one pod.
 type Decision struct {
-	// Selected reports whether the pod's traffic is redirected.
+	// Selected reports whether the pod's traffic is redirected, or the pod refused: see [Policy.MissingProxy].
 	Selected bool `json:"selected"`
 	// Reason is the code of the decision's cause.
 	Reason status.Code `json:"reason"`

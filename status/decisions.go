@@ -15,6 +15,7 @@ const (
 	CodeDryRun                   Code = "dry-run"                     // its configuration asks for a dry run, which applies no rules
 	CodeInterceptionNone         Code = "interception-none"           // it has a proxy and asks for no redirection to it
 	CodeNamespaceExcludedByLabel Code = "namespace-excluded-by-label" // the configuration excludes the labels of its namespace
+	CodeProxyMissing             Code = "proxy-missing"               // it is to have a proxy container and has none, which its mesh minds
 	CodeSelected                 Code = "selected"                    // none of the above: its traffic is redirected
 )
 
@@ -47,6 +48,9 @@ func decisions() []Row {
 		decision(CodeProxyDisabled, StateOutside, "its proxy's environment turns the proxy off", "Remove the variable", Restart),
 		decision(CodeNoProxy, StateOutside, "it has no proxy: the injector has not touched it",
 			"See that the injector runs, and that pod and namespace are labelled for it", Restart),
+		{Kind: KindDecision, Code: CodeProxyMissing, States: []State{StateCaptured, StateRefused}, Attention: true,
+			Sentence: "it is to have a proxy and has none, so its mesh refuses it, or captures it all the same",
+			Do:       []Remedy{"See that the injector runs", Restart}},
 		decision(CodeProxyType, StateOutside, "its proxy takes no redirected traffic, such as a gateway", byDesign),
 		decision(CodeInjectDisabled, StateOutside, "a label or an annotation turns injection off", "Change it", Restart),
 		decision(CodeHasSidecar, StateOutside, "it has a sidecar, which has its traffic",

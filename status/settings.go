@@ -13,6 +13,8 @@ func settingTable() []Row {
 		warned("family-dropped", "TCP of a family that the mesh does not capture is dropped, and the pod has an address of it", "Capture it, if it is to be used"),
 		at("an-init-container-has-no-network", warned("before-proxy", "init containers run before the proxy, so their connections, redirected to it, are refused",
 			"Start the proxy before them, as a native sidecar (Istio: ENABLE_NATIVE_SIDECARS=true); or run them as the proxy's user (runAsUser); or exclude what they ask for, by the mesh's annotations for outbound addresses and ports")),
+		warned("proxy-user", "the proxy container runs as another user than the rules know the proxy by, so its connections would be redirected to itself",
+			"Run it as the mesh's user (runAsUser), or tell the mesh the other, where it has a setting for that"),
 		warned("contested", "more than one mesh would select the pod; the first in the list has it",
 			"Change the order of dialects, or take one proxy out of the pod, if that is not meant"),
 

@@ -27,11 +27,13 @@ const (
 	FamilyDropped Code = "family-dropped"
 	// BeforeProxy: init containers run before the pod's proxy, and have no network. explain says so, and no log.
 	BeforeProxy Code = "before-proxy"
+	// ProxyUser: the proxy container does not run as what the rules know the proxy by, so its connections would be redirected to itself.
+	ProxyUser Code = "proxy-user"
 )
 
 // Codes lists every code of this package.
 func Codes() []Code {
-	return []Code{Invalid, Deprecated, Unknown, NoEffect, Contradiction, Fallback, FamilyAbsent, FamilyDropped, BeforeProxy}
+	return []Code{Invalid, Deprecated, Unknown, NoEffect, Contradiction, Fallback, FamilyAbsent, FamilyDropped, BeforeProxy, ProxyUser}
 }
 
 // Warning reports a setting that was ignored or tolerated. In JSON it is its text.

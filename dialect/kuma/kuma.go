@@ -169,7 +169,6 @@ func (d *documents) build(in dialect.Input) (dialect.Reading, error) {
 	if value, ok := configured(in.Pod.Annotations); ok {
 		p.yaml(d.read(value))
 		p.beside()
-		p.runsAs(in.Values().RunAsUser)
 	} else {
 		p.Warn(warning.Fallback, Config, "annotation %s is absent: the pod is configured by its other annotations", Config)
 		if runs := in.Values().RunAsUser; runs != nil && *runs > 0 && *runs < int64(redirect.NoID) {
@@ -202,15 +201,6 @@ func (d *documents) decline(pod *corev1.Pod, _ *corev1.Container) (status.Code, 
 		return "", ""
 	}
 	return status.CodeDryRun, Config + ".dryRun is true: no rules are to be applied"
-}
-
-// runsAs warns of a proxy that the rules do not know: its traffic comes back to it.
-func (p *parser) runsAs(user *int64) {
-	if user != nil && len(p.r.Proxy.UIDs) > 0 && !slices.ContainsFunc(p.r.Proxy.UIDs, func(id uint32) bool { return int64(id) == *user }) {
-		p.Warn(warning.Contradiction, Config,
-			"the proxy runs as user %d, and by annotation %s it is known by user %d: its own traffic is redirected to itself",
-			*user, Config, p.r.Proxy.UIDs[0])
-	}
 }
 
 // compose completes the Redirect, in the order of Kuma's rules.

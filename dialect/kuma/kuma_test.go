@@ -317,8 +317,9 @@ func TestUserOfTheContainer(t *testing.T) {
 	built, err := kuma.New().Redirect(pod, nil, nil)
 	require.NoError(t, err)
 	assert.Equal(t, []uint32{5678}, built.Redirect.Proxy.UIDs, "the YAML says the default by saying nothing")
-	assert.Equal(t, []string{"the proxy runs as user 1000750000, and by annotation " + kuma.Config +
-		" it is known by user 5678: its own traffic is redirected to itself"}, built.Warnings.Texts())
+	plan, err := kuma.New().Plan(dialect.Subject{Pod: pod}, dialect.Options{})
+	require.NoError(t, err)
+	assert.Equal(t, []string{`container "kuma-sidecar" runs as user 1000750000, and the rules know the proxy by user 5678: its connections would be redirected to itself`}, plan.Warnings.Texts())
 
 	pod.Annotations[kuma.Config] = "kumaDPUser: \"1000750000\""
 	built, err = kuma.New().Redirect(pod, nil, nil)

@@ -28,7 +28,6 @@ import (
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
-	"github.com/meshcni/meshcni/warning"
 )
 
 // The annotations. Each may stand on the pod or on its namespace.
@@ -133,12 +132,6 @@ func build(in dialect.Input) (dialect.Reading, error) {
 		r.Origins = append(r.Origins, redirect.Origin{
 			Field: "outbound.excludePorts", Source: redirect.FromLabel, Key: controlPlaneLabel, Value: component,
 		})
-	}
-	known := r.Redirect.Proxy.UIDs[0]
-	if runs := in.Values().RunAsUser; runs != nil && *runs != 0 && *runs != int64(known) {
-		// The proxy's own connections would be redirected to itself.
-		r.Warnings = append(r.Warnings, warning.New(warning.Contradiction, ProxyUID,
-			"annotation %s says %d, but container %q runs as %d", ProxyUID, known, in.Proxy.Name, *runs))
 	}
 	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/redirect"
@@ -136,9 +137,9 @@ func TestProxyContainer(t *testing.T) {
 		p.Spec.Containers[1].SecurityContext = &corev1.SecurityContext{RunAsUser: &user, RunAsGroup: &user}
 	}
 	build := func(changes ...func(*corev1.Pod)) (redirect.Redirect, []string) {
-		built, err := linkerd.New().Redirect(meshed(changes...), &corev1.Namespace{}, dialecttest.Addrs())
+		plan, err := linkerd.New().Plan(dialect.Subject{Pod: meshed(changes...), Namespace: &corev1.Namespace{}, Addrs: dialecttest.Addrs()}, dialect.Options{})
 		require.NoError(t, err)
-		return built.Redirect, built.Warnings.Texts()
+		return plan.Redirect, plan.Warnings.Texts()
 	}
 	r, _ := build(runAs)
 	assert.Equal(t, []uint32{3000}, r.Proxy.UIDs)
@@ -146,7 +147,7 @@ func TestProxyContainer(t *testing.T) {
 
 	r, warnings := build(runAs, func(p *corev1.Pod) { p.Annotations[linkerd.ProxyUID] = "2102" })
 	assert.Equal(t, []uint32{2102}, r.Proxy.UIDs)
-	assert.Equal(t, []string{`annotation config.linkerd.io/proxy-uid says 2102, but container "linkerd-proxy" runs as 3000`}, warnings)
+	assert.Equal(t, []string{`container "linkerd-proxy" runs as user 3000, and the rules know the proxy by user 2102: its connections would be redirected to itself`}, warnings)
 
 	r, _ = build(env("LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "0.0.0.0:5143"), env("LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR", "127.0.0.1:5140"))
 	assert.Equal(t, uint16(5143), r.Proxy.InboundPort)

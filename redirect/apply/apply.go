@@ -16,15 +16,15 @@ type Runner interface {
 	Run(cmd *exec.Cmd) error
 }
 
-// Doer runs fn on a thread in the namespace. *netnsexec.NetNS implements it.
-type Doer interface {
+// doer runs fn on a thread in the namespace. *netnsexec.NetNS implements it.
+type doer interface {
 	Do(fn func() error) error
 }
 
 // Namespace is a pod's network namespace. *netnsexec.NetNS implements it.
 type Namespace interface {
 	Runner
-	Doer
+	doer
 	// Socket opens a socket in the namespace, for use from any thread.
 	Socket(domain, typ, proto int) (fd int, err error)
 }

@@ -18,7 +18,7 @@ var errPlatform = fmt.Errorf("%w: rules are put into Linux, this is %s: %w", Err
 func Available(Options) error { return errPlatform }
 
 // Kernel returns an error that is [ErrNoBackend] and errors.ErrUnsupported.
-func Kernel(Doer) (redirect.Kernel, error) {
+func Kernel(doer) (redirect.Kernel, error) {
 	return redirect.Kernel{}, errPlatform
 }
 

@@ -22,7 +22,7 @@ var ipv6Conf = "/proc/sys/net/ipv6/conf"
 // Kernel finds out which address families the namespace has. IPv4 is always usable: what has no
 // address yet may be given one. What cannot be read is an error, never an absence; so are
 // more interfaces than are read (16,384), of which none had IPv6.
-func Kernel(ns Doer) (redirect.Kernel, error) {
+func Kernel(ns doer) (redirect.Kernel, error) {
 	k := redirect.Kernel{IPv4: redirect.PresenceUsable}
 	err := ns.Do(func() (err error) {
 		k.IPv6, err = presenceOfIPv6()

@@ -11,12 +11,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// UnsupportedError says that the kernel lacks a feature that the nftables backend
-// needs, and that nothing was changed. It is an [ErrNoBackend]. Get at it with
-//
-//	var unsupported *apply.UnsupportedError
-//	errors.As(err, &unsupported)
-type UnsupportedError struct {
+// unsupportedError says that the kernel lacks a feature that the nftables backend needs. errors.Is(err, [ErrNoBackend]) holds of it.
+type unsupportedError struct {
 	// Feature is the missing feature: "inet nat chain", "tproxy statement".
 	Feature string
 	// Need names a remedy: a kernel version, a build option, a capability.
@@ -27,18 +23,18 @@ type UnsupportedError struct {
 
 // Error returns for example
 // "the kernel has no usable inet nat chain (needs Linux 5.2 and CONFIG_NFT_NAT): operation not supported".
-func (e *UnsupportedError) Error() string {
+func (e *unsupportedError) Error() string {
 	return "the kernel has no usable " + e.Feature + " (needs " + e.Need + "): " + e.Err.Error()
 }
 
 // Unwrap returns the kernel's answer.
-func (e *UnsupportedError) Unwrap() error { return e.Err }
+func (e *unsupportedError) Unwrap() error { return e.Err }
 
 // Is reports that the error is an [ErrNoBackend].
-func (e *UnsupportedError) Is(target error) bool { return target == ErrNoBackend }
+func (e *unsupportedError) Is(target error) bool { return target == ErrNoBackend }
 
 func unsupported(feature, need string, err error) error {
-	return &UnsupportedError{Feature: feature, Need: need, Err: err}
+	return &unsupportedError{Feature: feature, Need: need, Err: err}
 }
 
 // stepError is the refusal of one message of a batch.
@@ -50,7 +46,7 @@ type stepError struct {
 func (e *stepError) Error() string { return e.step.String() + ": " + e.err.Error() }
 func (e *stepError) Unwrap() error { return e.err }
 
-// classify turns errors of an unknown feature into an [UnsupportedError]. Source of the versions:
+// classify turns errors of an unknown feature into an unsupportedError. Source of the versions:
 // the commits that added each feature (inet nat: d164385ec572, inet route: c1deb065cf3b, tproxy:
 // 4ed8eb6570a4, zone: edee4f1e9245, redirect: 9de920eddbd9).
 func classify(err error) error {

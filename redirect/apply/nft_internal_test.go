@@ -49,7 +49,7 @@ func TestNFTUnsupported(t *testing.T) {
 	} {
 		err := classify(&stepError{tc.step, &nfnetlink.BatchError{Errno: tc.errno}})
 		assert.ErrorIs(t, err, tc.errno)
-		var unsupported *UnsupportedError
+		var unsupported *unsupportedError
 		assert.Equal(t, tc.feature != "", errors.As(err, &unsupported), err)
 		assert.Equal(t, tc.feature != "", errors.Is(err, ErrNoBackend), err)
 		if unsupported != nil {

@@ -53,10 +53,17 @@ func (o Ownership) jumps(r *LiveRule) bool {
 func (o Ownership) predecessor(live LiveChains) bool {
 	return slices.ContainsFunc(live, func(c LiveChain) bool {
 		return chains.IsBuiltin(c.Name) && slices.ContainsFunc(c.Rules, func(r LiveRule) bool {
-			ours := Rule{Target: Target{Action: ActionJump, Chain: o.Prefix + r.Chain}} // the only one that we write there
-			return o.jumps(&r) && !r.is(ours) && !slices.Contains(o.OtherChains, r.JumpTo)
+			return o.jumps(&r) && !o.enters(&r) && !slices.Contains(o.OtherChains, r.JumpTo)
 		})
 	})
+}
+
+// enters reports whether the jump is one that we write in a built-in chain: to the chain of the hook, or to those of the mesh's own before and
+// after it, of all packets or of those of an interface.
+func (o Ownership) enters(l *LiveRule) bool {
+	r := l.Rules[0]
+	hook, ours := strings.CutPrefix(r.Target.Chain, o.Prefix+l.Chain)
+	return ours && (hook == "" || hook == "_FIRST" || hook == "_LAST") && r.Equal(Rule{In: r.In, Out: r.Out, Target: r.Target})
 }
 
 // rules returns the owner's rules in a chain: all of one of its own, and the mesh's in a built-in one.

@@ -12,10 +12,12 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/examples/mesh/acme"
+	"github.com/meshcni/meshcni/explain"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/rulesettest"
 	"github.com/meshcni/meshcni/status"
+	"github.com/meshcni/meshcni/warning"
 )
 
 var mesh = acme.Dialects()[0]
@@ -48,6 +50,68 @@ func TestWhoIsInTheMesh(t *testing.T) {
 	old := pod(nil)
 	old.Spec.InitContainers = []corev1.Container{{Name: "acme-init"}}
 	assert.Equal(t, status.CodeInitContainer, reason(old))
+}
+
+// TestInjectorAway: a pod that asks for the mesh and has no proxy passes, unless the Policy says otherwise.
+func TestInjectorAway(t *testing.T) {
+	bare := pod(map[string]string{acme.Inject: "true"})
+	bare.Spec.Containers = bare.Spec.Containers[:1]
+	own := mesh
+	for fate, want := range map[status.State]struct {
+		selected bool
+		state    status.State
+		code     status.Code
+		sentence string
+	}{
+		"":                   {false, status.StateOutside, status.CodeNoProxy, "This pod is not captured, because it has no proxy"},
+		status.StateRefused:  {true, status.StateRefused, status.CodeRefused, "This pod is refused, and does not start, because it has no proxy"},
+		status.StateCaptured: {true, status.StateCaptured, status.CodeProxyMissing, "The plugin captures this pod though it has no proxy"},
+	} {
+		own.Policy.MissingProxy = fate
+		require.NoError(t, own.Validate())
+		plan, err := own.Plan(dialect.Subject{Pod: bare}, dialect.Options{})
+		assert.Equal(t, want.selected, plan.Decision.Selected)
+		assert.Equal(t, fate == status.StateRefused, err != nil, "%v", err)
+		assert.Equal(t, fate == status.StateCaptured, plan.Ruleset.IPv4 != nil)
+		x, err := explain.Pod(dialect.SetOf(own), explain.Input{Subject: dialect.Subject{Pod: bare}, Identity: acme.Identity()})
+		require.NoError(t, err)
+		assert.Equal(t, want.state, x.Verdict.State)
+		assert.Equal(t, want.code, x.Verdict.Code)
+		assert.Contains(t, x.Verdict.Sentence, want.sentence)
+		assert.NotEmpty(t, x.Verdict.Do)
+		if fate != "" {
+			plan, err = own.Plan(dialect.Subject{Pod: &corev1.Pod{}}, dialect.Options{})
+			assert.NoError(t, err)
+			assert.Equal(t, status.CodeNoProxy, plan.Decision.Reason, "nothing asks for it")
+		}
+	}
+}
+
+// TestProxyUser: the schema reads the user where it stands, in the proxy container; a pod's own, or root, is not the proxy's, which is said.
+func TestProxyUser(t *testing.T) {
+	user := func(id int64) *corev1.Pod {
+		p := pod(nil)
+		p.Spec.Containers[1].SecurityContext = &corev1.SecurityContext{RunAsUser: &id}
+		return p
+	}
+	warnings := func(d dialect.Dialect, p *corev1.Pod) (codes []warning.Code) {
+		plan, err := d.Plan(dialect.Subject{Pod: p}, dialect.Options{})
+		require.NoError(t, err)
+		for _, w := range plan.Warnings {
+			codes = append(codes, w.Code)
+		}
+		return codes
+	}
+	assert.Empty(t, warnings(mesh, user(8008)), "it is the user that the rules know")
+	assert.Equal(t, []warning.Code{warning.ProxyUser}, warnings(mesh, user(0)))
+	fixed := mesh
+	fixed.Build = dialect.FromSchema(redirect.Schema{Defaults: acme.DefaultRedirect()})
+	assert.Empty(t, warnings(fixed, user(7001)))
+	assert.Empty(t, warnings(fixed, pod(nil)), "what its image says is not known")
+	assert.Equal(t, []warning.Code{warning.ProxyUser}, warnings(fixed, user(8008)))
+	p, id := pod(nil), int64(8008)
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &id}
+	assert.Equal(t, []warning.Code{warning.ProxyUser}, warnings(mesh, p), "the pod's own counts where the container has none")
 }
 
 // TestAnnotations tries each annotation with a value that is taken, and one that is refused.

@@ -1,0 +1,226 @@
+package redirect_test
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/redirect/rulesettest"
+)
+
+func ownChain(t ruleset.Table, name string, rules ...ruleset.Rule) ruleset.Chain {
+	return ruleset.Chain{Table: t, Name: name, Rules: rules}
+}
+
+var (
+	quic    = ruleset.Rule{Proto: ruleset.UDP, DstPorts: ruleset.MatchPorts(ruleset.Port(443)), Target: ruleset.Target{Action: ruleset.ActionDrop}}
+	syslog  = ruleset.Rule{Proto: ruleset.UDP, DstPorts: ruleset.MatchPorts(ruleset.Port(514)), Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: 7514}}
+	special = ruleset.Rule{
+		Proto: ruleset.TCP, Dst: ruleset.MatchPrefix(netip.MustParsePrefix("192.0.2.7/32")),
+		Target: ruleset.Target{Action: ruleset.ActionDNAT, To: netip.MustParseAddrPort("10.0.0.9:8443")},
+	}
+)
+
+// TestOwnRules: what no field says is a chain of the mesh's own, before the Redirect's rules, after them or instead of them, for the tracer as
+// for what renders.
+func TestOwnRules(t *testing.T) {
+	r := redirect.Default()
+	r.Outbound.ExcludePorts = redirect.Ports(25)
+	r.Own = []ruleset.Chain{
+		ownChain(ruleset.Mangle, "MESH_OUTPUT_FIRST", quic),
+		ownChain(ruleset.NAT, "MESH_OUTPUT_FIRST", special, ruleset.Rule{Proto: ruleset.UDP, Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "MESH_DATAGRAMS"}}),
+		ownChain(ruleset.NAT, "MESH_DATAGRAMS", syslog),
+		ownChain(ruleset.NAT, "MESH_OUTPUT_LAST", ruleset.Rule{
+			Proto: ruleset.TCP, DstPorts: ruleset.MatchPorts(ruleset.Port(25)), Target: ruleset.Target{Action: ruleset.ActionRedirect, Port: 7025},
+		}),
+	}
+	rs := r.MustRuleset()
+	require.NoError(t, rs.Validate())
+	rulesettest.New(t, rs, "10.244.1.5", "fd00::5").Table(`
+		out udp uid 1000 -> 10.0.0.1:443    => drop
+		out udp uid 1000 -> [2001:db8::1]:443 => drop
+		out udp uid 1000 -> 10.0.0.1:514    => redirect 7514
+		out tcp uid 1000 -> 10.0.0.1:443    => redirect 15001
+		out tcp uid 1000 -> 10.0.0.1:25     => redirect 7025
+		out tcp uid 1000 -> [2001:db8::1]:25 => redirect 7025
+		in  tcp -> 10.244.1.5:8080          => redirect 15006
+	`)
+	assert.Contains(t, rs.IPv4.String(), "-A OUTPUT -j MESH_OUTPUT_FIRST\n-A OUTPUT -j MESH_OUTPUT\n-A OUTPUT -j MESH_OUTPUT_LAST\n")
+	assert.Contains(t, rs.IPv4.String(), "-d 192.0.2.7/32 -p tcp -j DNAT --to-destination 10.0.0.9:8443")
+	assert.NotContains(t, rs.IPv6.String(), "DNAT", "a rule with an address is for its family")
+	assert.Contains(t, rs.IPv4.Commented(), "# rule of the mesh's own\n-A MESH_DATAGRAMS")
+
+	// Live rules are compared as ours are: nothing differs, and nothing is taken for an init container's.
+	for _, f := range ruleset.Families {
+		live, err := ruleset.Parse(f, rs.Family(f).String())
+		require.NoError(t, err)
+		assert.Empty(t, rs.Family(f).Diff(live))
+		assert.Empty(t, rs.Family(f).Transition(live))
+		without := strings.Replace(rs.Family(f).String(), "-A MESH_DATAGRAMS -p udp -m udp --dport 514 -j REDIRECT --to-ports 7514\n", "", 1)
+		live, err = ruleset.Parse(f, without)
+		require.NoError(t, err)
+		assert.Len(t, rs.Family(f).Diff(live), 1)
+		live, err = ruleset.Parse(f, rs.Family(f).String()+"*mangle\n-A PREROUTING -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n")
+		require.NoError(t, err)
+		assert.Empty(t, rs.Family(f).Diff(live), "a rule of others stays theirs")
+	}
+
+	var again redirect.Redirect
+	b, err := json.Marshal(r)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, &again))
+	assert.True(t, again.MustRuleset().Equal(rs), "JSON loses nothing")
+	clone := r.Clone()
+	clone.Own[2].Rules[0].Target.Port = 1
+	assert.Equal(t, uint16(7514), r.Own[2].Rules[0].Target.Port)
+}
+
+// TestOwnOfAny: whatever the Redirect, its rules with the mesh's own are valid, read back as they are, and nothing of them differs.
+func TestOwnOfAny(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := redirects().Draw(t, "redirect")
+		r.Names.ChainPrefix = "X_"
+		point := rapid.SampledFrom([]string{"X_OUTPUT", "X_OUTPUT_FIRST", "X_OUTPUT_LAST", "X_PREROUTING", "X_PREROUTING_LAST"}).Draw(t, "point")
+		r.Own = []ruleset.Chain{ownChain(ruleset.Mangle, "X_OUTPUT_FIRST", quic), ownChain(ruleset.NAT, point, syslog, special)}
+		if r.Validate() != nil {
+			return // a drawn list does not go with the rest
+		}
+		rs := r.MustRuleset()
+		require.NoError(t, rs.Validate())
+		for _, f := range ruleset.Families {
+			if p := rs.Family(f); p != nil {
+				live, err := ruleset.Parse(f, p.String())
+				require.NoError(t, err)
+				require.Empty(t, p.Diff(live))
+				require.Empty(t, p.Transition(live))
+			}
+		}
+	})
+}
+
+// TestOwnInstead: a chain of the name of the hook's takes its place, and those that only the Redirect's led to are gone.
+func TestOwnInstead(t *testing.T) {
+	r := redirect.Default()
+	r.Own = []ruleset.Chain{ownChain(ruleset.NAT, "MESH_OUTPUT",
+		ruleset.Rule{Owner: []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.OwnerUID, 1337)}, Target: ruleset.Target{Action: ruleset.ActionReturn}},
+		ruleset.Rule{Proto: ruleset.TCP, DstPorts: ruleset.MatchPorts(ruleset.Port(80)), Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "MESH_REDIRECT"}},
+	)}
+	rs := r.MustRuleset()
+	require.NoError(t, rs.Validate())
+	rulesettest.New(t, rs, "10.244.1.5").Table(`
+		out tcp uid 1000 -> 10.0.0.1:80  => redirect 15001
+		out tcp uid 1337 -> 10.0.0.1:80  => pass
+		out tcp uid 1000 -> 10.0.0.1:443 => pass
+		in  tcp -> 10.244.1.5:8080       => redirect 15006
+	`)
+	r.Own[0].Rules = r.Own[0].Rules[:1]
+	assert.NotContains(t, r.MustRuleset().IPv4.String(), ":MESH_REDIRECT", "nothing leads there any more")
+}
+
+// TestOwnIsChecked: what another could be hurt by, or the kernel does not take, is refused with its place.
+func TestOwnIsChecked(t *testing.T) {
+	at := func(table ruleset.Table, name string, rules ...ruleset.Rule) []ruleset.Chain {
+		return []ruleset.Chain{ownChain(table, name, rules...)}
+	}
+	jump := func(to string) ruleset.Rule {
+		return ruleset.Rule{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: to}}
+	}
+	ports := make([]ruleset.PortRange, 16)
+	for i := range ports {
+		ports[i] = ruleset.Port(uint16(i + 1))
+	}
+	for want, own := range map[string][]ruleset.Chain{
+		`chain "OUTPUT" is not MESH_`:                         at(ruleset.NAT, "OUTPUT", syslog),
+		`chain "KUBE_OUTPUT_FIRST" is not MESH_`:              at(ruleset.NAT, "KUBE_OUTPUT_FIRST", syslog),
+		"chain MESH_IN_REDIRECT is one of the Redirect's":     at(ruleset.NAT, "MESH_IN_REDIRECT", syslog),
+		"table filter is not raw, mangle or nat":              at(ruleset.Filter, "MESH_OUTPUT_FIRST", quic),
+		"has no rule":                                         at(ruleset.NAT, "MESH_OUTPUT_FIRST"),
+		"nothing leads to chain MESH_QUIC":                    at(ruleset.Mangle, "MESH_QUIC", quic),
+		"target drop is not for table nat":                    at(ruleset.NAT, "MESH_OUTPUT_FIRST", quic),
+		"which is no chain of the program's in that table":    at(ruleset.NAT, "MESH_OUTPUT_FIRST", jump("MESH_ELSEWHERE")),
+		"chains jump in a circle":                             at(ruleset.NAT, "MESH_OUTPUT_FIRST", jump("MESH_OUTPUT_FIRST")),
+		"an owner, whom nothing that arrives has":             at(ruleset.NAT, "MESH_PREROUTING_FIRST", ruleset.Rule{Owner: []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.OwnerUID, 1)}, Target: syslog.Target, Proto: ruleset.UDP}),
+		"the interface that a packet came in by":              at(ruleset.NAT, "MESH_OUTPUT_LAST", ruleset.Rule{In: ruleset.InterfaceMatch{Name: "eth0"}}),
+		"its ports take more than the 15 slots":               at(ruleset.Mangle, "MESH_OUTPUT_FIRST", ruleset.Rule{Proto: ruleset.UDP, DstPorts: ruleset.MatchPorts(ports...)}),
+		"is there twice in table nat":                         append(at(ruleset.NAT, "MESH_OUTPUT_FIRST", syslog), at(ruleset.NAT, "MESH_OUTPUT_FIRST", syslog)...),
+		"1001 rules; at most 1000 are allowed":                at(ruleset.NAT, "MESH_OUTPUT_FIRST", make([]ruleset.Rule, 1001)...),
+		"its comment is not at most 120 printable characters": at(ruleset.NAT, "MESH_OUTPUT_FIRST", ruleset.Rule{Comment: "a\nb"}),
+		"20000 rules; at most 1000 are allowed":               at(ruleset.NAT, "MESH_OUTPUT_FIRST", make([]ruleset.Rule, 20_000)...),
+	} {
+		r := redirect.Default()
+		r.Own = own
+		err := r.Validate()
+		var field *redirect.FieldError
+		if assert.ErrorAs(t, err, &field, want) {
+			assert.True(t, strings.HasPrefix(field.Field, "own"), field.Field)
+			assert.ErrorContains(t, err, want)
+		}
+	}
+}
+
+// TestUDPIsDropped: HTTP/3 falls back to TCP, which is redirected; all else of UDP is as it was.
+func TestUDPIsDropped(t *testing.T) {
+	r := redirect.Default()
+	r.Outbound.DropUDPPorts = redirect.AllPorts()
+	r.Outbound.PassUDPPorts = redirect.Ports(123)
+	r.Outbound.ExcludePorts = redirect.Ports(8125)
+	r.Outbound.ExcludeCIDRs = redirect.Prefixes(netip.MustParsePrefix("203.0.113.0/24"))
+	r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053}
+	rulesettest.New(t, r.MustRuleset(), "10.244.1.5", "fd00::5").Table(`
+		out udp uid 1000 -> 10.0.0.1:443      => drop
+		out udp uid 1000 -> [2001:db8::1]:443 => drop
+		out tcp uid 1000 -> 10.0.0.1:443      => redirect 15001
+		out udp uid 1337 -> 10.0.0.1:443      => pass
+		out udp uid 1000 -> 10.0.0.1:123      => pass
+		out udp uid 1000 -> 10.0.0.1:8125     => pass
+		out udp uid 1000 -> 203.0.113.9:443   => pass
+		out udp uid 1000 -> 10.0.0.1:53       => redirect 15053
+		out udp uid 1000 -> 10.244.1.5:9999   => pass
+	`)
+	r.Outbound.DropUDPPorts = redirect.PortSet{}
+	assert.ErrorContains(t, r.Validate(), "outbound.passUDPPorts: means nothing without outbound.dropUDPPorts")
+}
+
+// TestOutboundOnly: a mesh that redirects nothing inbound has no inbound port to make up.
+func TestOutboundOnly(t *testing.T) {
+	r := redirect.Default()
+	r.Inbound.Ports, r.Proxy.InboundPort = redirect.NoPorts(), 0
+	rs := r.MustRuleset()
+	rulesettest.New(t, rs, "10.244.1.5", "fd00::5").Table(`
+		out tcp uid 1000 -> 10.0.0.1:443    => redirect 15001
+		out tcp uid 1337 -> 10.0.0.1:443    => pass
+		out tcp uid 1337 -> 10.244.1.5:8080 => pass
+		in  tcp -> 10.244.1.5:8080          => pass
+	`)
+	assert.NotContains(t, rs.String(), "IN_REDIRECT")
+	r.Inbound.Ports = redirect.Ports(80)
+	assert.ErrorContains(t, r.Validate(), "proxy.inboundPort: 0 is no port")
+}
+
+// TestIncludedInterfaces: what comes or goes by another interface is left alone.
+func TestIncludedInterfaces(t *testing.T) {
+	r := redirect.Default()
+	r.IncludeInterfaces = []string{"eth0", "net1"}
+	rs := r.MustRuleset()
+	require.NoError(t, rs.Validate())
+	rules := rulesettest.New(t, rs, "10.244.1.5", "fd00::5")
+	rules.Table(`
+		out tcp uid 1000 -> 10.0.0.1:443      => redirect 15001
+		in  tcp -> 10.244.1.5:8080            => redirect 15006
+	`)
+	text := rs.IPv4.String()
+	assert.Contains(t, text, "-A OUTPUT -o lo -j MESH_OUTPUT\n-A OUTPUT -o eth0 -j MESH_OUTPUT\n-A OUTPUT -o net1 -j MESH_OUTPUT\n")
+	assert.Contains(t, text, "-A PREROUTING -i net1 -j MESH_PREROUTING\n")
+	live, err := ruleset.Parse(ruleset.IPv4, text)
+	require.NoError(t, err)
+	assert.Empty(t, rs.IPv4.Diff(live))
+	r.IncludeInterfaces = make([]string, 100_000)
+	assert.ErrorContains(t, r.Validate(), "100000 interfaces; at most 64 are allowed")
+}
