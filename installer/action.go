@@ -22,7 +22,8 @@ const (
 	opRemoveTemp  op = "remove-temp"  // remove Path, the temporary file of a killed process
 	opBinary      op = "binary"       // copy From to Path
 	opKubeconfig  op = "kubeconfig"   // write New to Path, mode 0600
-	opRecord      op = "record"       // write New, the plugin's types, to Path, mode 0600
+	opRecord      op = "record"       // write New, the plugin's types, or its settings at the runtime's hook, to Path, mode 0600
+	opLink        op = "link"         // make Path a link to From, which is below its directory
 	opCreate      op = "create"       // write New to Path, which must not exist; mode and owner as From
 	opReplace     op = "replace"      // change Path from Old to New
 	opMoveAside   op = "move-aside"   // rename From, which contains Old, to Path
@@ -73,6 +74,10 @@ func (a action) do() error {
 	case opKubeconfig, opRecord:
 		if err = os.MkdirAll(filepath.Dir(a.Path), 0o755); err == nil {
 			err = diskfile.Write(a.Path, a.New, 0o600)
+		}
+	case opLink:
+		if err = diskfile.Delete(a.Path); err == nil {
+			err = os.Symlink(a.From, a.Path)
 		}
 	case opCreate:
 		err = diskfile.Create(a.Path, a.New, a.From)

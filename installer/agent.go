@@ -339,6 +339,7 @@ func (c Config) Keeps(next Config) error {
 		{"cni-bin-dir", fmt.Sprint(c.CNIBinDirs), fmt.Sprint(next.CNIBinDirs)},
 		{"cni-conf-name", c.CNIConfName, next.CNIConfName},
 		{"chained", fmt.Sprint(c.Chained), fmt.Sprint(next.Chained)},
+		{"nri-plugin-dir and preinstall", c.HookDir + " " + c.Preinstall, next.HookDir + " " + next.Preinstall},
 		{"alone", fmt.Sprint(c.Alone), fmt.Sprint(next.Alone)},
 		{"the kubeconfig's name", c.KubeconfigName, next.KubeconfigName},
 		{"the plugin's type", c.pluginType(), next.pluginType()},

@@ -109,5 +109,6 @@ const (
 	causeOwnerGone          cause = "owner-gone"          // the owner of a .conf has removed its plugin
 	causeOwnerBack          cause = "owner-back"          // and has put it back
 	causeGivenBack          cause = "given-back"          // a .conf returns to its name
+	causeHookPlugin         cause = "hook-plugin"         // the plugin that the runtime starts by itself is to be there, and as it is to be
 	causeUninstall          cause = "uninstall"           // the plugin is removed
 )

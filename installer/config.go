@@ -43,6 +43,10 @@ type Config struct {
 	// Alone keeps the plugin off the node: an agent edits no configuration, puts no program into CNIBinDirs and writes no credentials, and takes
 	// back what one has put there before. Something else captures the pods. Default: false.
 	Alone bool
+	// HookDir is the directory in which the container runtime looks for plugins of its own hook (NRI), which it starts at its own start. With Preinstall
+	// "capture" or "gate" the agent puts the plugin there, with its settings; else it takes back what it has put there. Only
+	// this module's own program works so. Default: none, and "off".
+	HookDir, Preinstall string
 	// CNIConfName names a file in CNIConfDir. Chained, it is the file to edit (.conf and .conflist stand for each other), by
 	// default the one that the runtime loads. Otherwise it is our own file: by default 00-TYPE.conflist with OwnFile, and
 	// TYPE.conf without Chained. With OwnFileAuto it names the network's file only, and our own has the default name.
@@ -93,6 +97,14 @@ func (c Config) Validate() error {
 	paths := [][2]string{
 		{"bin-source-dir", c.BinSourceDir}, {"cni-conf-dir", c.CNIConfDir}, {"cni-cache-dir", c.CNICacheDir},
 		{"run-dir", c.RunDir}, {"service-account-dir", c.ServiceAccountDir},
+	}
+	if c.HookDir != "" {
+		paths = append(paths, [2]string{"nri-plugin-dir", c.HookDir})
+	}
+	if !slices.Contains([]string{"", "off", "gate", "capture"}, c.Preinstall) {
+		bad("preinstall %q: not one of off, gate and capture", c.Preinstall)
+	} else if c.preinstalls() && c.HookDir == "" {
+		bad("preinstall=%s needs nri-plugin-dir", c.Preinstall)
 	}
 	for _, dir := range c.CNIBinDirs {
 		paths = append(paths, [2]string{"cni-bin-dir", dir})
@@ -171,6 +183,8 @@ func (c Config) validateConfName() error {
 
 // fileName matches a file's name. A runtime joins the plugin's type to its binary directory, so it must not lead elsewhere.
 var fileName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
+
+func (c Config) preinstalls() bool { return c.Preinstall == "gate" || c.Preinstall == "capture" }
 
 func (c Config) ownType() string    { return cmp.Or(c.Plugin.Type, c.Identity.WithDefaults().Plugin) }
 func (c Config) binaryName() string { return cmp.Or(c.BinaryName, c.Plugin.Type) }

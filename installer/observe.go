@@ -20,6 +20,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/files/diskfile"
 	"github.com/meshcni/meshcni/internal/files/hostpath"
+	"github.com/meshcni/meshcni/internal/node/hookfile"
 )
 
 // observed is the state of the node from which a plan is made.
@@ -50,6 +51,9 @@ type observed struct {
 	both, beside bool
 	// whole is the target when all that it names was last there.
 	whole string
+
+	// hook is what is in the runtime's directory of plugins of its hook.
+	hook hooked
 
 	// For an uninstall only. attachments are those in libcni's cache made with our plugin, naming those made with another
 	// plugin that has our kubeconfig. left are files that the plugin leaves in the run directory,
@@ -102,6 +106,9 @@ func (o *observer) look(c Config) observed {
 	} else {
 		places = append(places, seen.conf.links...)
 	}
+	if c.HookDir != "" {
+		places = append(places, hookfile.In(c.HookDir, c.Identity.WithDefaults().Plugin).Dir)
+	}
 	slices.Sort(places)
 	for _, dir := range slices.Compact(places) {
 		seen.stale = append(seen.stale, diskfile.Stale(dir)...)
@@ -114,6 +121,7 @@ func (o *observer) look(c Config) observed {
 	for _, dir := range c.CNIBinDirs {
 		seen.binDirs = append(seen.binDirs, o.binDir(dir, c.pluginType(), source))
 	}
+	seen.hook = o.hook(c, source)
 	seen.credentials, seen.credentialsErr = readCredentials(c.ServiceAccountDir)
 	if info, err := os.Lstat(c.kubeconfig()); err == nil {
 		seen.kubeconfigMode = info.Mode()

@@ -77,6 +77,7 @@ func planInstall(c Config, o observed) Plan {
 	}
 	binaries, kubeconfig := p.binaries(), p.kubeconfig()
 	p.record()
+	p.hookPlugin()
 	before := len(p.actions)
 	conf := p.conf()
 	if !conf || !binaries || !kubeconfig {

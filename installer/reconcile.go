@@ -230,6 +230,14 @@ func (a *Agent) rest(ctx context.Context, c Config) time.Duration {
 // takeBack takes back, once, what an agent has put on the node, if nothing is to be there. It retries what failed ever more slowly.
 func (a *Agent) takeBack(ctx context.Context, c Config) time.Duration {
 	a.forgetOwn()
+	if kept, err := settle(ctx, a.log, func() Plan { return planHook(c, a.obs.look(c)) }); err != nil {
+		if ctx.Err() != nil {
+			return 0
+		}
+		a.failed("hook-plugin", err)
+		a.report(Plan{}, append(kept.Blocked, unknown(kept, err)...))
+		return a.longer()
+	}
 	if a.rested {
 		a.report(Plan{}, nil)
 		return 0
@@ -238,7 +246,11 @@ func (a *Agent) takeBack(ctx context.Context, c Config) time.Duration {
 		a.report(Plan{}, nil) // what is there captures pods
 		return takeOverLook
 	}
-	plan, err := settle(ctx, a.log, func() Plan { return planUninstall(c, a.obs.lookForTakeBack(c)) })
+	plan, err := settle(ctx, a.log, func() Plan {
+		seen := a.obs.lookForTakeBack(c)
+		seen.hook = hooked{} // which stays
+		return planUninstall(c, seen)
+	})
 	if ctx.Err() != nil {
 		return 0
 	}

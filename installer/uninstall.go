@@ -17,6 +17,7 @@ import (
 func planUninstall(c Config, o observed) Plan {
 	p, _ := newPlanner(c, o) // an invalid template does not keep anything on the node
 	p.uninstalling = true
+	p.hookPlugin()
 	types := typesOf(p.typ, o)
 	if o.conf == nil {
 		if !errors.Is(o.confErr, fs.ErrNotExist) || o.kubeconfig != nil || slices.ContainsFunc(types, p.installed) {

@@ -166,7 +166,7 @@ func New(o Options) (*Agent, error) {
 	if err := o.Config.validate(o.invalid == nil, o.Dialects); err != nil {
 		return nil, err
 	}
-	told := &runtimeHook{}
+	told := newRuntimeHook(o.Config.Identity)
 	o.known = inventory.New(inventory.Options{Records: attachment.Open(o.Config.RunDir), CacheDir: o.Config.CNICacheDir, Runtime: told.rows})
 	unmade := o
 	o.made = sync.OnceValues(func() (*api.Client, error) { return unmade.client(unmade.Config) })

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/attachment"
@@ -44,8 +45,21 @@ const (
 type runtimeHook struct {
 	agent *Agent
 
+	connected *prometheus.Desc
+	requests  *prometheus.CounterVec
+
 	running atomic.Pointer[hook.Hook] // nil: there is none
 	well    atomic.Int64              // when it was connected last, or began to run; Unix nanoseconds
+}
+
+func newRuntimeHook(id meshcni.Identity) *runtimeHook {
+	return &runtimeHook{
+		connected: prometheus.NewDesc(id.Metric("runtime_hook_connected"), "1: the container runtime's hook is connected; 0: it is not, and pods that the plugin is not called for start without their rules.", nil, nil),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: id.Metric("runtime_hook_requests_total"),
+			Help: "Requests of the container runtime's hook, by request and outcome: ok, refused (a container), late (after the runtime's patience, so the answer did not count).",
+		}, []string{"request", "outcome"}),
+	}
 }
 
 // rows returns the runtime's word on the node's pods.
@@ -151,7 +165,8 @@ func (a *Agent) hookOptions(mode hook.Mode, held func(status.ID, string)) hook.O
 		Attach: func(_ context.Context, _ agentsock.Attachment, ns *os.File) (agentsock.Attached, error) {
 			return agentsock.Attached{}, errors.Join(agentsock.ErrUnsupported, ns.Close())
 		},
-		Detach: func(context.Context, attachment.ID) error { return agentsock.ErrUnsupported },
+		Detach:    func(context.Context, attachment.ID) error { return agentsock.ErrUnsupported },
+		OnRequest: func(method, outcome string) { a.hook.requests.WithLabelValues(method, outcome).Inc() },
 	}
 	if a.present().Alone { // there is no kubeconfig
 		o.Plugin.OpenPods = func(string) (plugin.Pods, error) {
@@ -205,7 +220,14 @@ func (h *runtimeHook) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements [prometheus.Collector].
 func (h *runtimeHook) Collect(ch chan<- prometheus.Metric) {
-	if running := h.running.Load(); running != nil {
-		running.Collect(ch)
+	running := h.running.Load()
+	if running == nil {
+		return
 	}
+	value := 0.0
+	if running.State().Connected {
+		value = 1
+	}
+	ch <- prometheus.MustNewConstMetric(h.connected, prometheus.GaugeValue, value)
+	h.requests.Collect(ch)
 }

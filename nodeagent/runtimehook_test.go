@@ -25,7 +25,8 @@ func TestRuntimeHookIsMissed(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			a := &Agent{config: DefaultConfig(meshcni.Identity{}), log: slog.New(slog.DiscardHandler), options: Options{}.withDefaults()}
 			a.config.RuntimeHook, a.config.NRISocket = mode, filepath.Join(t.TempDir(), "nri.sock")
-			h := &runtimeHook{agent: a}
+			h := newRuntimeHook(meshcni.Identity{})
+			h.agent, a.hook = a, h
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- h.run(ctx) }()

@@ -103,6 +103,7 @@ func nodeTable() []Row {
 		cause("owner-gone", "the plugin of a .conf that we made a list of was removed, so the list goes too"),
 		cause("owner-back", "that plugin is there again, and so is the list"),
 		cause("given-back", "an uninstall gave a .conf back"),
+		cause("hook-plugin", "the plugin that the container runtime starts by itself was not as it is to be"),
 		cause("uninstall", "an uninstall"),
 
 		tainted("agent-ready", "AgentTaintRemoved", "its agent is ready, so the taint is removed"),

@@ -78,6 +78,8 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	cli.Group(fs, "The container runtime's hook", func(fs *pflag.FlagSet) {
 		text(fs, &s.RuntimeHook, "runtime-hook", "auto|off|gate|capture", "pods that the plugin has not captured: refuse their containers, or capture them before (needs SYS_ADMIN and NET_ADMIN); auto: what the agent may, where the socket is")
 		text(fs, &s.NRISocket, "nri-socket", "path", "the runtime's socket for that (NRI)")
+		text(fs, &s.HookDir, "nri-plugin-dir", "dir", "where the runtime looks for plugins that it starts itself, before any pod; empty: nothing is put or taken back there")
+		text(fs, &s.Preinstall, "preinstall", "off|gate|capture", "what the plugin that the runtime starts itself does, agent or not; off: it is taken back")
 	})
 	cli.Group(fs, "Pods that run outside of the mesh", func(fs *pflag.FlagSet) {
 		fs.BoolVar(&s.detect, "detect", s.detect, "find and report this node's pods in the mesh that started without the plugin")

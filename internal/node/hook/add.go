@@ -10,9 +10,11 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/nri"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -56,7 +58,13 @@ func (h *Hook) add(ctx context.Context, p nri.Pod) (selected bool, err error) {
 		here.gates = errGate
 		asked.OpenNetNS = openGate
 	}
-	asked.OpenAgent = func(netconf.Config) plugin.Agent { return here }
+	if h.o.Pod != nil {
+		asked.OpenAgent = func(netconf.Config) plugin.Agent { return here }
+	} else if here.gates != nil { // the agent would capture its proxy's pods
+		asked.OpenAgent = func(c netconf.Config) plugin.Agent {
+			return gated{agentsock.Client{Path: filepath.Join(c.RunDir, agentsock.Name)}}
+		}
+	}
 	code := asked.Run(ctx, plugin.IO{Args: []string{asked.Identity.WithDefaults().Plugin}, Getenv: func(key string) string { return env[key] }, Stdin: bytes.NewReader(stdin)})
 	switch {
 	case done.Err != nil && done.Err.Details != "":
@@ -109,6 +117,13 @@ func netnsOf(path string) (netnsexec.ID, error) {
 // errGate is the failure of a pod that has no rules, where nobody here may set them up.
 var errGate = errors.New("the network's plugins have not set up its redirection, and this agent's runtime hook, in mode \"gate\", has no right to; the pod starts once they have: " +
 	"the node's agent says at /readyz why they do not")
+
+// gated is the node's agent, of which nothing is asked but pods.
+type gated struct{ agentsock.Client }
+
+func (gated) Attach(context.Context, agentsock.Attachment, syscall.Conn) (agentsock.Attached, error) {
+	return agentsock.Attached{}, errGate
+}
 
 // gate is a namespace into which nobody here may go.
 type gate struct{ id netnsexec.ID }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,12 +16,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/hookfile"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/nri"
 	"github.com/meshcni/meshcni/internal/node/runtimeclass"
@@ -96,6 +97,7 @@ const (
 	sweepEvery = 10 * time.Second
 	// network stands for that of CNI in the records of pods that the hook has dealt with.
 	network = "meshcni.nri"
+
 	// ifName is a pod's first interface, as the kubelet's runtimes call it.
 	ifName = "eth0"
 )
@@ -118,15 +120,17 @@ type Options struct {
 	// Held is told of a pod whose containers are refused, once for each reason.
 	Held func(pod status.ID, why string)
 	Log  *slog.Logger
+	// OnRequest is told of each request that has been answered; see [nri.Options]. Nil: nobody is told.
+	OnRequest func(method, outcome string)
+	// Conn is the connection of a process that the runtime has started, in place of those to Socket. Pod, Attach and Detach are then left out:
+	// the node's agent is another process. Nil: there is none.
+	Conn net.Conn
 }
 
-// Hook deals with the pods of which the runtime tells. As a Prometheus collector it has the connection's metrics.
+// Hook deals with the pods of which the runtime tells.
 type Hook struct {
 	o      Options
 	client *nri.Client
-
-	connected *prometheus.Desc
-	requests  *prometheus.CounterVec
 
 	ctx     context.Context // of Run: attempts outlive the call that began them
 	working sync.WaitGroup
@@ -150,18 +154,9 @@ type sandbox struct {
 
 // New returns a hook, which does nothing before [Hook.Run].
 func New(o Options) *Hook {
-	id := o.Plugin.Identity.WithDefaults()
-	h := &Hook{
-		o: o, sandboxes: map[string]*sandbox{}, large: make(chan struct{}, largeAtOnce), attempt: attemptTime,
-		connected: prometheus.NewDesc(id.Metric("runtime_hook_connected"), "1: the container runtime's hook is connected; 0: it is not, and pods that the plugin is not called for start without their rules.", nil, nil),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: id.Metric("runtime_hook_requests_total"),
-			Help: "Requests of the container runtime's hook, by request and outcome: ok, refused (a container), late (after the runtime's patience, so the answer did not count).",
-		}, []string{"request", "outcome"}),
-	}
+	h := &Hook{o: o, sandboxes: map[string]*sandbox{}, large: make(chan struct{}, largeAtOnce), attempt: attemptTime}
 	h.client = nri.New(nri.Options{
-		Socket: o.Socket, Name: id.Plugin, Index: "90", Handler: h, Gate: true, Log: o.Log,
-		OnRequest: func(method string, outcome string) { h.requests.WithLabelValues(method, outcome).Inc() },
+		Socket: o.Socket, Conn: o.Conn, Name: o.Plugin.Identity.WithDefaults().Plugin, Index: hookfile.Index, Handler: h, Gate: true, Log: o.Log, OnRequest: o.OnRequest,
 	})
 	return h
 }
@@ -220,22 +215,6 @@ func (h *Hook) Rows() (rows []inventory.Row) {
 		})
 	}
 	return rows
-}
-
-// Describe implements [prometheus.Collector].
-func (h *Hook) Describe(ch chan<- *prometheus.Desc) {
-	ch <- h.connected
-	h.requests.Describe(ch)
-}
-
-// Collect implements [prometheus.Collector].
-func (h *Hook) Collect(ch chan<- prometheus.Metric) {
-	value := 0.0
-	if h.State().Connected {
-		value = 1
-	}
-	ch <- prometheus.MustNewConstMetric(h.connected, prometheus.GaugeValue, value)
-	h.requests.Collect(ch)
 }
 
 // Synchronize implements [nri.Handler]. Pods that run already are for repair to find: here nothing can be done before their first packet.
@@ -317,13 +296,24 @@ func (h *Hook) RemovePodSandbox(p nri.Pod) {
 		ctx, cancel := context.WithTimeout(h.ctx, forgetTime)
 		defer cancel()
 		err := h.o.Inventory.Remove(recordID(p))
-		if gone := h.o.Detach(ctx, recordID(p)); !errors.Is(gone, agentsock.ErrUnsupported) {
+		if gone := h.detach(ctx, recordID(p)); !errors.Is(gone, agentsock.ErrUnsupported) {
 			err = errors.Join(err, gone)
 		}
 		if err != nil {
 			h.o.Log.Warn("a pod's record stays", "namespace", p.Namespace, "pod", p.Name, "error", err.Error())
 		}
 	})
+}
+
+// detach tells the agent that a pod is gone. An agent that is away sees it when it comes.
+func (h *Hook) detach(ctx context.Context, id attachment.ID) error {
+	if h.o.Detach != nil {
+		return h.o.Detach(ctx, id)
+	}
+	if err := (agentsock.Client{Path: filepath.Join(h.o.Config().RunDir, agentsock.Name)}).Detach(ctx, id); err == nil || errors.Is(err, agentsock.ErrUnsupported) {
+		return err
+	}
+	return nil
 }
 
 func id(p nri.Pod) status.ID { return status.ID{Namespace: p.Namespace, Name: p.Name, UID: p.UID} }

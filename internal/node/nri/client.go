@@ -76,7 +76,8 @@ const (
 // Options configure a [Client]. Socket, Name, Index and Handler are required.
 type Options struct {
 	Socket      string
-	Name, Index string // Index has two digits: the plugins' order
+	Conn        net.Conn // of a process that the runtime has started: the only connection, in place of those to Socket
+	Name, Index string   // Index has two digits: the plugins' order
 	Handler     Handler
 	Gate        bool         // CreateContainer is wanted
 	Log         *slog.Logger // nil: discarded
@@ -136,7 +137,7 @@ func (c *Client) change(f func(*State)) {
 	f(&c.state)
 }
 
-// Run connects, again and again, until the context ends.
+// Run connects, again and again, until the context ends. With Options.Conn it returns why that has ended.
 func (c *Client) Run(ctx context.Context) error {
 	defer c.working.Wait()
 	patient := wait.Backoff{Duration: minPause, Factor: 2, Jitter: 0.2, Steps: 10, Cap: maxPause}
@@ -145,6 +146,9 @@ func (c *Client) Run(ctx context.Context) error {
 		err := s.run(ctx)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the caller ended it
+		}
+		if c.o.Conn != nil {
+			return err
 		}
 		if s.synchronized {
 			pause = patient
@@ -183,6 +187,9 @@ type session struct {
 }
 
 func (s *session) run(ctx context.Context) error {
+	if s.o.Conn != nil {
+		return s.on(ctx, s.o.Conn)
+	}
 	conn, err := (&net.Dialer{Timeout: frameTimeout}).DialContext(ctx, "unix", s.o.Socket)
 	if err != nil {
 		return fmt.Errorf("connect to the container runtime: %w", err)

@@ -5,7 +5,7 @@
 {{- $bool := "1|t|T|TRUE|true|True|0|f|F|FALSE|false|False" -}}
 {{- $duration := "([0-9]+(\\.[0-9]+)?(ns|us|µs|ms|s|m|h))+" -}}
 {{- $patterns := dict
-      "backend" "auto|iptables|iptables-nft|iptables-legacy|nftables" "agent" "prefer|off|require|false" "log-level" "(?i)(debug|info|warn|error)"
+      "backend" "auto|iptables|iptables-nft|iptables-legacy|nftables" "agent" "prefer|off|require|false" "preinstall" "off|gate|capture" "nri-plugin-dir" "|/.*" "log-level" "(?i)(debug|info|warn|error)"
       "uncaptured-family" "allow|drop" "repair" "none|label|delete|repair|auto" "kubernetes-service-protocol" "http|https"
       "add-deadline" $duration "ambient-verify-interval" $duration "token-lifetime" $duration "ambient-drain-timeout" (printf "0|%s" $duration)
       "own-file" (printf "auto|%s" $bool) "uninstall-on-exit" (printf "auto|%s" $bool) "exclude-namespace-selector" (include "meshcni.selectorPattern" . | trim | printf "|%s") -}}
