@@ -457,7 +457,7 @@ func (a *Agent) tell(n status.News) {
 	}
 }
 
-// list is what people should know of the node, from each part of the agent. Before its turn and after it, the installer says why it does not
+// list concatenates the news of the parts of the agent. Before its turn and after it, the installer says why it does not
 // act; nothing else is this agent's to say.
 func (a *Agent) list() []status.News {
 	var all []status.News

@@ -101,7 +101,7 @@ func (c *cilium) settings(ctx context.Context) (map[string]string, error) {
 	return client.ConfigMap(ctx, "kube-system", "cilium-config")
 }
 
-// News says what is wrong with it.
+// News has the present fault, if there is one.
 func (c *cilium) News() []status.News {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -189,7 +189,7 @@ func (l *leftover) set(left []status.Pod, err error) {
 	}
 }
 
-// News says why the agent is not ready, or that pods may be held of which nothing is known.
+// News gives the reason that the agent is not ready, or tells that pods may be held of which nothing is known.
 func (l *leftover) News() []status.News {
 	if l == nil {
 		return nil

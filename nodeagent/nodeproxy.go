@@ -358,7 +358,7 @@ func (p *proxied) pods() []status.Pod {
 	return nil
 }
 
-// News says why the agent cannot be relied on for these pods, and what else people should know. That no proxy is connected is nothing that keeps
+// News gives the reason that the agent cannot be relied on for these pods, and their faults. That no proxy is connected is nothing that keeps
 // the agent from being ready: were it, no agent could be replaced before its proxy, nor be installed before it; unless --ready-needs-proxy says
 // that something waits for it.
 func (p *proxied) News() (all []status.News) {

@@ -86,7 +86,7 @@ func (r *repairer) pods() []status.Pod {
 	return nil
 }
 
-// News says why repair does not work, what people should know of the node's pods, and why that may not be all. Detection alone keeps no pod from
+// News gives the reason that repair does not work, the counts of pods with a fault, and the reason that these may not be all. Detection alone keeps no pod from
 // being captured.
 func (r *repairer) News() (all []status.News) {
 	c, failed := r.state()

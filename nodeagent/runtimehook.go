@@ -188,7 +188,7 @@ func (h *runtimeHook) held(id status.ID, why string) {
 	h.agent.tell(n)
 }
 
-// News says what keeps the hook from doing its work.
+// News lists the faults that keep the hook from doing its work.
 func (h *runtimeHook) News() []status.News {
 	all := news.NotReady(codeNoHook, h.ready())
 	running := h.running.Load()

@@ -156,7 +156,7 @@ func (k *socket) run(ctx context.Context) error {
 	return both.Wait()
 }
 
-// News says why the plugin could not start pods for lack of the socket, and that the API server has told nothing of the node's pods for long.
+// News gives the reason that the plugin could not start pods for lack of the socket, and tells that the API server has told nothing of the node's pods for long.
 func (k *socket) News() (all []status.News) {
 	if k == nil || k.pods == nil {
 		return nil

@@ -41,7 +41,7 @@ type Status struct {
 	Alone bool `json:"alone,omitempty"`
 	// Ready: every new pod of the node will be captured. Otherwise News has the reasons, of [status.KindReadiness].
 	Ready bool `json:"ready"`
-	// News is what people should know.
+	// News lists all that people should know.
 	News []status.News `json:"news,omitempty"`
 	// Pods are the node's in the mesh that have a network, and those that its proxy has or is to have.
 	Pods []status.Pod `json:"pods"`

@@ -310,7 +310,7 @@ func (c *Controller) Ready() error {
 	return errors.New("repair: the node's pods are not listed yet")
 }
 
-// News says what needs somebody's attention while the controller works: the API server has told nothing of the node's pods for over a minute. Of
+// News tells, of what needs attention while the controller works, that the API server has told nothing of the node's pods for over a minute. Of
 // Options.Pods it says nothing.
 func (c *Controller) News() []status.News {
 	if c.opts.Pods != nil {

@@ -367,7 +367,7 @@ func (c *Controller) Ready() error {
 	return nil
 }
 
-// News says what needs attention though the agent works: that the pods were released, and of each kind of fault how many pods have it.
+// News lists faults that need attention though the agent works: that the pods were released, and of each kind of fault how many pods have it.
 func (c *Controller) News() (all []status.News) {
 	add := func(kind status.Kind, where, text string) {
 		n := news.New(kind, news.Ambient, text)

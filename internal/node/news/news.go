@@ -36,7 +36,7 @@ const (
 	Conntrack   = "conntrack"    // tables of connections are nearly full
 )
 
-// NotReady is why new pods of the mesh are not captured; nothing without an error.
+// NotReady returns the reason that new pods of the mesh are not captured; nothing without an error.
 func NotReady(code status.Code, err error) []status.News {
 	if err == nil {
 		return nil
@@ -50,12 +50,12 @@ func New(kind status.Kind, code status.Code, text string) status.News {
 	return status.News{Kind: kind, Code: code, Text: text, Attention: true}
 }
 
-// Refused says why a changed configuration is refused.
+// Refused returns the news of a changed configuration that is refused.
 func Refused(why string) status.News {
 	return New(status.KindNotice, ConfigRefused, "the changed configuration is refused, and the one before it is in force: "+why)
 }
 
-// Err is why new pods are not captured, each reason in a line that begins with its code; nil if they are.
+// Err joins the reasons that new pods are not captured, each in a line that begins with its code; nil if they are.
 func Err(all []status.News) error {
 	var errs []error
 	for _, reason := range Reasons(all) {
@@ -64,7 +64,7 @@ func Err(all []status.News) error {
 	return errors.Join(errs...)
 }
 
-// Reasons are why new pods are not captured, each with its code.
+// Reasons returns the lines of readiness, each with its code.
 func Reasons(all []status.News) (texts []string) {
 	for _, n := range all {
 		if n.Kind == status.KindReadiness {
@@ -74,7 +74,7 @@ func Reasons(all []status.News) (texts []string) {
 	return texts
 }
 
-// Warnings are what else needs attention.
+// Warnings returns the lines of all else that needs attention.
 func Warnings(all []status.News) (texts []string) {
 	for _, n := range all {
 		if n.Kind != status.KindReadiness && n.Attention {

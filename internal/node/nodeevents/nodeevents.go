@@ -73,9 +73,10 @@ func (e *Events) Recorder(component string) record.EventRecorder {
 	return e.broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component, Host: e.source.Node})
 }
 
-// OfNode records an event about the node, OfPod one about a pod. Of the code no-network, the reason is NoNetwork.
+// OfNode records news as an event about the node. Of the code no-network, the reason is NoNetwork.
 func (e *Events) OfNode(n status.News) { Tell(e.own, Node(e.source.Node), n) }
 
+// OfPod records news as an event about a pod.
 func (e *Events) OfPod(pod status.ID, n status.News) {
 	Tell(e.own, &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID)}, n)
 }

@@ -19,7 +19,7 @@ import (
 const (
 	// every is the interval at which a program's list is looked at.
 	every = time.Second
-	// moment is how long a reason must last for which new pods are not captured, to be told: what comes with a start or an upgrade does not.
+	// moment bounds the time for which a reason that new pods are not captured is no news: starts and upgrades have such reasons.
 	moment = 10 * time.Second
 	// remindAfter is the wait until what still needs attention is told again. Kubernetes forgets an event after an hour by default
 	// (kube-apiserver --event-ttl).
