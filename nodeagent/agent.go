@@ -572,7 +572,7 @@ func (a *Agent) Collect(ch chan<- prometheus.Metric) { a.metrics.Collect(ch) }
 func (a *Agent) api() nodeAPI {
 	n := nodeAPI{
 		options: a.options, settings: a.repairs.acting, auto: a.options.Config.AutoEvict, status: a.Status,
-		pods: a.sock.podsOf, podByUID: a.sock.podByUID, binDirs: func() []installer.BinDir { return nil }, ownToken: func() bool { return false }, kernel: a.kernel,
+		pods: a.sock.podsOf, podByUID: a.sock.podByUID, binDirs: func() []installer.BinDir { return nil }, ownToken: func() bool { return false }, kernel: a.kernel, hook: a.hook,
 		looks: &recent.Values[agentapi.Pod]{},
 	}
 	if a.install != nil {

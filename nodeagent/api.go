@@ -39,6 +39,7 @@ type nodeAPI struct {
 	binDirs  func() []installer.BinDir
 	ownToken func() bool
 	kernel   *tried
+	hook     *runtimeHook
 	looks    *recent.Values[agentapi.Pod]
 }
 
@@ -52,7 +53,7 @@ func (n nodeAPI) node() agentapi.Node {
 	node := agentapi.Node{Time: now.Time, Node: now.Node, Ready: now.Ready, News: now.News, Pods: now.Pods}
 	plugin := s.Effective()
 	short, _, _ := strings.Cut(n.options.version(), " ")
-	node.About = agentapi.About{Version: short, Dialects: plugin.Dialects, Backend: string(plugin.Backend), Repair: n.mode(s), Installed: n.installed(s), Kernel: kernelRelease()}
+	node.About = agentapi.About{Version: short, Dialects: plugin.Dialects, Backend: string(plugin.Backend), Repair: n.mode(s), RuntimeHook: string(n.hook.mode()), Installed: n.installed(s), Kernel: kernelRelease()}
 	node.Places, node.BinDirs = s.places(), n.lookAtBinDirs(node.Installed.Plugins)
 	if asked, err := n.options.permissions(s, n.ownToken()); err == nil { // with settings that are refused the agent does not run
 		node.Rights = asked

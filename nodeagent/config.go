@@ -43,9 +43,9 @@ type Config struct {
 	// Ambient is about pods whose mesh has its proxy on the node.
 	Ambient Ambient
 	// RuntimeHook is what is done at the container runtime's own hook (NRI) about a pod of the mesh that the plugin has not captured: "capture"
-	// captures it before its first container, for which the agent needs the capabilities SYS_ADMIN and NET_ADMIN and sees /var/run/netns; "gate"
-	// refuses its containers; "auto" is one of the two, by the agent's capabilities, where NRISocket is there; "off" is neither. NRISocket is the
-	// runtime's socket. Default: "off", and /var/run/nri/nri.sock.
+	// captures it before its first container, for which the agent needs the capabilities SYS_ADMIN and NET_ADMIN, and sees /var/run/netns or the host's
+	// processes; "gate" refuses its containers; "auto" is one of the two, by the agent's capabilities, where NRISocket is there; "off" is neither.
+	// NRISocket is the runtime's socket. Default: "auto", and /var/run/nri/nri.sock.
 	RuntimeHook hook.Mode
 	NRISocket   string
 
@@ -75,7 +75,7 @@ func DefaultConfig(id meshcni.Identity) Config {
 	return Config{
 		Config: installer.Default(id), MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: id.Agent,
 		PluginServiceAccount: id.PluginAccount, TokenLifetime: netconf.Duration(4 * time.Hour), ProcRoot: "/proc",
-		RuntimeHook: hook.Off, NRISocket: "/var/run/nri/nri.sock",
+		RuntimeHook: hook.Auto, NRISocket: "/var/run/nri/nri.sock",
 		Repair: repair.Options{Action: repair.ActionNone, Detect: &repair.Detection{Act: true}},
 		Ambient: Ambient{
 			ZDSSocket: "/var/run/ztunnel/ztunnel.sock", VerifyInterval: netconf.Duration(nodecontrol.DefaultVerifyInterval), DrainTimeout: nodecontrol.DefaultDrainTimeout,

@@ -70,6 +70,14 @@ func (h *runtimeHook) rows() []inventory.Row {
 	return nil
 }
 
+// mode returns what is done at the hook now.
+func (h *runtimeHook) mode() hook.Mode {
+	if running := h.running.Load(); running != nil {
+		return running.Mode()
+	}
+	return hook.Off
+}
+
 // run runs the hook until the context ends.
 func (h *runtimeHook) run(ctx context.Context) error {
 	c := h.agent.present()

@@ -37,6 +37,7 @@ func TestRuntimeHookIsMissed(t *testing.T) {
 					}
 					return nil
 				})
+				assert.Equal(t, mode, h.mode())
 				assert.Empty(t, h.News(), "a runtime may restart")
 				h.well.Store(time.Now().Add(-time.Hour).UnixNano())
 				require.Len(t, h.News(), 1)
@@ -45,6 +46,7 @@ func TestRuntimeHookIsMissed(t *testing.T) {
 			cancel()
 			require.NoError(t, <-ended)
 			assert.Empty(t, h.News())
+			assert.Equal(t, hook.Off, h.mode(), "what does not run does nothing")
 		})
 	}
 }

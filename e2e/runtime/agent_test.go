@@ -105,22 +105,28 @@ func (a *agent) ready(t testing.TB) {
 
 // notReady is why the agent is not ready, nil when it is.
 func (a *agent) notReady(ctx context.Context) error {
+	_, err := a.ask(ctx, "8000", "/readyz")
+	return err
+}
+
+// ask returns an answer of the agent; one of another status than OK is the error.
+func (a *agent) ask(ctx context.Context, port, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8000/readyz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+port+path, nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = errors.New(string(text))
 	}
-	return err
+	return string(text), err
 }
 
 // start starts the agent's container again after it ended.

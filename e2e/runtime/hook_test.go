@@ -3,7 +3,6 @@ package runtime
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -18,22 +17,22 @@ import (
 
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 	"github.com/meshcni/meshcni/e2e/internal/machine"
+	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
-// hooked is an agent's pod as runtimeHook.mode has it: it meets the runtime's hook, and may capture pods there or not.
+// hooked is an agent's pod as runtimeHook.mode "gate" or "capture" has it: it sees the pods' namespaces, and may capture pods there or not.
 func hooked(capabilities ...corev1.Capability) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		create, slave := corev1.HostPathDirectoryOrCreate, corev1.MountPropagationHostToContainer
 		c := &pod.Spec.Containers[0]
-		paths := map[string]string{"nri": "/var/run/nri", "netns": "/var/run/netns"}
 		for i, v := range pod.Spec.Volumes {
-			if path := paths[v.Name]; path != "" {
-				pod.Spec.Volumes[i].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &create}}
+			if v.Name == "netns" {
+				pod.Spec.Volumes[i].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/var/run/netns", Type: &create}}
 			}
 		}
 		for i, m := range c.VolumeMounts {
-			if path := paths[m.Name]; path != "" {
-				c.VolumeMounts[i].MountPath, c.VolumeMounts[i].MountPropagation = path, &slave
+			if m.Name == "netns" {
+				c.VolumeMounts[i].MountPath, c.VolumeMounts[i].MountPropagation = "/var/run/netns", &slave
 			}
 		}
 		c.SecurityContext.Capabilities.Add = capabilities
@@ -63,17 +62,20 @@ func (n *node) stir(t testing.TB) {
 func (a *agent) connects(t testing.TB, want bool) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the hook is connected: %t", want), func() error {
-		resp, err := http.Get("http://127.0.0.1:15014/metrics")
-		if err != nil {
-			return err
-		}
-		defer func() { _ = resp.Body.Close() }()
-		text, err := io.ReadAll(resp.Body)
-		if is := strings.Contains(string(text), "meshcni_runtime_hook_connected 1\n"); err == nil && is != want {
+		text, err := a.ask(t.Context(), "15014", "/metrics")
+		if is := strings.Contains(text, "meshcni_runtime_hook_connected 1\n"); err == nil && is != want {
 			err = errors.New("it is not so")
 		}
 		return err
 	})
+}
+
+// hooks asserts what the agent says that it does at the hook.
+func (a *agent) hooks(t *testing.T, want string) {
+	t.Helper()
+	text, err := a.ask(t.Context(), "8000", agentapi.NodePath)
+	require.NoError(t, err)
+	assert.Contains(t, text, `"runtimeHook":"`+want+`"`)
 }
 
 // early is a pod of the mesh whose application connects as the first thing it does. Its proxy is there before.
@@ -101,13 +103,49 @@ const proxied = "proxy:15001 orig=" + elsewhere4
 func testHook(t *testing.T, k kind) {
 	if !k.hook {
 		n := newNode(t, k, ptp(false))
-		n.runAgent(t, "--runtime-hook=auto")
+		a := n.runAgent(t)
 		requireCaptured(t, n.run(t, meshed(n.namespace(t), "web")))
+		a.hooks(t, "off")
+		ready, err := a.ask(t.Context(), "8000", "/readyz")
+		require.NoError(t, err)
+		assert.NotContains(t, ready, "runtime-hook", "what is not there is not missed")
+		metrics, err := a.ask(t.Context(), "15014", "/metrics")
+		require.NoError(t, err)
+		assert.NotContains(t, metrics, "meshcni_runtime_hook_connected", "and raises no alarm")
+		assert.Contains(t, a.Output(agentName), "the container runtime has no hook here")
 		return
 	}
+	t.Run("auto", func(t *testing.T) {
+		n := newNode(t, k, ptp(false))
+		a := n.runAgent(t) // as the chart has it
+		a.connects(t, true)
+		a.hooks(t, "gate")
+		ns := n.namespace(t)
+		requireCaptured(t, n.run(t, meshed(ns, "by-add")))
+		requireFree(t, n.run(t, plain(ns, "plain")))
+		n.entryGone(t)
+		requireFree(t, n.run(t, plain(ns, "plain-too")))
+		pod := n.create(t, early(ns, "held"))
+		s, err := n.RunSandbox(t.Context(), pod)
+		require.NoError(t, err)
+		require.ErrorContains(t, s.StartContainer(t.Context(), &pod.Spec.Containers[0], nil), "have not set up its redirection")
+	})
+	t.Run("auto with rights", func(t *testing.T) { // those of repair.mode: repair
+		n := newNode(t, k, ptp(false))
+		a := n.runAgentAs(t, func(pod *corev1.Pod) {
+			pod.Spec.HostPID = true
+			pod.Spec.Containers[0].SecurityContext.Capabilities.Add = []corev1.Capability{"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"}
+		})
+		a.connects(t, true)
+		a.hooks(t, "capture")
+		ns := n.namespace(t)
+		requireCaptured(t, n.run(t, meshed(ns, "both")))
+		n.entryGone(t)
+		assert.Contains(t, firstFate(t, n.run(t, early(ns, "early"))), proxied)
+	})
 	t.Run("capture", func(t *testing.T) {
 		n := newNode(t, k, ptp(false))
-		a := n.runAgentAs(t, hooked("SYS_ADMIN", "NET_ADMIN"), "--runtime-hook=auto")
+		a := n.runAgentAs(t, hooked("SYS_ADMIN", "NET_ADMIN"), "--runtime-hook=capture")
 		a.connects(t, true)
 		ns := n.namespace(t)
 		requireCaptured(t, n.run(t, meshed(ns, "both"))) // by ADD, and then known
@@ -151,7 +189,7 @@ func testHook(t *testing.T, k kind) {
 	})
 	t.Run("gate", func(t *testing.T) {
 		n := newNode(t, k, ptp(false))
-		a := n.runAgentAs(t, hooked(), "--runtime-hook=auto")
+		a := n.runAgentAs(t, hooked(), "--runtime-hook=gate")
 		a.connects(t, true)
 		ns := n.namespace(t)
 		requireCaptured(t, n.run(t, meshed(ns, "by-add")))
@@ -177,7 +215,9 @@ func testHook(t *testing.T, k kind) {
 		})
 		// An agent that may capture it comes: the same sandbox goes on.
 		a.stop(t)
-		a.Pod.Spec.Containers[0].SecurityContext.Capabilities.Add = []corev1.Capability{"SYS_ADMIN", "NET_ADMIN"}
+		c := &a.Pod.Spec.Containers[0]
+		c.SecurityContext.Capabilities.Add = []corev1.Capability{"SYS_ADMIN", "NET_ADMIN"}
+		c.Args = append(c.Args, "--runtime-hook=capture")
 		a.start(t)
 		a.connects(t, true)
 		for i := range pod.Spec.Containers {

@@ -46,6 +46,8 @@ type About struct {
 	BackendUsed string `json:"backendUsed,omitempty"`
 	// Repair is the agent's action for pods without their rules.
 	Repair string `json:"repair,omitempty"`
+	// RuntimeHook is what the agent does at the container runtime's own hook: capture, gate, or off, also where the runtime has none.
+	RuntimeHook string `json:"runtimeHook,omitempty"`
 	// PodsTotal counts the node's pods with a network of their own, without those that have ended. Nil: not known.
 	PodsTotal *int `json:"podsTotal,omitempty"`
 	// PodsStarting counts those that are to have one and have none yet: the runtime is about to set it up, or cannot, for instance

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/meshcni/meshcni/dialect"
@@ -54,9 +55,15 @@ func (h *Hook) add(ctx context.Context, p nri.Pod) (selected bool, err error) {
 	asked.OnEvent = func(_ context.Context, e plugin.Event) { done = e }
 	asked.OpenLog = func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) { return h.o.Log.With("by", by), nil }
 	here := agent{Hook: h}
+	asked.OpenNetNS = func(path string) (plugin.NetNS, error) {
+		id, seen, _ := netnsOf(path) // to hold a pod takes no namespace
+		if h.o.Mode != Capture {
+			return gate{id}, nil
+		}
+		return plugin.OpenNetNS(seen)
+	}
 	if h.o.Mode != Capture {
 		here.gates = errGate
-		asked.OpenNetNS = openGate
 	}
 	if h.o.Pod != nil {
 		asked.OpenAgent = func(netconf.Config) plugin.Agent { return here }
@@ -101,17 +108,33 @@ func request(c netconf.Config, p nri.Pod) ([]byte, error) {
 	return text, err
 }
 
-// netnsOf identifies the namespace at a path, without the right to enter it.
-func netnsOf(path string) (netnsexec.ID, error) {
-	info, err := os.Stat(path)
+// hostRoot shows the host's mounts to a process that shares the host's processes; to another it shows its own.
+const hostRoot = "/proc/1/root"
+
+// onHost returns a path of the host as this process sees it there.
+func onHost(path string) string {
+	if rest, ok := strings.CutPrefix(path, "/var/run/"); ok { // a link, which would lead out of the root
+		path = "/run/" + rest
+	}
+	return filepath.Join(hostRoot, path)
+}
+
+// netnsOf identifies the namespace at a path of the host, without the right to enter it. Seen is the path in this process: the same where the
+// directory is mounted.
+func netnsOf(path string) (id netnsexec.ID, seen string, err error) {
+	seen = path
+	info, err := os.Stat(seen)
 	if err != nil {
-		return netnsexec.ID{}, err
+		seen = onHost(path)
+		if info, _ = os.Stat(seen); info == nil {
+			return id, path, err
+		}
 	}
 	is, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return netnsexec.ID{}, errors.New("it is no file of a network namespace")
+		return id, path, errors.New("it is no file of a network namespace")
 	}
-	return netnsexec.ID{Dev: is.Dev, Ino: is.Ino}, nil
+	return netnsexec.ID{Dev: is.Dev, Ino: is.Ino}, seen, nil
 }
 
 // errGate is the failure of a pod that has no rules, where nobody here may set them up.
@@ -127,14 +150,6 @@ func (gated) Attach(context.Context, agentsock.Attachment, syscall.Conn) (agents
 
 // gate is a namespace into which nobody here may go.
 type gate struct{ id netnsexec.ID }
-
-func openGate(path string) (plugin.NetNS, error) {
-	id, err := netnsOf(path)
-	if err != nil {
-		return nil, err
-	}
-	return gate{id}, nil
-}
 
 func (g gate) Backend(context.Context, ruleset.Backend) (plugin.Backend, error) { return g, nil }
 func (g gate) ID() netnsexec.ID                                                 { return g.id }

@@ -181,13 +181,16 @@ func (h *Hook) sweep() {
 			if p.NetNS == "" {
 				continue
 			}
-			_, unseen := os.Stat(filepath.Dir(p.NetNS)) // by this agent
-			if _, err := os.Stat(p.NetNS); errors.Is(err, fs.ErrNotExist) && unseen == nil {
+			_, _, unseen := netnsOf(filepath.Dir(p.NetNS)) // by this agent
+			if _, _, gone := netnsOf(p.NetNS); errors.Is(gone, fs.ErrNotExist) && unseen == nil {
 				h.RemovePodSandbox(p)
 			}
 		}
 	}
 }
+
+// Mode returns what is done about a pod that must be captured and is not.
+func (h *Hook) Mode() Mode { return h.o.Mode }
 
 // State returns the connection's state.
 func (h *Hook) State() nri.State { return h.client.State() }
@@ -206,7 +209,7 @@ func (h *Hook) Pods() []nri.Pod {
 // Rows returns the runtime's word on the pods that have a network of their own, for [inventory.Options].
 func (h *Hook) Rows() (rows []inventory.Row) {
 	for _, p := range h.Pods() {
-		ns, err := netnsOf(p.NetNS)
+		ns, _, err := netnsOf(p.NetNS)
 		if err != nil || p.Network != nri.NetworkOwn {
 			continue
 		}
@@ -430,7 +433,7 @@ func (h *Hook) capture(ctx context.Context, p nri.Pod) (selected bool, err error
 // known reports whether the plugin's ADD, or an attempt before, has dealt with the pod, and found it to be of a mesh: by a record of this sandbox
 // and this very namespace. Where the agent does not see the namespace, its path tells.
 func (h *Hook) known(p nri.Pod) (selected, known bool) {
-	ns, err := netnsOf(p.NetNS)
+	ns, _, err := netnsOf(p.NetNS)
 	known = h.o.Inventory.Has(func(r inventory.Row) bool {
 		if r.Source != inventory.Record || r.ContainerID != p.ID || err == nil && !r.NetNS.Is(ns) || err != nil && (p.NetNS == "" || r.NetNS.Path != p.NetNS) {
 			return false

@@ -94,7 +94,7 @@ func said(t *testing.T, p *corev1.Pod) nri.Pod {
 // TestPolicy: what becomes of a pod's container where the hook may not capture it, and who was asked.
 func TestPolicy(t *testing.T) {
 	record := func(t *testing.T, w *world, p nri.Pod, selected bool) {
-		ns, err := netnsOf(p.NetNS)
+		ns, _, err := netnsOf(p.NetNS)
 		require.NoError(t, err)
 		r := attachment.Record{
 			ID: attachment.ID{Network: "k8s", ContainerID: p.ID, IfName: "eth0"}, NetNS: attachment.NetNS{Path: p.NetNS, Dev: ns.Dev, Ino: ns.Ino},
@@ -133,7 +133,7 @@ func TestPolicy(t *testing.T) {
 			record(t, w, *p, true)
 			require.NoError(t, os.Remove(p.NetNS))
 		}},
-		"another one that the agent does not see": {pod: meshed("a"), refused: "no such file", before: func(t *testing.T, w *world, p *nri.Pod) {
+		"another one that the agent does not see": {pod: meshed("a"), refused: "redirection", asked: true, before: func(t *testing.T, w *world, p *nri.Pod) {
 			record(t, w, *p, true)
 			p.NetNS += "2"
 		}},
@@ -199,7 +199,7 @@ func TestHeldPodGoesOn(t *testing.T) {
 		return nil
 	})
 	w.working.Wait() // no attempt is under way
-	ns, err := netnsOf(p.NetNS)
+	ns, _, err := netnsOf(p.NetNS)
 	require.NoError(t, err)
 	require.NoError(t, attachment.Open(w.dir).Write(attachment.Record{
 		ID: attachment.ID{Network: "k8s", ContainerID: p.ID, IfName: "eth0"}, NetNS: attachment.NetNS{Path: p.NetNS, Dev: ns.Dev, Ino: ns.Ino}, Reason: "x",
@@ -227,7 +227,7 @@ func TestSynchronize(t *testing.T) {
 	assert.Len(t, w.Pods(), 2)
 	rows := w.Rows()
 	require.Len(t, rows, 2, "the runtime's word")
-	ns, err := netnsOf(p.NetNS)
+	ns, _, err := netnsOf(p.NetNS)
 	require.NoError(t, err)
 	assert.True(t, slices.ContainsFunc(rows, func(r inventory.Row) bool {
 		return r.ContainerID == p.ID && r.Pod == id(p) && r.NetNS.Is(ns) && slices.Equal(r.Addrs, p.Addrs)

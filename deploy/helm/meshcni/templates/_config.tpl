@@ -93,7 +93,8 @@
 {{- $args = append $args (printf "--detect=%t" $.Values.detect.enabled) -}}
 {{- $args = append $args (printf "--repair=%s" $.Values.repair.mode) -}}
 {{- $args = concat $args (include "meshcni.ambientArgs" . | fromYamlArray) -}}
-{{- with include "meshcni.runtimeHook" . }}{{- if ne . "off" }}{{- $args = append $args (printf "--runtime-hook=%s" .) }}{{- $args = append $args (printf "--nri-socket=%s" $.Values.runtimeHook.socket) }}{{- end }}{{- end -}}
+{{- with include "meshcni.runtimeHook" . }}{{- if ne . "auto" }}{{- $args = append $args (printf "--runtime-hook=%s" .) }}{{- end }}{{- end -}}
+{{- if ne $.Values.runtimeHook.socket "/var/run/nri/nri.sock" }}{{- $args = append $args (printf "--nri-socket=%s" $.Values.runtimeHook.socket) }}{{- end -}}
 {{- if and .Values.ambient.enabled .Values.taint.enabled .Values.taint.needsProxy }}{{- $args = append $args "--ready-needs-proxy=true" }}{{- end -}}
 {{- /* An unquoted off is false in YAML. */ -}}
 {{- with ternary "off" $.Values.agent (eq (toString $.Values.agent) "false") }}{{- if ne . "prefer" }}{{- $args = append $args (printf "--agent=%s" .) }}{{- end }}{{- end -}}
