@@ -61,6 +61,9 @@ type Options struct {
 	// OnTurn is called by the agent's loop when the agent begins to act, and when it no longer does since another agent of the node
 	// has taken its place: here then says that the other one is in the same network namespace. It must return at once. Nil: nobody is told.
 	OnTurn func(acts, here bool)
+	// Hooked reports whether pods that the plugin is not called for are captured all the same, by the container runtime's own hook: then
+	// OwnFileAuto takes no list of its own. It must not wait. Nil: they are not.
+	Hooked func() bool
 	// Poll is the time between looks at the node if no change is announced. Default: 5 s. Without inotify it is at most
 	// 500 ms.
 	Poll time.Duration
@@ -99,7 +102,6 @@ type Agent struct {
 	recalled   bool      // past has been read
 	rebooted   bool      // since past was written
 	weighed    bool      // what is missing has been judged in the light of past
-	besideAt   time.Time // when the entry was last put beside our own file
 	putAt      time.Time // when it was last put where it had not been
 	putBack    bool      // the entry, and past does not say so yet
 	boot       func() string
@@ -124,6 +126,9 @@ func New(opts Options) (*Agent, error) {
 	opts.Registry = cmp.Or[prometheus.Registerer](opts.Registry, prometheus.NewRegistry())
 	opts.Poll = cmp.Or(opts.Poll, 5*time.Second)
 	opts.Settle = cmp.Or(opts.Settle, 300*time.Millisecond)
+	if opts.Hooked == nil {
+		opts.Hooked = func() bool { return false }
+	}
 	if opts.OnTurn == nil {
 		opts.OnTurn = func(bool, bool) {}
 	}

@@ -97,7 +97,6 @@ const (
 	causeConfAppeared       cause = "conf-appeared"       // a .conf appeared that sorts before the list
 	causeOwnFileMissing     cause = "own-file-missing"    // our own file was removed
 	causeOwnFileTaken       cause = "own-file-taken"      // the entry was fought over, and OwnFile is OwnFileAuto
-	causeEntryBeside        cause = "entry-beside"        // our own file was removed twice, so the file that it is derived from has the entry too
 	causeOwnFileOutdated    cause = "own-file-outdated"   // the file that ours is derived from has changed
 	causeBinaryMissing      cause = "binary-missing"      // there is no usable binary
 	causeBinaryChanged      cause = "binary-changed"      // the binary is not the one to install

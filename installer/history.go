@@ -16,8 +16,7 @@ import (
 	"github.com/meshcni/meshcni/internal/files/diskfile"
 )
 
-// history remembers across boots what became of the entry. A copy is in each directory of the runtime that the agent writes to, because
-// some nodes have one of these in memory.
+// history remembers across boots what became of the entry. It is beside the plugin, since some nodes have /etc in memory.
 type history struct {
 	// Boot identifies the boot during which an agent last saw the entry in place; File had it.
 	Boot string `json:"boot,omitempty"`
@@ -28,60 +27,32 @@ type history struct {
 	Losses int `json:"losses,omitempty"`
 	// Taken says that OwnFileAuto keeps a list of our own.
 	Taken bool `json:"taken,omitempty"`
-	// OwnLosses counts how often our own file was removed. Since the second time the file that it is derived from has the entry too.
-	OwnLosses int `json:"own_losses,omitempty"`
 	// Since is the time at which the entry was last put back. Zero: it has been in place since it was first installed.
 	Since time.Time `json:"since,omitzero"`
 	// Installed dates the entry's first installation.
 	Installed time.Time `json:"installed,omitzero"`
 }
 
-// historyPaths returns the places of the history. No runtime takes a file of that name for a configuration or a plugin.
-func (c Config) historyPaths() []string {
-	name := "." + c.ownType() + "-history"
-	var paths []string
-	for _, dir := range append(slices.Clone(c.CNIBinDirs), c.CNIConfDir) {
-		paths = append(paths, filepath.Join(dir, name))
+// historyPath is in the first directory of plugins. No runtime takes a file of that name for a plugin.
+func (c Config) historyPath() string { return filepath.Join(c.CNIBinDirs[0], c.historyName()) }
+
+func (c Config) historyName() string { return "." + c.ownType() + "-history" }
+
+// recall reads the history; zero if there is none.
+func recall(c Config) (h history) {
+	data, err := os.ReadFile(c.historyPath())
+	if err != nil || json.Unmarshal(data, &h) != nil {
+		return history{}
 	}
-	return paths
+	return h
 }
 
-// recall reads the newest copy of the history; zero if there is none.
-func recall(c Config) (newest history) {
-	for _, path := range c.historyPaths() {
-		var h history
-		if data, err := os.ReadFile(path); err != nil || json.Unmarshal(data, &h) != nil {
-			continue
-		}
-		taken, losses, ownLosses, installed := newest.Taken || h.Taken, max(newest.Losses, h.Losses), max(newest.OwnLosses, h.OwnLosses), newest.Installed
-		if installed.IsZero() || !h.Installed.IsZero() && h.Installed.Before(installed) {
-			installed = h.Installed
-		}
-		if newest.File == "" || h.Since.After(newest.Since) {
-			newest = h
-		}
-		newest.Taken, newest.Losses, newest.OwnLosses, newest.Installed = taken, losses, ownLosses, installed
-	}
-	return newest
-}
-
-// keep writes the history to all of its places. It fails if there is none that takes it.
 func (h history) keep(c Config) error {
 	data, err := json.Marshal(h)
-	if err != nil {
-		return err
+	if err == nil {
+		err = explain(diskfile.Write(c.historyPath(), data, 0o600), c.historyPath())
 	}
-	var errs []error
-	paths := c.historyPaths()
-	for _, path := range paths {
-		if err := diskfile.Write(path, data, 0o600); err != nil {
-			errs = append(errs, explain(err, path))
-		}
-	}
-	if len(errs) < len(paths) {
-		return nil
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 // bootID identifies the kernel's boot; empty if it cannot be told.
@@ -103,34 +74,31 @@ func (a *Agent) remembers(c Config) {
 	a.taken = a.taken && c.OwnFile == OwnFileAuto
 }
 
-// goneWhileAway decides what to make of an entry that was there when an agent last looked, and that this one does not find before it has
-// seen the node in order once: a file of our own is taken if the node has booted since, or if it is not the first time.
+// goneWhileAway is the loss of an entry that was there when an agent last looked, and that this one does not find before it has seen the node in
+// order once.
 func (a *Agent) goneWhileAway(c Config, seen observed, plan Plan) {
 	i := slices.IndexFunc(plan.actions, action.conf)
 	if a.weighed || i < 0 || plan.Target == "" || a.past.File == "" || a.taken || plan.actions[i].Cause != causeFirstInstall {
 		return
 	}
 	a.weighed = true
-	a.past.Losses++
-	switch {
-	case a.rebooted:
-		a.take(c, seen, plan, fmt.Sprintf("%s: our entry was gone when the node had booted, and pods that started before it was back bypassed the mesh", plan.Target))
-	case a.past.Losses >= enoughLosses:
-		a.take(c, seen, plan, fmt.Sprintf("%s: our entry was gone when the agent began, and had been removed before", plan.Target))
+	if a.lost() {
+		a.take(c, seen, plan, fmt.Sprintf("%s: our entry was gone when the agent began (losses: %d; at a boot: %t), and pods that started before it was back bypassed the mesh",
+			plan.Target, a.past.Losses, a.rebooted))
 	}
 }
 
-// enoughLosses is the number of removals by another program, however far apart, from which on OwnFileAuto takes a file of its own.
+// enoughLosses is the number of removals by another program, however far apart, from which on OwnFileAuto takes a list of its own.
 const enoughLosses = 2
-
-// both reports whether the file that our own is derived from has the entry too.
-func (h history) both() bool { return h.OwnLosses >= enoughLosses }
-
-// besideEvery is the least time between two times that the entry is put there: the file's owner may answer each with a rewrite.
-const besideEvery = time.Second
 
 // booting bounds the age of an agent at which a removal, after a boot, still counts as one of that boot.
 const booting = 10 * time.Minute
+
+// lost counts a loss of the entry from a file of the network, and reports whether there have been enough for OwnFileAuto: two, or one at a boot.
+func (a *Agent) lost() bool {
+	a.past.Losses++
+	return a.past.Losses >= enoughLosses || a.rebooted && a.now().Sub(a.begun) < booting
+}
 
 // forgetTaken makes OwnFileAuto begin anew when it is next chosen.
 func forgetTaken(c Config) error {

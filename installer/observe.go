@@ -47,8 +47,6 @@ type observed struct {
 	held map[string]bool
 	// taken: this process keeps a file of its own by OwnFileAuto.
 	taken bool
-	// both: the file that our own is derived from has the entry too, and beside that it may be put there now.
-	both, beside bool
 	// whole is the target when all that it names was last there.
 	whole string
 
@@ -154,7 +152,11 @@ func (o *observer) lookForTakeBack(c Config) observed {
 	}
 	seen.whole = recall(c).Whole
 	seen.attachments, seen.naming, seen.attachmentsErr = readCache(os.DirFS(c.CNICacheDir), ours)
-	seen.past = there(append(c.historyPaths(), diskfile.ReservePaths(c.CNIConfDir)...)...)
+	kept := diskfile.ReservePaths(c.CNIConfDir)
+	for _, dir := range append([]string{c.CNIConfDir}, c.CNIBinDirs...) { // agents of before kept copies
+		kept = append(kept, filepath.Join(dir, c.historyName()))
+	}
+	seen.past = there(kept...)
 	seen.left = there(c.record())
 	return seen
 }

@@ -20,9 +20,9 @@ const (
 	OwnFileNever OwnFile = "false"
 	// OwnFileAlways keeps a list of our own, and leaves others' files alone.
 	OwnFileAlways OwnFile = "true"
-	// OwnFileAuto chains into the network's file until there is evidence that another program rewrites it, and keeps a list of
-	// our own from then on: the entry was gone after a boot, or was removed twice, however far apart. The decision outlives the agent
-	// and a boot, until an uninstall or another value. Without [Config].Chained it means OwnFileNever.
+	// OwnFileAuto chains into the network's file, and keeps a list of our own once the entry was lost at a boot, or twice, however far
+	// apart. The decision outlives the agent and a boot, until an uninstall or another value. None is taken while [Options].Hooked, nor
+	// where the network's list delegates, as Multus' does. Without [Config].Chained it means OwnFileNever.
 	OwnFileAuto OwnFile = "auto"
 )
 
@@ -51,11 +51,13 @@ func (o OwnFile) validate() error {
 func (o OwnFile) wanted() bool { return o == OwnFileAlways || o == OwnFileAuto }
 
 // keepsOwn reports whether our own file is the target. With OwnFileAuto that is so once it has been taken, which its existence
-// tells an agent that has begun since.
-// It is not taken beside a plugin that delegates, which would delegate to it.
+// tells an agent that has begun since. It is not taken beside a plugin that delegates, which would delegate to it.
 func (p *planner) keepsOwn() bool {
-	if p.c.OwnFile != OwnFileAuto || p.exists(p.c.ownName()) || !p.o.taken {
-		return p.c.OwnFile == OwnFileAlways || p.c.OwnFile == OwnFileAuto && p.exists(p.c.ownName())
+	switch there := p.exists(p.c.ownName()); {
+	case p.c.OwnFile != OwnFileAuto:
+		return p.c.OwnFile == OwnFileAlways
+	case there || !p.o.taken:
+		return there
 	}
 	first, err := conflist.Primary(p.o.conf, p.oursAlone()...)
 	return err != nil || delegating(first.File) == ""

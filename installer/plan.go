@@ -49,8 +49,6 @@ type planner struct {
 	typ   string
 	// absent are the files that the entry names and that do not exist yet.
 	absent []string
-	// beside is the file that has the entry beside our own; empty: none.
-	beside string
 	// last has the path of the latest action on each configuration file, by its stem; when installing, on any ("").
 	last         map[string]string
 	uninstalling bool

@@ -292,16 +292,7 @@ func (p *planner) ownFile() bool {
 		return false
 	}
 	p.Target, p.Network, p.Skipped = own, choice.File.Network(), choice.Skipped
-	if p.o.both && choice.File.IsList() {
-		p.beside = choice.Name
-	}
-	if !p.writeOwn(there, list, p.path(choice.Name)) {
-		return false
-	}
-	if found := choice.File.Bytes(); p.beside != "" && p.o.beside && !bytes.Equal(list, found) {
-		p.do(action{Op: opReplace, Path: p.path(choice.Name), Old: found, New: list, Cause: causeEntryBeside})
-	}
-	return true
+	return p.writeOwn(there, list, p.path(choice.Name))
 }
 
 func (p *planner) standalone() bool {
@@ -321,7 +312,7 @@ func (p *planner) stripExcept(target string, giveBack bool) {
 	if err != nil {
 		return
 	}
-	done := append([]string{target, p.beside}, p.left...)
+	done := append([]string{target}, p.left...)
 	for _, e := range entries {
 		conf, saved := strings.CutSuffix(e.Name(), savedSuffix)
 		if giveBack && saved && filepath.Ext(conf) != ".conflist" {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,13 +63,10 @@ func TestReboots(t *testing.T) {
 		name              string
 		before, meanwhile bool
 		after, memory     bool
-		lost              string // which copy of the history each boot loses
-		chains            bool   // for good: there is no evidence against it
+		chains            bool // for good: there is no evidence against it
 	}{
 		{name: "kept", chains: true},
 		{name: "before the pods", before: true},
-		{name: "before the pods, and no state in the plugins' directory", before: true, lost: "bin"},
-		{name: "before the pods, and none in the configuration's", before: true, lost: "conf"},
 		{name: "while they start", meanwhile: true},
 		{name: "after the agent", after: true},
 		{name: "etc in memory", memory: true, before: true},
@@ -86,14 +84,8 @@ func TestReboots(t *testing.T) {
 			var taken int
 			for boot := range boots {
 				n.reboot()
-				paths := n.historyPaths()
-				switch {
-				case test.memory:
+				if test.memory {
 					n.reboot(n.CNIConfDir)
-				case test.lost == "bin":
-					require.NoError(t, os.Remove(paths[0]))
-				case test.lost == "conf":
-					require.NoError(t, os.Remove(paths[1]))
 				}
 				if test.before {
 					writes(boot)
@@ -140,7 +132,7 @@ func TestReboots(t *testing.T) {
 			}
 			n.OwnFile = OwnFileAuto
 			n.uninstall()
-			for _, path := range append(n.historyPaths(), diskfile.ReservePaths(n.CNIConfDir)...) {
+			for _, path := range append(diskfile.ReservePaths(n.CNIConfDir), n.historyPath()) {
 				assert.NoFileExists(t, path)
 			}
 		})
@@ -248,4 +240,40 @@ func TestRewritesOnAFullDisk(t *testing.T) {
 		within(t, patience, "captured", n.captured)
 	}
 	assert.Equal(t, own, n.loaded().Name)
+}
+
+// One file is remembered by. An uninstall takes away what agents of before have kept beside the network's lists too.
+func TestHistoryIsOneFile(t *testing.T) {
+	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
+	n.OwnFile = OwnFileAuto
+	a, stop := n.agent(onEvents)
+	within(t, patience, "ready", ready(a))
+	stop()
+	kept := filepath.Join(n.CNIBinDirs[0], "."+pluginName+"-history")
+	assert.FileExists(t, kept)
+	before := n.conf("." + pluginName + "-history")
+	assert.NoFileExists(t, before)
+	n.write(before, n.read(kept), 0o600)
+	n.uninstall()
+	assert.NoFileExists(t, kept)
+	assert.NoFileExists(t, before)
+}
+
+// Where the runtime's own hook captures pods whatever the network's file says, no list is taken; once it does not, the losses so far count.
+func TestHookedNodeTakesNoList(t *testing.T) {
+	const file, own = "10-calico.conflist", "00-meshcni.conflist"
+	n := newNode(t, map[string]string{file: calicoList})
+	n.OwnFile = OwnFileAuto
+	var hooked atomic.Bool
+	hooked.Store(true)
+	a, _ := n.agent(func(o *Options) { onEvents(o); o.Hooked = hooked.Load }, func(a *Agent) { a.conflict.limit = 100 })
+	within(t, patience, "ready", ready(a))
+	for i := range 4 {
+		n.put(n.conf(file), calicoList)
+		within(t, patience, "put back, and counted", func() bool { return n.captured() && a.Ready() == nil && recall(n.Config).Losses == i+1 })
+		assert.Equal(t, file, n.loaded().Name)
+	}
+	hooked.Store(false)
+	n.put(n.conf(file), calicoList)
+	within(t, patience, "a list of the agent's own", func() bool { return a.Ready() == nil && n.loaded().Name == own })
 }

@@ -60,7 +60,6 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	for range rounds {
 		seen := a.obs.look(c)
 		seen.held, seen.taken, seen.whole = a.held, a.taken, a.past.Whole
-		seen.both, seen.beside = a.past.both(), a.now().Sub(a.besideAt) >= besideEvery
 		if seen.credentialsErr == nil {
 			seen.credentials = a.tokens.choose(seen.credentials, seen.kubeconfig)
 		}
@@ -79,7 +78,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 			}
 			var conflict *BlockedError
 			conflict, wait = a.contested(c, seen, plan)
-			if a.taken && !seen.taken || a.past.both() && !seen.both {
+			if a.taken && !seen.taken {
 				continue
 			}
 			if conflict != nil {
@@ -98,9 +97,6 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 		a.count(done)
 		if slices.ContainsFunc(done, puts) {
 			a.putBack, a.putAt = true, a.now()
-		}
-		if slices.ContainsFunc(done, func(act action) bool { return act.Cause == causeEntryBeside }) {
-			a.besideAt = a.now()
 		}
 		if changed != nil {
 			continue
@@ -314,18 +310,23 @@ func (a *Agent) contested(c Config, seen observed, plan Plan) (*BlockedError, ti
 	report := func(losses int, over time.Duration) string {
 		return culprit(plan.Target, plan.Target == c.ownName(), alone, a.wrote, found, losses, over)
 	}
-	again := a.lostForGood(plan, found)
+	why, enough := report(a.past.Losses+1, 0), false
+	if cause := plan.actions[i].Cause; (cause == causeEntryRemoved || cause == causeConfAppeared) && !bytes.Equal(found, a.wrote) {
+		enough = a.lost()
+	}
 	retry, begins := a.conflict.lost(now, alone, report)
-	if again && !begins && a.take(c, seen, plan, report(a.past.Losses, 0)) {
+	if begins {
+		why = a.conflict.report
+	}
+	took := (enough || begins) && !a.opts.Hooked() && a.take(c, seen, plan, why)
+	if took || begins {
 		a.m.conflicts.Inc()
+	}
+	if took {
 		return nil, 0
 	}
 	if begins {
-		a.m.conflicts.Inc()
 		a.log.Error("a conflicting writer keeps removing our entry: backing off", "detail", a.conflict.report, "pause", a.conflict.pause.String())
-		if a.take(c, seen, plan, a.conflict.report) {
-			return nil, 0
-		}
 	}
 	if n := len(a.conflict.losses); retry && n > 1 {
 		a.log.Warn("our entry was removed again", "detail", report(n, now.Sub(a.conflict.losses[0])))
@@ -334,22 +335,6 @@ func (a *Agent) contested(c Config, seen observed, plan Plan) (*BlockedError, ti
 		return nil, 0
 	}
 	return &BlockedError{codeConflict, errors.New(a.conflict.report)}, max(time.Millisecond, a.conflict.until.Sub(now))
-}
-
-// lostForGood counts a loss of the entry from a file of the network, and reports whether there have been enough for OwnFileAuto.
-func (a *Agent) lostForGood(plan Plan, found []byte) bool {
-	i := slices.IndexFunc(plan.actions, action.conf)
-	if plan.actions[i].Cause == causeOwnFileMissing {
-		a.past.OwnLosses++
-		if a.past.OwnLosses == enoughLosses {
-			a.log.Warn("our own file was removed again: the network's file gets our entry too", "file", plan.Target)
-		}
-	}
-	if cause := plan.actions[i].Cause; cause != causeEntryRemoved && cause != causeConfAppeared || bytes.Equal(found, a.wrote) {
-		return false
-	}
-	a.past.Losses++
-	return a.past.Losses >= enoughLosses || a.rebooted && a.now().Sub(a.begun) < booting
 }
 
 // puts reports whether an action brought back an entry that no file had, or that none had which the runtime loads.

@@ -169,9 +169,6 @@ func TestUninstallBringsBackNothingThatItsOwnerRemoved(t *testing.T) {
 			within(t, patience, "ready", ready(a))
 			stop()
 			tc.change(t, n)
-			if name == "a program not known" {
-				require.NoError(t, os.Remove(n.conf("."+pluginName+"-history"))) // nor is what an agent has seen
-			}
 			n.uninstall()
 			assert.Equal(t, canalList, n.read(n.conf("10-canal.conflist")))
 			_, err := os.Stat(n.conf("00-multus.conf"))

@@ -257,7 +257,7 @@ func (a *Agent) installation() installer.Options {
 	o := a.options
 	all := installer.Options{
 		Config: o.Config.Config, Log: o.Log, PluginLog: o.PluginLog, Registry: a.metrics, UninstallOnExit: o.Config.UninstallOnExit != OnExitKeep,
-		Leaving: a.leavingFor(), Token: o.pluginToken(o.Config), OnDecision: a.repairs.decided, OnTurn: a.turn.set,
+		Leaving: a.leavingFor(), Token: o.pluginToken(o.Config), OnDecision: a.repairs.decided, OnTurn: a.turn.set, Hooked: a.hook.captures,
 		TakeOver: func() error {
 			return news.Err(slices.Concat(a.left.News(), a.kernel.News(), news.NotReady(codeNoHook, a.hook.able())))
 		},

@@ -78,6 +78,12 @@ func (h *runtimeHook) mode() hook.Mode {
 	return hook.Off
 }
 
+// captures reports whether pods are captured at the hook now.
+func (h *runtimeHook) captures() bool {
+	running := h.running.Load()
+	return running != nil && running.Mode() == hook.Capture && running.State().Connected
+}
+
 // run runs the hook until the context ends.
 func (h *runtimeHook) run(ctx context.Context) error {
 	c := h.agent.present()

@@ -90,7 +90,6 @@ func nodeTable() []Row {
 		cause("entry-elsewhere", "our entry was in another file"),
 		cause("conf-appeared", "somebody wrote a .conf that sorts before the list"),
 		cause("own-file-taken", "our entry was gone after a boot or removed twice, and --own-file is auto"),
-		cause("entry-beside", "our own file was removed twice, so the network's file has our entry too"),
 		cause("own-file-missing", "our own file was removed"),
 		cause("own-file-outdated", "the file that ours is derived from has changed"),
 		cause("binary-missing", "the plugin's program was removed"),

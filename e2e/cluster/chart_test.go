@@ -52,7 +52,7 @@ func TestChart(t *testing.T) {
 		}
 		dir, bins := filepath.Dir(confList), filepath.Dir(binary)
 		assert.ElementsMatch(t, []string{
-			confList + " changed -rw-r--r--", binary + " new -rwxr-xr-x", dir + "/.meshcni-history new -rw-------", bins + "/.meshcni-history new -rw-------",
+			confList + " changed -rw-r--r--", binary + " new -rwxr-xr-x", bins + "/.meshcni-history new -rw-------",
 			dir + "/.meshcni-reserve-1 new -rw-------", dir + "/.meshcni-reserve-2 new -rw-------", dir + "/.meshcni-reserve-3 new -rw-------",
 		}, others)
 		assert.Contains(t, changes, kubeconfig+" new -rw-------")

@@ -221,7 +221,7 @@ func testHook(t *testing.T, k kind) {
 		a.start(t)
 		a.connects(t, true)
 		for i := range pod.Spec.Containers {
-			require.NoError(t, s.StartContainer(t.Context(), &pod.Spec.Containers[i], nil))
+			eventually(t, "the container starts, as the kubelet tries again", func() error { return s.StartContainer(t.Context(), &pod.Spec.Containers[i], nil) })
 		}
 		assert.Contains(t, firstFate(t, s), proxied)
 	})
@@ -262,11 +262,9 @@ func testAlone(t *testing.T, k kind) {
 		}
 		return nil
 	})
-	resp, err := http.Get("http://127.0.0.1:8000/readyz")
+	text, err := a.ask(t.Context(), "8000", "/readyz")
 	require.NoError(t, err)
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(t, errors.Join(err, resp.Body.Close()))
-	assert.Contains(t, string(text), "ok\nalone: ")
+	assert.Contains(t, text, "ok\nalone: ")
 
 	assert.Contains(t, firstFate(t, n.run(t, early(ns, "early"))), proxied)
 	requireCaptured(t, n.run(t, meshed(ns, "hook")))
