@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/files/hostpath"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
@@ -59,7 +60,8 @@ type Config struct {
 	OwnFile OwnFile
 	// RunDir contains the kubeconfig and the log socket. It has the same path on the host. Default: /var/run/meshcni.
 	RunDir string
-	// KubeconfigName is the file name of the plugin's credentials in RunDir. Default: kubeconfig.
+	// KubeconfigName is the file name of the plugin's credentials in RunDir. Default: kubeconfig. Empty: the plugin asks no API server, so none
+	// are written, its entry names none, and neither the service account nor the API server's address is needed.
 	KubeconfigName string
 	// ServiceAccountDir contains token and ca.crt. Default: /var/run/secrets/kubernetes.io/serviceaccount.
 	ServiceAccountDir string
@@ -114,7 +116,7 @@ func (c Config) Validate() error {
 			bad("%s %q: must be an absolute path", p[0], p[1])
 		}
 	}
-	for _, name := range []string{c.binaryName(), c.KubeconfigName, c.Plugin.Type} {
+	for _, name := range []string{c.binaryName(), cmp.Or(c.KubeconfigName, netconf.KubeconfigName), c.Plugin.Type} {
 		if !fileName.MatchString(name) {
 			bad("%q: must be a file name (the binary's, the kubeconfig's and the plugin's type)", name)
 		}
@@ -189,7 +191,17 @@ func (c Config) preinstalls() bool { return c.Preinstall == "gate" || c.Preinsta
 func (c Config) ownType() string    { return cmp.Or(c.Plugin.Type, c.Identity.WithDefaults().Plugin) }
 func (c Config) binaryName() string { return cmp.Or(c.BinaryName, c.Plugin.Type) }
 func (c Config) source() string     { return filepath.Join(c.BinSourceDir, c.binaryName()) }
-func (c Config) kubeconfig() string { return filepath.Join(c.RunDir, c.KubeconfigName) }
+func (c Config) kubeconfig() string {
+	return filepath.Join(c.RunDir, cmp.Or(c.KubeconfigName, netconf.KubeconfigName))
+}
+
+// kubeconfigOnHost is that path for the plugin; empty: it gets no credentials.
+func (c Config) kubeconfigOnHost() string {
+	if c.KubeconfigName == "" {
+		return ""
+	}
+	return hostpath.OnHost(c.kubeconfig())
+}
 
 // record is the file with the types, other than the default, under which the plugin has been installed.
 func (c Config) record() string { return filepath.Join(c.RunDir, "types") }

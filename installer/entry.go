@@ -33,7 +33,7 @@ func (c Config) Entry() ([]byte, error) {
 		return entry, err
 	}
 	e := c.Plugin
-	e.RunDir, e.Kubernetes.Kubeconfig = hostpath.OnHost(c.RunDir), hostpath.OnHost(c.kubeconfig())
+	e.RunDir, e.Kubernetes.Kubeconfig = hostpath.OnHost(c.RunDir), c.kubeconfigOnHost()
 	if len(c.CNIBinDirs) > 0 {
 		e.Kubernetes.CNIBinDir = hostpath.OnHost(c.CNIBinDirs[0])
 	}
@@ -47,7 +47,7 @@ func (c Config) Entry() ([]byte, error) {
 func (c Config) fromTemplate() (entry []byte, overruled []string, err error) {
 	quoted := func(s string) string { return strings.Trim(string(marshalLine(s)), `"`) }
 	entry = []byte(strings.NewReplacer(
-		"__KUBECONFIG_FILEPATH__", quoted(hostpath.OnHost(c.kubeconfig())),
+		"__KUBECONFIG_FILEPATH__", quoted(c.kubeconfigOnHost()),
 		"__KUBECONFIG_FILENAME__", quoted(c.KubeconfigName),
 		"__KUBERNETES_SERVICE_HOST__", quoted(c.KubernetesHost),
 		"__KUBERNETES_SERVICE_PORT__", quoted(c.KubernetesPort),

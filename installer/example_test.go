@@ -63,3 +63,25 @@ func ExampleInstall() {
 	// {"name": "cbr0", "cniVersion": "1.0.0", "plugins": [{"type": "flannel"},{"type": "meshcni", "dialect": "istio"}]}
 	// {"name": "cbr0", "cniVersion": "1.0.0", "plugins": [{"type": "flannel"}]}
 }
+
+// A plugin that is no mesh's, and asks no API server: it gets no token.
+func ExampleInstall_ownPlugin() {
+	node, network, remove := flannelNode()
+	defer remove()
+
+	c := installer.Default(meshcni.Identity{Name: "egress"})
+	c.PluginConfig = `{"type": "egress", "port": 3129, "inside": ["10.0.0.0/8"]}`
+	c.KubeconfigName = "" // the plugin asks no API server, so it gets no token
+	c.BinaryName, c.BinSourceDir, c.CNIBinDirs = "meshcni", node.BinSourceDir, node.CNIBinDirs
+	c.CNIConfDir, c.CNICacheDir, c.RunDir = node.CNIConfDir, node.CNICacheDir, node.RunDir
+	if _, err := installer.Install(context.Background(), c, slog.New(slog.DiscardHandler)); err != nil {
+		panic(err)
+	}
+	with, _ := os.ReadFile(network)
+	fmt.Println(string(with))
+	_, err := os.Stat(filepath.Join(c.RunDir, "kubeconfig"))
+	fmt.Println("a token:", err == nil)
+	// Output:
+	// {"name": "cbr0", "cniVersion": "1.0.0", "plugins": [{"type": "flannel"},{"type": "egress", "port": 3129, "inside": ["10.0.0.0/8"]}]}
+	// a token: false
+}

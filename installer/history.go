@@ -66,7 +66,7 @@ func (a *Agent) remembers(c Config) {
 	if !a.recalled {
 		a.past, a.recalled, a.weighed = recall(c), true, false
 		_, err := os.Lstat(c.kubeconfig())
-		inMemory := errors.Is(err, fs.ErrNotExist)
+		inMemory := c.KubeconfigName != "" && errors.Is(err, fs.ErrNotExist)
 		a.rebooted = a.past.File != "" && (a.past.Boot != a.boot() || inMemory) // the run directory is in memory
 		a.taken, a.begun = a.past.Taken, a.now()
 		a.publishSince()

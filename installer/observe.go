@@ -120,7 +120,9 @@ func (o *observer) look(c Config) observed {
 		seen.binDirs = append(seen.binDirs, o.binDir(dir, c.pluginType(), source))
 	}
 	seen.hook = o.hook(c, source)
-	seen.credentials, seen.credentialsErr = readCredentials(c.ServiceAccountDir)
+	if c.KubeconfigName != "" {
+		seen.credentials, seen.credentialsErr = readCredentials(c.ServiceAccountDir)
+	}
 	if info, err := os.Lstat(c.kubeconfig()); err == nil {
 		seen.kubeconfigMode = info.Mode()
 		data, _ := os.ReadFile(c.kubeconfig())

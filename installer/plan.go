@@ -159,6 +159,9 @@ func (p *planner) record() {
 }
 
 func (p *planner) kubeconfig() bool {
+	if p.c.KubeconfigName == "" {
+		return true
+	}
 	if p.o.credentialsErr != nil {
 		err := fmt.Errorf("reading the service account: %w (mount it at %s, or set --service-account-dir)", p.o.credentialsErr, p.c.ServiceAccountDir)
 		if p.o.kubeconfig == nil {

@@ -384,7 +384,7 @@ func (a *Agent) count(done []action) {
 }
 
 func (a *Agent) token(seen observed) {
-	if seen.credentialsErr != nil {
+	if seen.credentialsErr != nil || seen.credentials.value == "" {
 		return
 	}
 	since := seen.credentials.issued

@@ -46,10 +46,10 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// Options configure an [Agent]. Only Config is required, whose Identity says what the agent is called.
+// Options configure an [Agent]. Dialects and Config are required, whose Identity says what the agent is called.
 type Options struct {
-	// Dialects are those that Config may name. Nil means the built-in ones. An agent of dialects that cannot work still installs the
-	// plugin, which refuses pods then, and is never ready.
+	// Dialects are those that Config may name, your mesh's own or those of builtin.All; with none [New] returns an error. An agent of dialects
+	// that cannot work still installs the plugin, which refuses pods then, and is never ready.
 	Dialects []dialect.Dialect
 	// Facts describe your own meshes for people and commands, beside their dialects. This module's are known.
 	Facts mesh.List
@@ -87,7 +87,6 @@ func builtIn(known []dialect.Dialect) []dialect.Dialect {
 
 func (o Options) withDefaults() Options {
 	o.Config.Identity = o.Config.Identity.WithDefaults()
-	o.Dialects = builtIn(o.Dialects)
 	if !o.asked { // once, since it takes milliseconds
 		o.asked, o.invalid = true, dialect.Validate(o.Dialects)
 	}
@@ -161,7 +160,7 @@ type Agent struct {
 func New(o Options) (*Agent, error) {
 	o = o.withDefaults()
 	if len(o.Dialects) == 0 {
-		return nil, o.invalid
+		return nil, fmt.Errorf("Options.Dialects: %w: builtin.All has those of this module", o.invalid)
 	}
 	if err := o.Config.validate(o.invalid == nil, o.Dialects); err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/testing/proctest"
@@ -215,7 +216,7 @@ func TestEvicting(t *testing.T) {
 	relied := func(change func(*Config)) time.Time {
 		c := DefaultConfig(meshcni.Identity{})
 		change(&c)
-		r := Options{Config: c}.withDefaults().newRepairer()
+		r := Options{Dialects: builtin.All(), Config: c}.withDefaults().newRepairer()
 		r.since = time.Now
 		return r.relied()
 	}

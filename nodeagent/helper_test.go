@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/repair"
@@ -39,7 +40,7 @@ func node(t *testing.T) (dir string, o Options) {
 	c.BinSourceDir, c.CNIBinDirs, c.CNIConfDir, c.CNICacheDir = dir+"/image", []string{dir + "/bin"}, dir+"/net.d", dir+"/cache"
 	c.RunDir, c.ServiceAccountDir, c.KubernetesHost, c.KubernetesPort = dir+"/run", dir+"/sa", "fd00::1", "6443"
 	c.HealthAddress, c.MetricsAddress = "", ""
-	return dir, Options{Config: c}
+	return dir, Options{Dialects: builtin.All(), Config: c}
 }
 
 // agentRun is an agent that runs.

@@ -52,3 +52,12 @@ func TestInvalidDialect(t *testing.T) {
 	require.Error(t, agent.Reload(DefaultConfig(meshcni.Identity{})))
 	require.NoError(t, agent.end())
 }
+
+// TestNoDialects: an agent that is given none is no other mesh's without a word.
+func TestNoDialects(t *testing.T) {
+	_, o := node(t)
+	o.Dialects = nil
+	_, err := New(o)
+	assert.ErrorContains(t, err, "Options.Dialects: ")
+	assert.ErrorContains(t, err, "builtin.All has those of this module")
+}
