@@ -110,13 +110,13 @@ func oneOf(values []string, s string) string {
 	return "other"
 }
 
-var stableCode = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var stableCode = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // reason bounds the number of series that plugins can create.
 func (m *metrics) reason(code string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !stableCode.MatchString(code) || !m.reasons[code] && len(m.reasons) >= 100 {
+	if len(code) > 64 || !stableCode.MatchString(code) || !m.reasons[code] && len(m.reasons) >= 100 {
 		return "other"
 	}
 	m.reasons[code] = true

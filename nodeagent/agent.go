@@ -22,7 +22,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
@@ -227,7 +226,7 @@ func (a *Agent) openSocket(o Options) (err error) {
 		return err
 	}
 	a.held = newProxied(o.Config, o.Log, nil)
-	a.held.open, a.held.forget = o.opener(a.held.present, pods, func() record.EventRecorder { return a.recorder(o.name()) }, false), o.forgetProxied
+	a.held.open, a.held.forget = o.opener(a.held.present, pods, func() nodeevents.Recorder { return a.recorder(o.name()) }, false), o.forgetProxied
 	a.sock = o.newSocket(o.Config, pods, a.held)
 	return nil
 }
@@ -241,7 +240,7 @@ func (a *Agent) connect() {
 		}
 	}
 	a.repairs.installed = a.installed
-	a.repairs.events = func() record.EventRecorder { return a.recorder(a.options.Config.Identity.Program("repair")) }
+	a.repairs.events = func() nodeevents.Recorder { return a.recorder(a.options.Config.Identity.Program("repair")) }
 	a.repairs.suspects = func() (texts []string) {
 		for _, n := range a.neighbours() {
 			texts = append(texts, n.String())
@@ -430,7 +429,7 @@ func (a *Agent) present() Config {
 }
 
 // recorder returns what records events in the name of a component; nil before Run.
-func (a *Agent) recorder(component string) record.EventRecorder {
+func (a *Agent) recorder(component string) nodeevents.Recorder {
 	if events := a.events.Load(); events != nil {
 		return events.Recorder(component)
 	}

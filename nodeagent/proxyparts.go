@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/netnsstore"
 	"github.com/meshcni/meshcni/internal/node/news"
+	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/probes"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -42,7 +42,7 @@ const retainEvery = time.Minute
 
 // opener makes the controller of the node's proxy and what it works on, with the present settings. giving: it is to give the pods to another
 // agent.
-func (o Options) opener(settings func() Config, pods nodecontrol.Pods, events func() record.EventRecorder, giving bool) func(context.Context) (holder, func(context.Context) error, error) {
+func (o Options) opener(settings func() Config, pods nodecontrol.Pods, events func() nodeevents.Recorder, giving bool) func(context.Context) (holder, func(context.Context) error, error) {
 	return func(ctx context.Context) (holder, func(context.Context) error, error) {
 		parts := &ambientParts{options: o, settings: settings(), log: o.Log, pods: pods, events: events(), giving: giving}
 		parts.using.Store(2)
@@ -60,7 +60,7 @@ type ambientParts struct {
 	settings Config
 	log      *slog.Logger
 	pods     nodecontrol.Pods // as the one watch of the agent has them
-	events   record.EventRecorder
+	events   nodeevents.Recorder
 	giving   bool // to another agent
 
 	controller *nodecontrol.Controller

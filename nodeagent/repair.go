@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/node/news"
+	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/internal/node/nodepods"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -28,8 +28,8 @@ type repairer struct {
 	supervisor[repairing]
 
 	options   Options
-	events    func() record.EventRecorder // for its events; nil: the API server
-	installed func() error                // why new pods would not be captured; nil: they would
+	events    func() nodeevents.Recorder // for its events; nil: the API server
+	installed func() error               // why new pods would not be captured; nil: they would
 	suspects  func() []string
 	elsewhere func(dialect string) bool
 	since     func() time.Time // the plugin was first in place

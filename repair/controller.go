@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/meshcni/meshcni/internal/api/unheard"
@@ -51,10 +50,10 @@ type Controller struct {
 	opts          Options
 	cluster       cluster
 	redirector    redirector
-	events        record.EventRecorder
-	record        func() (events record.EventRecorder, stop func()) // starts events; nil if the options have a recorder
-	permissions   func(context.Context) ([]api.Right, error)        // returns the missing ones; nil if nobody knows
-	limits        *budget.Namespaces                                // of all actions
+	events        nodeevents.Recorder
+	record        func() (events nodeevents.Recorder, stop func()) // starts events; nil if the options have a recorder
+	permissions   func(context.Context) ([]api.Right, error)       // returns the missing ones; nil if nobody knows
+	limits        *budget.Namespaces                               // of all actions
 	holds         holds
 	lineage       lineage
 	tracks        tracks
@@ -119,7 +118,7 @@ func newController(o Options) (*Controller, error) {
 		c.redirector = inPlace
 	}
 	if c.events == nil && c.record == nil {
-		c.events = &record.FakeRecorder{} // discards them
+		c.events = nodeevents.Discard
 	}
 	var err error
 	if c.selector, err = labels.Parse(o.labelSelector()); err != nil {
@@ -175,7 +174,7 @@ func (c *Controller) useAPI() error {
 	wanted := o.Permissions()
 	c.permissions = func(ctx context.Context) ([]api.Right, error) { return client.Missing(ctx, wanted) }
 	if o.Events == nil {
-		c.record = func() (record.EventRecorder, func()) {
+		c.record = func() (nodeevents.Recorder, func()) {
 			component := o.Identity.Program("repair")
 			events, stop := nodeevents.Source{
 				API: func() (*api.Client, error) { return client, nil }, Component: component, Node: o.Node, Log: o.Log, Denied: func(err error) { c.refused(err) },

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/record"
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
@@ -82,8 +82,10 @@ type Options struct {
 	Inventory *inventory.Inventory
 	// Pods are the node's pods, as an agent watches them. nil: the controller watches them itself.
 	Pods *nodepods.Watch
-	// Events receives the pods' events. nil means the API server.
-	Events record.EventRecorder
+	// Events receives the pods' events: client-go's record.EventRecorder, for example. nil means the API server.
+	Events interface {
+		Event(object runtime.Object, kind, reason, message string)
+	}
 	// Suspects names what may have replaced a pod's rules, such as the plugin of another mesh beside ours; reports of rules
 	// that have drifted repeat it. nil: nobody is suspected.
 	Suspects func() []string

@@ -25,7 +25,7 @@ func (p Program) peerEntryCommand() *cobra.Command {
 		"restore": func() (peerentry.State, error) { return n.Restore(dry) },
 	} {
 		c := &cobra.Command{Use: use, RunE: func(*cobra.Command, []string) error {
-			if !peerentry.Type.MatchString(n.Type) || n.Type == n.Own {
+			if !peerentry.IsType(n.Type) || n.Type == n.Own {
 				return cli.Usagef("--type %q: no type of another plugin", n.Type)
 			}
 			if n.Dir == "" || len(n.BinDirs) == 0 {

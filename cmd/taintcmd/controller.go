@@ -26,7 +26,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/client-go/util/workqueue"
 
@@ -48,7 +47,7 @@ type controller struct {
 	config              *rest.Config
 	client              kubernetes.Interface
 	log                 *slog.Logger
-	events              record.EventRecorder
+	events              nodeevents.Recorder
 	metrics             *taintmetrics.Metrics
 	synced, leads       atomic.Bool
 	watches             unheard.Watches
@@ -258,11 +257,11 @@ func (c *controller) do(ctx context.Context, set *appsv1.DaemonSet, node *corev1
 	c.own[changed.UID] = changed
 	c.metrics.Changes.WithLabelValues(string(a.Change), string(a.Why)).Inc()
 	c.log.Info("taint changed", "node", a.Node, "change", a.Change, "reason", a.Why, "key", c.key)
-	c.events.Eventf(nodeevents.Node(a.Node), kind, reason, text, c.key, map[readytaint.Why]string{
+	c.events.Event(nodeevents.Node(a.Node), kind, reason, fmt.Sprintf(text, c.key, map[readytaint.Why]string{
 		readytaint.AgentReady: "the agent is ready", readytaint.NoAgent: "no agent can run here",
 		readytaint.NodeBooted: "the node has booted, and its agent is not ready yet",
 		readytaint.AgentGone:  "the agent has been gone or not ready since " + a.Since.UTC().Format("15:04:05 MST"),
-	}[a.Why])
+	}[a.Why]))
 	return nil
 }
 

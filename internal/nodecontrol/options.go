@@ -8,12 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/client-go/tools/record"
-
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/redirect/apply"
 )
@@ -68,7 +67,7 @@ type Options struct {
 	Budget budget.Budget
 
 	// Events receives the pods' events. nil discards them.
-	Events record.EventRecorder
+	Events nodeevents.Recorder
 	// Log receives one record per change of a pod's state. nil discards them.
 	Log *slog.Logger
 }
@@ -92,7 +91,7 @@ func (o Options) withDefaults() Options {
 	o.Workers = cmp.Or(o.Workers, max(4, runtime.GOMAXPROCS(0)))
 	o.Budget = cmp.Or(o.Budget, budget.Budget{PerMinute: 60, Burst: 20})
 	if o.Events == nil {
-		o.Events = &record.FakeRecorder{} // without a channel it discards them
+		o.Events = nodeevents.Discard
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -197,11 +197,11 @@ func without(have Entries, uid types.UID) Entries {
 }
 
 // uidForm matches the UIDs that the API server and the kubelet make: a UUID, or a static pod's hash.
-var uidForm = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
+var uidForm = regexp.MustCompile(`^[0-9A-Za-z-]+$`)
 
 func check(uid types.UID, a netip.Addr) error {
 	var errs []error
-	if !uidForm.MatchString(string(uid)) {
+	if len(uid) > 64 || !uidForm.MatchString(string(uid)) {
 		errs = append(errs, fmt.Errorf("pod UID %.80q: not up to 64 letters, digits and hyphens", string(uid)))
 	}
 	if !a.IsValid() || !usable(a.Unmap()) {

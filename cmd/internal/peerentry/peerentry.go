@@ -29,8 +29,10 @@ var (
 	ErrUnread = errors.New("what was taken out cannot be read")
 )
 
-// Type matches the types of plugins that are allowed here: it becomes part of a file's name.
-var Type = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]{0,62}$`)
+// IsType reports whether a plugin may be of such a type here: it becomes part of a file's name.
+func IsType(s string) bool { return len(s) <= 63 && typeForm.MatchString(s) }
+
+var typeForm = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]*$`)
 
 // State holds the entries of a node.
 type State struct {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 )
 
@@ -40,49 +41,51 @@ func (s *Scrubber) known(text string) string {
 	return text
 }
 
-var (
-	pem      = regexp.MustCompile(`(?s)-----BEGIN [A-Z ]+-----.*?(-----END [A-Z ]+-----|$)`)
-	userinfo = regexp.MustCompile(`(://)[^/\s@"']+@`)
-	bearer   = regexp.MustCompile(`(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]+`)
-	// named is a value with a name that says what it is: token=…, "password": "…", client-key-data: ….
-	named = regexp.MustCompile(`(?i)([\w.-]*(?:token|secret|passw|pwd|credential|api[_-]?key|access[_-]?key|private[_-]?key|key-data|cert[\w-]*-data)[\w.-]*\\?["']?\s*[:=]\s*)(\\*"(?:[^"\\]|\\[^"])*\\*"|'[^']*'|\{[^}]*\}?|\[[^\]]*\]?|[^\s,;&"'}\]]+)`)
-	// opaque is a run in which a token may be; see looksOpaque.
-	opaque = regexp.MustCompile(`[A-Za-z0-9_+-]{16,}={0,2}`)
-	digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	jwt    = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*){1,2}`)
-)
+// forms are compiled when a bundle is made, not whenever a program that can make one starts.
+var forms = sync.OnceValue(func() (f struct{ pem, userinfo, bearer, named, opaque, jwt *regexp.Regexp }) {
+	f.pem = regexp.MustCompile(`(?s)-----BEGIN [A-Z ]+-----.*?(-----END [A-Z ]+-----|$)`)
+	f.userinfo = regexp.MustCompile(`(://)[^/\s@"']+@`)
+	f.bearer = regexp.MustCompile(`(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]+`)
+	// A value with a name that says what it is: token=…, "password": "…", client-key-data: ….
+	f.named = regexp.MustCompile(`(?i)([\w.-]*(?:token|secret|passw|pwd|credential|api[_-]?key|access[_-]?key|private[_-]?key|key-data|cert[\w-]*-data)[\w.-]*\\?["']?\s*[:=]\s*)(\\*"(?:[^"\\]|\\[^"])*\\*"|'[^']*'|\{[^}]*\}?|\[[^\]]*\]?|[^\s,;&"'}\]]+)`)
+	// A run in which a token may be; see looksOpaque.
+	f.opaque = regexp.MustCompile(`[A-Za-z0-9_+-]{16,}={0,2}`)
+	f.jwt = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*){1,2}`)
+	return f
+})
 
 // Text takes secrets out of a text: what has a telling name or form, and long runs of letters and digits, as tokens are. Identifiers with
 // uppercase letters and digits are lost, too; of digests and containers' IDs the first digits stay, by which people name them.
 func (s *Scrubber) Text(text string) string {
 	text = s.known(text)
+	f := forms()
 	lower := strings.ToLower(text) // to look for words is much faster than to match
 	has := func(words ...string) bool {
 		return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(lower, word) })
 	}
 	if has("-----begin") {
-		text = pem.ReplaceAllString(text, redacted)
+		text = f.pem.ReplaceAllString(text, redacted)
 	}
 	if has("eyj") {
-		text = jwt.ReplaceAllString(text, redacted)
+		text = f.jwt.ReplaceAllString(text, redacted)
 	}
 	if has("://") {
-		text = userinfo.ReplaceAllString(text, "${1}"+redacted+"@")
+		text = f.userinfo.ReplaceAllString(text, "${1}"+redacted+"@")
 	}
 	if has("bearer", "basic") {
-		text = bearer.ReplaceAllString(text, "${1}${2}"+redacted)
+		text = f.bearer.ReplaceAllString(text, "${1}${2}"+redacted)
 	}
 	if has("token", "secret", "passw", "pwd", "credential", "key", "cert") {
-		text = named.ReplaceAllStringFunc(text, func(found string) string {
+		text = f.named.ReplaceAllStringFunc(text, func(found string) string {
 			if strings.HasPrefix(found, "token-expired:") { // a code of ours, before its explanation
 				return found
 			}
-			return named.ReplaceAllString(found, "${1}"+redacted)
+			return f.named.ReplaceAllString(found, "${1}"+redacted)
 		})
 	}
-	return opaque.ReplaceAllStringFunc(text, func(run string) string {
+	return f.opaque.ReplaceAllStringFunc(text, func(run string) string {
 		switch {
-		case digest.MatchString(run):
+		case len(run) == 64 && strings.Trim(run, "0123456789abcdef") == "":
 			return run[:12] + redacted
 		case looksOpaque(run):
 			return redacted

@@ -6,17 +6,11 @@ import (
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/record"
-	"k8s.io/klog/v2"
 
 	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/text/truncate"
@@ -48,29 +42,25 @@ type Source struct {
 }
 
 // Events records events. Nobody waits for them: they are sent in the background, and one that cannot be sent for two minutes is dropped.
-// Equal events become one with a count, and client-go bounds their rate.
+// Equal events become one with a count. Of one component about one object there are 25 at once, and one more in five minutes.
 type Events struct {
-	broadcaster record.EventBroadcaster
-	source      Source
-	own         record.EventRecorder
+	source Source
+	own    Recorder
+	queue  chan *corev1.Event
 }
 
 // Start returns the sink. stop ends it without waiting for events that are not sent yet.
 func (s Source) Start() (e *Events, stop func()) {
-	// The recorder logs each attempt with all of the event; the sink says once what is wrong.
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.New(nil)))
-	e = &Events{broadcaster: record.NewBroadcaster(record.WithContext(ctx)), source: s}
-	e.broadcaster.StartRecordingToSink(&sink{ctx: ctx, source: s})
+	ctx, cancel := context.WithCancel(context.Background())
+	e = &Events{source: s, queue: make(chan *corev1.Event, maxQueue)}
 	e.own = e.Recorder(s.Component)
-	return e, func() {
-		cancel()
-		e.broadcaster.Shutdown()
-	}
+	go newSender(ctx, s).run(e.queue)
+	return e, cancel
 }
 
 // Recorder records events about any object in the name of a component. Those about pods are in the pods' namespaces.
-func (e *Events) Recorder(component string) record.EventRecorder {
-	return e.broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component, Host: e.source.Node})
+func (e *Events) Recorder(component string) Recorder {
+	return recorder{e, corev1.EventSource{Component: component, Host: e.source.Node}}
 }
 
 // OfNode records news as an event about the node. Of the code no-network, the reason is NoNetwork.
@@ -82,7 +72,7 @@ func (e *Events) OfPod(pod status.ID, n status.News) {
 }
 
 // Tell records news as an event about an object.
-func Tell(to record.EventRecorder, about *corev1.ObjectReference, n status.News) {
+func Tell(to Recorder, about *corev1.ObjectReference, n status.News) {
 	kind := corev1.EventTypeNormal
 	if n.Attention {
 		kind = corev1.EventTypeWarning
@@ -104,65 +94,4 @@ func Reason(code string) string {
 		}
 	}
 	return b.String()
-}
-
-// scheme has the kinds that are sent and referred to.
-var scheme = func() *runtime.Scheme {
-	s := runtime.NewScheme()
-	s.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Event{}, &corev1.Pod{}) // pods are referred to
-	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
-	return s
-}()
-
-// sink implements [record.EventSink].
-type sink struct {
-	ctx    context.Context
-	source Source
-
-	mu      sync.Mutex
-	failing bool
-}
-
-// Create sends a new event.
-func (s *sink) Create(e *corev1.Event) (*corev1.Event, error) {
-	return s.send(e, func(ctx context.Context, c *api.Client) (*corev1.Event, error) { return c.CreateEvent(ctx, e) })
-}
-
-// Patch changes the count of one.
-func (s *sink) Patch(e *corev1.Event, patch []byte) (*corev1.Event, error) {
-	return s.send(e, func(ctx context.Context, c *api.Client) (*corev1.Event, error) { return c.PatchEvent(ctx, e, patch) })
-}
-
-// Update is not used: the recorder patches instead.
-func (s *sink) Update(e *corev1.Event) (*corev1.Event, error) { return e, nil }
-
-func (s *sink) send(e *corev1.Event, request func(context.Context, *api.Client) (*corev1.Event, error)) (*corev1.Event, error) {
-	out := &corev1.Event{}
-	client, err := s.source.API()
-	if err == nil {
-		ctx, cancel := context.WithTimeout(s.ctx, timeout)
-		defer cancel()
-		out, err = request(ctx, client)
-	}
-	if !apierrors.IsForbidden(err) {
-		s.note(err)
-		return out, err
-	}
-	switch {
-	case s.source.Denied == nil:
-		s.note(err)
-	case !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		s.source.Denied(err)
-	}
-	return e, nil // another attempt would fare no better
-}
-
-// note logs the first of several failures.
-func (s *sink) note(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err != nil && !s.failing && s.ctx.Err() == nil {
-		s.source.Log.Warn("events cannot be sent now; those about the node need create and patch of events in the namespace default, those about pods in theirs", "error", err)
-	}
-	s.failing = err != nil
 }
