@@ -31,13 +31,11 @@ import (
 	"github.com/meshcni/meshcni/cmd/nodecmd"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/kernel/conntables"
-	"github.com/meshcni/meshcni/internal/node/hook"
 	"github.com/meshcni/meshcni/internal/node/nodepods"
 	"github.com/meshcni/meshcni/internal/program/versionmetric"
 	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/nodeproxy/zds"
-	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/repair"
 )
 
@@ -95,15 +93,17 @@ func exported(t *testing.T) map[string]metric {
 	require.NoError(t, err)
 	require.NoError(t, openRepair(env, registry))
 	taintmetrics.New(meshcni.Identity{}, registry)
-	registry.MustRegister(nodeProxy(t), conntables.New(conntables.Options{}), hook.New(hook.Options{Config: func() netconf.Config { return netconf.Config{} }}))
+	registry.MustRegister(nodeProxy(t), conntables.New(conntables.Options{}))
 	found := map[string]metric{}
 	describe(found, registry)
 	told := prometheus.NewRegistry() // of the agent's reporter, which has one gauge that the repair controller alone has too
 	told.MustRegister(reporter.New(meshcni.Identity{}, func() []status.News { return nil }, nil, reporter.NodeGauges()...))
 	describe(found, told)
-	// Of the agent's socket and its backends, which nothing exports but a running agent; TestScrape sees it.
+	// Of the agent's socket, its backends and the runtime's hook, which nothing exports but a running agent; TestScrape sees it.
 	found["meshcni_agent_requests_total"] = metric{`Requests on the agent's socket, by request (pod, attach, detach, pods, release, ready) and outcome (ok, unknown and more). Request "none" was not read.`, []string{"request", "outcome"}}
 	found["meshcni_backend_usable"] = metric{"1: the backend has written pods' rules in an empty network namespace of this host; 0: it has refused them. One that cannot be tried is missing.", []string{"backend"}}
+	found["meshcni_runtime_hook_connected"] = metric{"1: the container runtime's hook is connected; 0: it is not, and pods that the plugin is not called for start without their rules.", nil}
+	found["meshcni_runtime_hook_requests_total"] = metric{"Requests of the container runtime's hook, by request and outcome: ok, refused (a container), late (after the runtime's patience, so the answer did not count).", []string{"request", "outcome"}}
 	return found
 }
 
