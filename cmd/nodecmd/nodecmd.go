@@ -268,5 +268,6 @@ func (p Program) options(s settings, log *slog.Logger) nodeagent.Options {
 
 // Permissions returns what the agent and its plugin ask of the API server with settings of [Program.Parse], so that roles can be checked.
 func (p Program) Permissions(c nodeagent.Config) ([]agentapi.Right, error) {
+	p.setDefaults()
 	return nodeagent.Options{Dialects: p.Dialects, Config: c}.Permissions()
 }

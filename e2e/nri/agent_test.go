@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/node/hook"
 	"github.com/meshcni/meshcni/internal/testing/waittest"
 	"github.com/meshcni/meshcni/nodeagent"
@@ -44,7 +45,7 @@ func agentAt(t *testing.T, socket string) (ask func(path string) (string, error)
 	c.RunDir, c.ServiceAccountDir, c.HealthAddress, c.MetricsAddress = dir+"/run", dir+"/sa", "", ""
 	c.KubernetesHost, c.KubernetesPort, c.KubernetesProtocol, c.Node = "127.0.0.1", "1", "http", "n" // where nobody answers
 	c.RuntimeHook, c.NRISocket = hook.Gate, socket
-	a, err := nodeagent.New(nodeagent.Options{Config: c, Log: slog.New(slog.DiscardHandler)})
+	a, err := nodeagent.New(nodeagent.Options{Dialects: builtin.All(), Config: c, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

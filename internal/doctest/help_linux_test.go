@@ -73,7 +73,7 @@ func taintFlags(t *testing.T, command string) []flagHelp {
 	return flagsIn(t, help(t, "meshcni-taint", command))
 }
 
-var redirectCommands = []string{"explain", "rules", "trace", "compare", "show", "apply", "check", "cleanup", "validate"}
+var redirectCommands = []string{"explain", "check-manifests", "rules", "trace", "compare", "show", "apply", "check", "cleanup", "validate"}
 
 // redirectFlags are those of one command of meshcni-redirect.
 func redirectFlags(t *testing.T, command string) []flagHelp {

@@ -46,5 +46,5 @@ func TestExampleWorkflow(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(broken, "manifests", "shop.yaml"), []byte(strings.Replace(string(manifest), `"5432"`, `"5432,x"`, 1)), 0o600))
 	out, err = run(broken)
 	assert.ErrorContains(t, err, "exit status 1")
-	assert.Contains(t, out, "::error file=manifests/shop.yaml,line=20,title=Deployment shop/cart%3A refused::annotation traffic.sidecar.istio.io/excludeOutboundPorts=\"5432,x\"")
+	assert.Contains(t, out, "::error file=manifests/shop.yaml,line=21,title=Deployment shop/cart%3A refused::annotation traffic.sidecar.istio.io/excludeOutboundPorts=\"5432,x\"")
 }
