@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/status"
@@ -24,7 +25,7 @@ import (
 // asking anybody, whatever the settings say.
 func TestNothingToRelease(t *testing.T) {
 	dir := t.TempDir()
-	p, s := Options{}.withDefaults(), DefaultConfig(meshcni.Identity{})
+	p, s := Options{Dialects: builtin.All()}.withDefaults(), DefaultConfig(meshcni.Identity{})
 	s.RunDir, s.Ambient.Enabled = dir, true
 	assert.False(t, p.hadProxied(s))
 	record := attachment.Record{

@@ -12,6 +12,7 @@ import (
 func TestCodesAreStable(t *testing.T) {
 	assert.Equal(t, []warning.Code{
 		"invalid-value", "deprecated-key", "unknown-key", "no-effect", "contradiction", "fallback", "family-absent", "family-dropped", "before-proxy",
+		"proxy-user",
 	}, warning.Codes())
 }
 

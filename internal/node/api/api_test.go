@@ -77,15 +77,16 @@ func TestRights(t *testing.T) {
 			_, err := c.ListPods(ctx, metav1.ListOptions{}, func(p *corev1.Pod) *corev1.Pod { return p })
 			return err
 		}},
-		"WatchPods":   {api.MayWatchPods, func(ctx context.Context) error { _, err := c.WatchPods(ctx, metav1.ListOptions{}); return err }},
-		"Pod":         {api.MayListPods, func(ctx context.Context) error { _, err := c.Pod(ctx, "shop", "cart"); return err }},
-		"Label":       {api.MayPatchStatus, func(ctx context.Context) error { _, err := c.Label(ctx, pod, "k", "v"); return err }},
-		"Annotate":    {api.MayPatchStatus, func(ctx context.Context) error { return c.Annotate(ctx, pod, "k", "v") }},
-		"Evict":       {api.MayEvict, func(ctx context.Context) error { return c.Evict(ctx, pod) }},
-		"EvictNobody": {api.MayEvict, func(ctx context.Context) error { return c.EvictNobody(ctx, "shop", "cart", nil) }},
-		"Delete":      {api.MayDelete, func(ctx context.Context) error { return c.Delete(ctx, pod) }},
-		"CreateEvent": {api.MayCreateEvents, func(ctx context.Context) error { _, err := c.CreateEvent(ctx, event); return err }},
-		"PatchEvent":  {api.MayPatchEvents, func(ctx context.Context) error { _, err := c.PatchEvent(ctx, event, []byte("{}")); return err }},
+		"WatchPods":      {api.MayWatchPods, func(ctx context.Context) error { _, err := c.WatchPods(ctx, metav1.ListOptions{}); return err }},
+		"Pod":            {api.MayListPods, func(ctx context.Context) error { _, err := c.Pod(ctx, "shop", "cart"); return err }},
+		"Label":          {api.MayPatchStatus, func(ctx context.Context) error { _, err := c.Label(ctx, pod, "k", "v"); return err }},
+		"Annotate":       {api.MayPatchStatus, func(ctx context.Context) error { return c.Annotate(ctx, pod, "k", "v") }},
+		"PatchPodStatus": {api.MayPatchStatus, func(ctx context.Context) error { return c.PatchPodStatus(ctx, "shop", "cart", []byte("{}")) }},
+		"Evict":          {api.MayEvict, func(ctx context.Context) error { return c.Evict(ctx, pod) }},
+		"EvictNobody":    {api.MayEvict, func(ctx context.Context) error { return c.EvictNobody(ctx, "shop", "cart", nil) }},
+		"Delete":         {api.MayDelete, func(ctx context.Context) error { return c.Delete(ctx, pod) }},
+		"CreateEvent":    {api.MayCreateEvents, func(ctx context.Context) error { _, err := c.CreateEvent(ctx, event); return err }},
+		"PatchEvent":     {api.MayPatchEvents, func(ctx context.Context) error { _, err := c.PatchEvent(ctx, event, []byte("{}")); return err }},
 		"ListOne": {api.MayList(api.Namespaces), func(ctx context.Context) error {
 			_, err := c.ListOne(ctx, api.Namespaces, "", "shop", metav1.ListOptions{})
 			return err
