@@ -184,7 +184,7 @@ func TestProfiles(t *testing.T) {
 func (p platform) paths() map[string]string {
 	out := map[string]string{
 		p.conf: "/host" + p.conf + " DirectoryOrCreate", p.cache: "/host" + p.cache + " ro DirectoryOrCreate",
-		"/var/run/meshcni": "/var/run/meshcni DirectoryOrCreate",
+		"/var/run/meshcni": "/var/run/meshcni DirectoryOrCreate", "/var/run/nri": "/var/run/nri ro DirectoryOrCreate",
 	}
 	for _, dir := range p.bins {
 		out[dir] = "/host" + dir + " Directory"

@@ -58,7 +58,7 @@ func TestTheAgentRefusesThem(t *testing.T) {
 	m := newMachine(t, mustRender(t, nil))
 	for _, arg := range []string{
 		"--add-deadline=0s", "--add-deadline=999ms", "--exclude-namespace-selector=a in b", "--exclude-namespace-selector=a=b,", "--exclude-namespace-selector=a==b c", "--exclude-namespace-selector=-a", "--nope", "--log-levels=debug",
-		"--alone", "--alone=yes",
+		"--alone=yes",
 	} {
 		_, err := nodecmd.Program{Env: m.env}.Parse(append(append([]string{"run"}, m.args()...), arg))
 		assert.Error(t, err, arg)

@@ -43,7 +43,7 @@ func TestNearlyFull(t *testing.T) {
 				"/metrics":             strings.Contains(metrics, `meshcni_conntrack_pods{fill="nearly-full"} 1`),
 				"/metrics, named":      strings.Contains(metrics, fmt.Sprintf(`meshcni_conntrack_fill_ratio{pod_name="cart",pod_namespace="%s"} 0.9`, n.ns)),
 				"pods " + status:       strings.Contains(status, `"conntrackPercent": 92`),
-				"pods's warnings":      strings.Contains(status, "conntrack: "),
+				"pods's news":          strings.Contains(status, `"code": "conntrack"`),
 				"the agent's socket's": n.states()["cart"].ConntrackPercent == 92,
 			} {
 				if is != nearly {
