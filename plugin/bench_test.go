@@ -43,7 +43,7 @@ func median(d []time.Duration) float64 {
 }
 
 func trivial(b *testing.B) string {
-	path, err := binarytest.Build(programs, "./testdata/trivial")
+	path, err := binarytest.Installed(programs, "./testdata/trivial")
 	require.NoError(b, err)
 	return path
 }

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 
 func binary(tb testing.TB) string {
 	tb.Helper()
-	path, err := binarytest.Build(programs, binarytest.Command)
+	path, err := binarytest.Installed(programs, binarytest.Command)
 	require.NoError(tb, err)
 	return path
 }

@@ -19,8 +19,9 @@ import (
 const Command = "github.com/meshcni/meshcni/cmd/meshcni"
 
 var (
-	buildMu sync.Mutex
-	built   = map[string]string{}
+	buildMu   sync.Mutex
+	built     = map[string]string{}
+	installed = map[string]bool{}
 )
 
 // Build compiles a program like a release, static and without symbols, into dir and returns its path. It compiles each
@@ -32,21 +33,36 @@ func Build(dir, importPath string) (string, error) {
 		return path, nil
 	}
 	path := filepath.Join(dir, filepath.Base(importPath))
-	linked := path + ".linked"
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", linked, importPath)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, importPath)
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", importPath, err, out)
 	}
-	// As an installer writes it. What the linker writes by mmap is in the page cache in single pages, and starts a quarter slower.
-	program, err := os.ReadFile(linked)
-	if err == nil {
-		err = errors.Join(os.WriteFile(path, program, 0o755), os.Remove(linked)) //nolint:gosec // a program
-	}
+	built[importPath] = path
+	return path, nil
+}
+
+// Installed is as [Build], but the program's file is written as the installer writes it. What the linker writes by mmap is in the page cache in
+// single pages, and starts a quarter slower; but of what is written at once larger pieces count as resident, also where a page would do.
+func Installed(dir, importPath string) (string, error) {
+	linked, err := Build(dir, importPath)
 	if err != nil {
 		return "", err
 	}
-	built[importPath] = path
+	buildMu.Lock()
+	defer buildMu.Unlock()
+	path := filepath.Join(dir, "installed", filepath.Base(linked))
+	if installed[path] {
+		return path, nil
+	}
+	program, err := os.ReadFile(linked)
+	if err == nil {
+		err = errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, program, 0o755)) //nolint:gosec // a program
+	}
+	if err != nil {
+		return "", fmt.Errorf("install %s: %w", importPath, err)
+	}
+	installed[path] = true
 	return path, nil
 }
 
