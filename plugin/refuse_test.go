@@ -120,21 +120,21 @@ func TestWhatIsRefused(t *testing.T) {
 			c.config["kubernetes"] = object{"kubeconfig": "/no/such/kubeconfig"}
 			c.plugin.OpenPods = plugin.PodsFrom(kubepod.Open)
 		}, 50, []string{"/no/such/kubeconfig", "no such file", "agent"}},
-		"pod deleted meanwhile": {both(config("add_deadline", "60ms"), func(c *call) { c.pods = plugintest.NewPods(); c.plugin.OpenPods = c.pods.Open }), 11, []string{`"cart-0" not found`, "60ms"}},
-		"token no longer good": {both(config("add_deadline", "60ms"), func(c *call) {
+		"pod deleted meanwhile": {both(config("add_deadline", "1s"), func(c *call) { c.pods = plugintest.NewPods(); c.plugin.OpenPods = c.pods.Open }), 11, []string{`"cart-0" not found`, "1s"}},
+		"token no longer good": {both(config("add_deadline", "1s"), func(c *call) {
 			c.pods.Hook = func(context.Context, int) error { return apierrors.NewUnauthorized("Unauthorized") }
 		}), 11, []string{"Unauthorized", "agent", "is it running?"}},
-		"another UID": {both(config("add_deadline", "60ms"), env("CNI_ARGS", args("shop", "cart-0", "another"))), 11, []string{podUID, "another", "same name"}},
+		"another UID": {both(config("add_deadline", "1s"), env("CNI_ARGS", args("shop", "cart-0", "another"))), 11, []string{podUID, "another", "same name"}},
 		"a mirror that says it is a pod of the API server": {
-			both(config("add_deadline", "60ms"), annotate("kubernetes.io/config.mirror", "0b9d4c1e-1111-4222-8333-444455556666"),
+			both(config("add_deadline", "1s"), annotate("kubernetes.io/config.mirror", "0b9d4c1e-1111-4222-8333-444455556666"),
 				env("CNI_ARGS", args("shop", "cart-0", "0b9d4c1e-1111-4222-8333-444455556666"))), 11, []string{"0b9d4c1e-1111-4222-8333-444455556666", "remove metadata.uid"},
 		},
-		"a mirror of another pod": {both(config("add_deadline", "60ms"), annotate("kubernetes.io/config.mirror", "x"), env("CNI_ARGS", args("shop", "cart-0", "another"))), 11, []string{"same name"}},
+		"a mirror of another pod": {both(config("add_deadline", "1s"), annotate("kubernetes.io/config.mirror", "x"), env("CNI_ARGS", args("shop", "cart-0", "another"))), 11, []string{"same name"}},
 		"hopeless": {func(c *call) {
 			c.pods.Permanent = true
 			c.pods.Hook = func(context.Context, int) error { return errors.New("never") }
 		}, 999, []string{"never"}},
-		"a source that gives nothing": {both(config("add_deadline", "60ms"), func(c *call) {
+		"a source that gives nothing": {both(config("add_deadline", "1s"), func(c *call) {
 			c.plugin.OpenPods = func(string) (plugin.Pods, error) { return nothing{}, nil }
 		}), 11, []string{"gave none"}},
 		"a dialect that needs more than the source has": {func(c *call) {

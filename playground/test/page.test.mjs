@@ -53,7 +53,7 @@ on("takes a pod that is pasted, and says what is wrong with it", async (page) =>
   await answered(page, () => type(page, "edit-pod", "kind: Pod\nmetadata: {name: a, namespace: b}\nspec: {containers: [{name: linkerd-proxy}]}\n"));
   assert.match((await verdict(page))[1], /go through Linkerd[^]*b\/a/);
   await answered(page, () => type(page, "edit-pod", "kind: Pod\n  metadata: ["));
-  assert.match((await verdict(page)).join(), /error[^]*not a pod that can be read[^]*yaml/);
+  assert.match((await verdict(page)).join(), /error[^]*not a pod that can be read[^]*line 2/);
   await answered(page, () => type(page, "edit-pod", "kind: Service\n"));
   assert.match((await verdict(page))[1], /it is a "Service"/);
   await answered(page, () => type(page, "edit-pod", "kind: Deployment\nmetadata: {name: a, namespace: b}\nspec: {template: {spec: {containers: [{name: app}]}}}\n"));
