@@ -177,17 +177,21 @@ func (m *manifests) read(file string, text []byte) {
 	for _, d := range all {
 		raw, errs := d.JSON()
 		for _, err := range errs {
-			at := &documents.Error{Line: d.Line}
+			at := &documents.Error{Line: d.Line, Err: err}
 			errors.As(err, &at)
 			m.wrong(&object{file: file}, at.Line, "%s", at.Err)
 		}
 		if len(errs) > 0 || string(raw) == "null" {
 			continue
 		}
-		for todo := []*object{{file: file, document: d, raw: raw}}; len(todo) > 0; {
-			o := todo[0]
-			todo = append(m.object(o), todo[1:]...)
-		}
+		m.sort(&object{file: file, document: d, raw: raw})
+	}
+}
+
+// sort sorts an object in, and those of a list in its place, so that findings are in the order of the text.
+func (m *manifests) sort(o *object) {
+	for _, item := range m.object(o) {
+		m.sort(item)
 	}
 }
 

@@ -2,6 +2,7 @@ package explain_test
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -254,6 +255,23 @@ func TestManifestsInLists(t *testing.T) {
 	r = check(dialect.SetOf(istio.New()), deep, false)
 	require.Len(t, r.Unreadable, 1)
 	assert.Contains(t, r.Unreadable[0].Text, "lists are in one another")
+
+	// A long list takes as long as its objects do: its items are not copied once for each of them.
+	const many = 100_000
+	long := func(n int) {
+		r = check(dialect.SetOf(istio.New()), `{"apiVersion": "v1", "kind": "List", "items": [`+strings.Repeat(`{"apiVersion":"v1","kind":"Secret"},`, n)+pod("last")+`]}`, false)
+	}
+	allocated := func(n int) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		long(n)
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	tenth := allocated(many / 10)
+	assert.Less(t, allocated(many), 30*tenth, "bytes, for ten times as many")
+	assert.Equal(t, many, r.PassedOver["Secret"])
+	assert.Len(t, r.Pods, 1)
 }
 
 // TestManifestsUndecided: without its namespace a pod of which that decides is neither in the mesh nor out of it, and that fails every check.

@@ -17,8 +17,6 @@ import (
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
-	"github.com/containerd/nri/pkg/net/multiplex"
-	"github.com/containerd/ttrpc"
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -382,18 +380,7 @@ func TestOlderRuntime(t *testing.T) {
 			path := socket(t)
 			var mu sync.Mutex
 			var asked []api.EventMask
-			listen(t, path, func(conn net.Conn) {
-				mux := multiplex.Multiplex(conn)
-				defer func() { _ = mux.Close() }()
-				l, _ := mux.Listen(multiplex.RuntimeServiceConn)
-				s, _ := ttrpc.NewServer()
-				registered := make(chan struct{})
-				api.RegisterRuntimeService(s, registrar(registered))
-				go func() { _ = s.Serve(context.Background(), l) }()
-				defer func() { _ = s.Close() }()
-				<-registered
-				side, _ := mux.Open(multiplex.PluginServiceConn)
-				plugin := api.NewPluginClient(ttrpc.NewClient(side))
+			runtimeAt(t, path, func(plugin api.PluginService) {
 				answer, err := plugin.Configure(context.Background(), c.request)
 				if err != nil {
 					return

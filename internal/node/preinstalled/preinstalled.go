@@ -98,7 +98,7 @@ func run(ctx context.Context, p plugin.Plugin, socket, dir string) error {
 type settings struct {
 	path   string
 	plugin plugin.Plugin
-	gate   bool // as at the start
+	gate   bool // counts at the start only: the runtime does not start the process anew
 
 	busy atomic.Bool // something has been done since it was last looked
 
