@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,6 +32,11 @@ const patience = 3 * time.Second
 func TestMain(m *testing.M) {
 	adaptation.SetPluginRequestTimeout(patience)
 	logrus.SetLevel(logrus.ErrorLevel) // the runtime's half logs each step
+	var err error
+	if programDir, err = os.MkdirTemp("", "meshcni-nri-"); err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(programDir)
 	m.Run()
 }
 

@@ -27,13 +27,12 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
+// programDir has the plugin's program; it goes when all tests are over.
+var programDir string
+
 // program is the plugin's, built once.
 var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "meshcni-nri-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "meshcni")
+	path := filepath.Join(programDir, "meshcni")
 	out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "../../cmd/meshcni").CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, out)
