@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"sync"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
 )
@@ -74,46 +74,29 @@ type Options struct {
 
 // Agent keeps the plugin installed on a node. Make one with [New]. Its methods are safe for concurrent use.
 type Agent struct {
-	opts   Options
-	log    *slog.Logger
-	m      *metrics
-	obs    *observer
-	sock   *logSocket
-	tokens *tokens
-	now    func() time.Time
+	opts    Options
+	log     *slog.Logger
+	m       *metrics
+	tokens  *tokens
+	now     func() time.Time
+	boot    func() string
+	contest contest
 
-	mu         sync.Mutex
+	mu    sync.Mutex
+	shown shown
+}
+
+// shown is what the loop shows of itself and of the node.
+type shown struct {
 	config     Config
+	refused    string // why the configuration that Reload has found is refused; empty: it is not
+	lastLoop   time.Time
 	blocked    []*BlockedError
 	neighbours []Neighbour
 	binDirs    []BinDir
-	target     string
-	lastLoop   time.Time
 	since      time.Time   // see State.PutBack
 	installed  time.Time   // see State.FirstInstalled
-	refused    string      // why the configuration that Reload has found is refused; empty: it is not
 	ownFile    status.News // that a file of our own is kept since the agent began; zero: it is not, or was before
-
-	// Only the loop uses these.
-	conflict   *conflict
-	taken      bool // a file of our own is kept by OwnFileAuto
-	past       history
-	kept       history   // as it is on the disk
-	recalled   bool      // past has been read
-	rebooted   bool      // since past was written
-	weighed    bool      // what is missing has been judged in the light of past
-	putAt      time.Time // when it was last put where it had not been
-	putBack    bool      // the entry, and past does not say so yet
-	boot       func() string
-	begun      time.Time
-	wrote      []byte          // the target when it last had our entry
-	held       map[string]bool // files that have had our entry
-	doubt      string          // the choice that Settle delays
-	doubtSince time.Time
-	failedFor  time.Duration
-	rested     bool // what was to be taken back has been
-	lease      *lease
-	turn       *bool // whether it acts; nil: that has not been decided
 }
 
 // New makes an agent. Its errors are those of [Config.Validate].
@@ -126,6 +109,12 @@ func New(opts Options) (*Agent, error) {
 	opts.Registry = cmp.Or[prometheus.Registerer](opts.Registry, prometheus.NewRegistry())
 	opts.Poll = cmp.Or(opts.Poll, 5*time.Second)
 	opts.Settle = cmp.Or(opts.Settle, 300*time.Millisecond)
+	if opts.Reload == nil {
+		opts.Reload = func() (Config, error) { return opts.Config, nil }
+	}
+	if opts.Leaving == nil {
+		opts.Leaving = func(context.Context) (bool, string) { return true, "it was asked for" }
+	}
 	if opts.Hooked == nil {
 		opts.Hooked = func() bool { return false }
 	}
@@ -140,24 +129,53 @@ func New(opts Options) (*Agent, error) {
 	}
 	m := newMetrics(opts.Registry, opts.Config.Identity)
 	return &Agent{
-		opts: opts, log: opts.Log, m: m, obs: newObserver(), now: time.Now, config: opts.Config,
-		tokens:  &tokens{ask: opts.Token, log: opts.Log, failed: m.failures.WithLabelValues("token").Inc, now: time.Now, doubt: make(chan struct{}, 1)},
-		blocked: []*BlockedError{{codeStarting, errors.New("the node has not been looked at yet")}},
-		boot:    bootID,
-		lease:   leaseOf(opts.Config), lastLoop: time.Now(), conflict: newConflict(), held: map[string]bool{},
+		opts: opts, log: opts.Log, m: m, now: time.Now, boot: bootID, contest: usualContest,
+		tokens: &tokens{ask: opts.Token, log: opts.Log, failed: m.failures.WithLabelValues("token").Inc, now: time.Now, doubt: make(chan struct{}, 1)},
+		shown: shown{
+			config: opts.Config, lastLoop: time.Now(),
+			blocked: []*BlockedError{{codeStarting, errors.New("the node has not been looked at yet")}},
+		},
 	}, nil
 }
 
-// locked reads a field that the loop replaces as a whole.
-func locked[T any](a *Agent, field *T) T {
+// showing returns what the loop shows.
+func (a *Agent) showing() shown {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return *field
+	return a.shown
+}
+
+// show changes what the loop shows. The loop replaces the slices as a whole.
+func (a *Agent) show(change func(*shown)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change(&a.shown)
 }
 
 // Ready returns nil while every new pod on the node will be captured. Otherwise it returns a *[BlockedError], or several joined;
 // errors.As(err, &blocked) finds the first.
-func (a *Agent) Ready() error { return join(locked(a, &a.blocked)) }
+func (a *Agent) Ready() error { return join(a.showing().blocked) }
+
+// News returns what people should know of the node: why new pods are not captured, that a changed configuration is refused, which other mesh's
+// plugin is beside ours, and that the agent keeps a file of its own because its entry did not stay in the network's.
+func (a *Agent) News() (all []status.News) {
+	is := a.showing()
+	for _, b := range is.blocked {
+		all = append(all, news.NotReady(b.Code, b.Err)...)
+	}
+	if is.refused != "" {
+		all = append(all, news.Refused(is.refused))
+	}
+	for _, n := range is.neighbours {
+		other := news.New(status.KindNotice, news.OtherMesh, n.Text())
+		other.Where = n.Plugin
+		all = append(all, other)
+	}
+	if is.ownFile.Text != "" {
+		all = append(all, is.ownFile)
+	}
+	return all
+}
 
 // State holds the findings of an [Agent]. Before the agent has looked, all is zero.
 type State struct {
@@ -180,12 +198,11 @@ type State struct {
 
 // State returns what the agent knows now.
 func (a *Agent) State() State {
-	s := State{OwnToken: a.tokens.givesOwn(), Failing: a.m.failing.all()}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s.Neighbours, s.BinDirs = slices.Clone(a.neighbours), slices.Clone(a.binDirs)
-	s.FirstInstalled, s.PutBack = a.installed, a.since
-	return s
+	is := a.showing()
+	return State{
+		Neighbours: slices.Clone(is.neighbours), BinDirs: slices.Clone(is.binDirs), OwnToken: a.tokens.givesOwn(), Failing: a.m.failing.all(),
+		FirstInstalled: is.installed, PutBack: is.since,
+	}
 }
 
 // stuckAfter is the age of the last turn from which the loop counts as stuck. It runs every few seconds; only a hanging file system delays it.
@@ -193,25 +210,21 @@ const stuckAfter = time.Minute
 
 // Healthy returns an error when the agent is stuck and a restart may help.
 func (a *Agent) Healthy() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if since := a.now().Sub(a.lastLoop); since > stuckAfter {
+	if since := a.now().Sub(a.showing().lastLoop); since > stuckAfter {
 		return fmt.Errorf("the loop has been stuck for %s", since.Round(time.Second))
 	}
 	return nil
 }
 
 // present returns the present configuration.
-func (a *Agent) present() Config { return locked(a, &a.config) }
+func (a *Agent) present() Config { return a.showing().config }
 
 // Run installs the plugin and keeps it installed until the context ends. While it cannot install, it waits, and Ready says
 // why. With UninstallOnExit, it then returns the error of [Uninstall]; otherwise nil.
 func (a *Agent) Run(ctx context.Context) error {
 	cfg := a.present()
-	a.sock = newLogSocket(filepath.Join(cfg.RunDir, netconf.LogSocketName), a.opts.PluginLog, a.m)
-	a.sock.unread, a.sock.decided = a.tokens.suspect, a.opts.OnDecision
-	defer a.sock.close()
-	defer a.lease.end()
+	l := a.newLoop()
+	defer l.end()
 	if os.Remove(marker(cfg)) == nil {
 		a.log.Info("an earlier uninstall is over")
 	}
@@ -219,119 +232,38 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer w.close()
 	a.tokens.changed = w.poke
 	wait := a.tokens.start(ctx)
-	a.loop(ctx, w)
+	l.run(ctx, w)
 	wait()
 	// The end of the context must not cut off the uninstall, which is short.
-	if ctx = context.WithoutCancel(ctx); !a.shallUninstall(ctx) {
+	if ctx = context.WithoutCancel(ctx); !l.shallUninstall(ctx) {
 		return nil
 	}
 	_, err := uninstall(ctx, a.present(), a.log)
 	return err
 }
 
-// shallUninstall decides and logs whether to uninstall at the end.
-func (a *Agent) shallUninstall(ctx context.Context) bool {
-	superseded := func() bool {
-		act := !a.lease.foreign()
-		if act {
-			act, _ = a.lease.keep()
-		}
-		if !act {
-			a.log.Info("stopping; another agent keeps the plugin installed")
-		}
-		return !act
-	}
-	switch {
-	case !a.opts.UninstallOnExit:
-		a.log.Info("stopping; the plugin stays installed")
-		return false
-	case superseded():
-		return false
-	case a.opts.Leaving == nil:
-		return true
-	}
-	leaving, why := a.opts.Leaving(ctx)
-	if !leaving {
-		a.log.Info("stopping; the plugin stays installed", "because", why)
-		return false
-	}
-	a.log.Info("stopping for good; the plugin is taken back", "because", why)
-	return !superseded() // another agent may have begun while Leaving was asked
-}
-
-func (a *Agent) loop(ctx context.Context, w *watcher) {
-	for ctx.Err() == nil {
-		w.arm(a.watched())
-		a.m.polling.Set(map[bool]float64{true: 1}[w.polling()])
-		pause := a.opts.Poll
-		if w.polling() {
-			pause = min(pause, 500*time.Millisecond)
-		}
-		soon := a.reconcile(ctx)
-		a.mu.Lock()
-		a.lastLoop = a.now()
-		a.mu.Unlock()
-		if soon > 0 {
-			pause = min(pause, soon)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		case <-w.wake:
-			// Look once at a burst of events: a rewrite is several, and ours cause some too.
-			select {
-			case <-ctx.Done():
-			case <-time.After(5 * time.Millisecond):
-			}
-		}
-	}
-}
-
-// watched returns the directories in which a change matters.
-func (a *Agent) watched() []string {
-	c := a.present()
-	dirs := append([]string{c.CNIConfDir, c.ServiceAccountDir, c.RunDir, c.BinSourceDir}, c.CNIBinDirs...)
-	if snap, err := takeSnapshot(c.CNIConfDir); err == nil {
-		dirs = append(dirs, snap.links...)
-	}
-	return append(dirs, a.opts.ReloadDirs...)
-}
-
-func (a *Agent) reload() {
-	if a.opts.Reload == nil {
-		return
-	}
+// reload returns the configuration that Reload finds, or the present one if that is refused.
+func (a *Agent) reload() Config {
+	was := a.showing()
 	next, err := a.opts.Reload()
 	if err == nil {
 		err = next.Validate()
 	}
 	if err == nil {
-		err = a.present().Keeps(next)
+		err = was.config.Keeps(next)
 	}
 	if err != nil {
-		if a.refuse(err.Error()) {
+		if a.show(func(s *shown) { s.refused = err.Error() }); was.refused != err.Error() {
 			a.m.reloads.WithLabelValues("refused").Inc()
 			a.log.Error("the changed configuration is refused; the old one stays", "error", err)
 		}
-		return
+		return was.config
 	}
-	a.refuse("")
-	if !reflect.DeepEqual(next, a.present()) {
-		a.mu.Lock()
-		a.config = next
-		a.mu.Unlock()
+	if a.show(func(s *shown) { s.config, s.refused = next, "" }); !reflect.DeepEqual(next, was.config) {
 		a.m.reloads.WithLabelValues("applied").Inc()
 		a.log.Info("the changed configuration is applied")
 	}
-}
-
-// refuse notes why a configuration is refused, and reports whether that is new. Empty: it is not.
-func (a *Agent) refuse(why string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	changed := a.refused != why
-	a.refused = why
-	return changed
+	return next
 }
 
 // Keeps returns an error if an agent that runs with this configuration cannot take the next one, because that would leave something

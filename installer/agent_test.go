@@ -199,11 +199,11 @@ func TestPollingWhenInotifyIsExhausted(t *testing.T) {
 	w.newFS = func() (*fsnotify.Watcher, error) { return nil, syscall.EMFILE }
 	a, err := New(Options{Config: n.Config, Poll: 10 * time.Millisecond, Registry: prometheus.NewRegistry()})
 	require.NoError(t, err)
-	a.sock = newLogSocket(filepath.Join(n.RunDir, "log.sock"), a.opts.PluginLog, a.m)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); a.loop(ctx, w) }()
-	defer func() { cancel(); <-done; a.sock.close(); a.lease.end() }()
+	l := a.newLoop()
+	go func() { defer close(done); l.run(ctx, w) }()
+	defer func() { cancel(); <-done; l.end() }()
 	within(t, patience, "ready", ready(a))
 	n.put(n.conf("10-calico.conflist"), calicoList)
 	within(t, patience, "captured", n.captured)
@@ -213,7 +213,7 @@ func TestPollingWhenInotifyIsExhausted(t *testing.T) {
 func TestConflictingWriterIsNamed(t *testing.T) {
 	n := newNode(t, map[string]string{"05-cilium.conflist": ciliumList})
 	a, _ := n.agent(onEvents, func(a *Agent) {
-		a.conflict = &conflict{limit: 4, window: 2 * time.Second, first: 50 * time.Millisecond, max: time.Second}
+		a.contest = contest{limit: 4, window: 2 * time.Second, first: 50 * time.Millisecond, max: time.Second}
 	})
 	within(t, patience, "ready", ready(a))
 	within(t, patience, "a conflict", func() bool {
@@ -392,7 +392,7 @@ func TestManyRewrites(t *testing.T) {
 	rewrites := setting(t, "MESHCNI_REWRITES", 1000)
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
 	a, _ := n.agent(func(o *Options) { o.Log = nil }, func(a *Agent) {
-		a.conflict.window, a.conflict.max = 100*time.Millisecond, 100*time.Millisecond
+		a.contest.window, a.contest.max = 100*time.Millisecond, 100*time.Millisecond
 	})
 	within(t, patience, "ready", ready(a))
 	for range rewrites {

@@ -11,7 +11,7 @@ import (
 // BenchmarkRepair is from an owner's rewrite to our entry in place again, by inotify.
 func BenchmarkRepair(b *testing.B) {
 	n := newNode(b, map[string]string{"10-calico.conflist": calicoList})
-	a, _ := n.agent(func(o *Options) { o.Poll, o.Log = time.Hour, nil }, func(a *Agent) { a.conflict.limit = 1 << 30 })
+	a, _ := n.agent(func(o *Options) { o.Poll, o.Log = time.Hour, nil }, func(a *Agent) { a.contest.limit = 1 << 30 })
 	within(b, patience, "ready", ready(a))
 	for b.Loop() {
 		n.put(n.conf("10-calico.conflist"), calicoList)

@@ -5,7 +5,6 @@ package installer
 import (
 	"errors"
 
-	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -62,28 +61,6 @@ const (
 	codeSuperseded         status.Code = "superseded"          // a newer agent runs on this node
 	codeWaiting            status.Code = "waiting"             // an older agent runs on this node, and this one could not do its work yet
 )
-
-// News returns what people should know of the node: why new pods are not captured, that a changed configuration is refused, which other mesh's
-// plugin is beside ours, and that the agent keeps a file of its own because its entry did not stay in the network's.
-func (a *Agent) News() (all []status.News) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, b := range a.blocked {
-		all = append(all, news.NotReady(b.Code, b.Err)...)
-	}
-	if a.refused != "" {
-		all = append(all, news.Refused(a.refused))
-	}
-	for _, n := range a.neighbours {
-		other := news.New(status.KindNotice, news.OtherMesh, n.Text())
-		other.Where = n.Plugin
-		all = append(all, other)
-	}
-	if a.ownFile.Text != "" {
-		all = append(all, a.ownFile)
-	}
-	return all
-}
 
 // cause is the reason for an [action]. Causes are stable: logs and the metric meshcni_drift_repairs_total use them.
 type cause string

@@ -12,24 +12,27 @@ import (
 	"github.com/meshcni/meshcni/conflist"
 )
 
-// conflict distinguishes an owner that rewrites its file now and then, which is normal, from a conflicting writer that
-// removes the entry as often as it is added. Adding it ever faster would only make the node's network flap, so the agent
-// backs off and reports who it is.
-type conflict struct {
+// contest says what makes a conflict, and how it is answered.
+type contest struct {
 	limit  int           // losses within window that make a conflict
 	window time.Duration // also how long the entry must then stay for the conflict to be over
 	first  time.Duration // first pause
 	max    time.Duration // longest pause
+}
+
+var usualContest = contest{limit: 3, window: 15 * time.Second, first: time.Second, max: 5 * time.Minute}
+
+// conflict distinguishes an owner that rewrites its file now and then, which is normal, from a conflicting writer that
+// removes the entry as often as it is added. Adding it ever faster would only make the node's network flap, so the agent
+// backs off and reports who it is.
+type conflict struct {
+	contest
 
 	losses []time.Time
 	pause  time.Duration // 0: no conflict
 	until  time.Time     // no attempt before
 	tried  bool          // since then
 	report string
-}
-
-func newConflict() *conflict {
-	return &conflict{limit: 3, window: 15 * time.Second, first: time.Second, max: 5 * time.Minute}
 }
 
 // lost records at now that the entry is gone. It reports whether to add it again now, and whether a conflict begins; with certain, at

@@ -10,7 +10,7 @@ import (
 )
 
 func TestConflict(t *testing.T) {
-	f := newConflict()
+	f := conflict{contest: usualContest}
 	at := time.Unix(1000, 0)
 	lost := func() (bool, bool) {
 		return f.lost(at, false, func(n int, over time.Duration) string { return "who" })
@@ -51,7 +51,7 @@ func TestConflict(t *testing.T) {
 
 // An owner that rewrites its file once a minute, for ever, is no conflict.
 func TestRewritesNowAndThenAreNoConflict(t *testing.T) {
-	f := newConflict()
+	f := conflict{contest: usualContest}
 	at := time.Unix(1000, 0)
 	for range 1000 {
 		retry, begins := f.lost(at, false, nil)

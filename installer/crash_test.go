@@ -33,7 +33,7 @@ func crashAgent(dir string) {
 		a, err := New(Options{Config: c, Settle: time.Millisecond})
 		if err == nil {
 			if c.OwnFile != OwnFileAuto {
-				a.conflict.limit = 1 << 30
+				a.contest.limit = 1 << 30
 			}
 			err = a.Run(context.Background())
 		}

@@ -64,7 +64,7 @@ func TestBesideAnExclusiveCilium(t *testing.T) {
 			took, stop := n.cilium()
 			defer stop()
 			a, _ := n.agent(nil, func(a *Agent) {
-				a.conflict = &conflict{limit: 3, window: 2 * time.Second, first: 50 * time.Millisecond, max: time.Second}
+				a.contest = contest{limit: 3, window: 2 * time.Second, first: 50 * time.Millisecond, max: time.Second}
 			})
 			within(t, patience, "fight", func() bool { return code(a) == string(codeConflict) })
 			before := took.Load()
@@ -82,7 +82,7 @@ func TestBesideAnExclusiveCilium(t *testing.T) {
 // An entry that was put back beside such a Cilium does not count before it has stayed: whoever waits for the agent would send pods to the node.
 func TestBesideCiliumTheEntryHasToStay(t *testing.T) {
 	n := newNode(t, map[string]string{"05-cilium.conflist": ciliumList, "87-podman.conflist.cilium_bak": calicoList})
-	a, _ := n.agent(nil, func(a *Agent) { a.conflict.window = 3 * time.Second })
+	a, _ := n.agent(nil, func(a *Agent) { a.contest.window = 3 * time.Second })
 	within(t, patience, "the entry is there, and does not count yet", func() bool {
 		why := a.Ready()
 		return n.captured() && why != nil && code(a) == string(codeStarting) && strings.Contains(why.Error(), "Cilium has renamed files of that directory")

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -87,21 +88,24 @@ func TestLogSocketIsBounded(t *testing.T) {
 	hang := make(chan struct{})
 	out := writerFunc(func(p []byte) (int, error) { <-hang; return len(p), nil })
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
-	a, stop := n.agent(func(o *Options) { o.PluginLog, o.Log = out, nil })
-	within(t, patience, "ready", ready(a))
+	a, err := New(Options{Config: n.Config, PluginLog: out, Registry: prometheus.NewRegistry()})
+	require.NoError(t, err)
+	l := a.newLoop()
+	require.NoError(t, os.MkdirAll(n.RunDir, 0o755))
+	require.NoError(t, l.sock.ensure())
 	_, conn := plugin(t, filepath.Join(n.RunDir, "log.sock"))
 	record := []byte(`{"msg":"` + strings.Repeat("x", 32<<10) + `"}`)
 	for range 1000 { // 32 MiB
-		_, err := conn.Write(record)
+		_, err = conn.Write(record)
 		require.NoError(t, err)
 	}
 	within(t, patience, "counted", func() bool {
 		return strings.Contains(scrape(t, a), `meshcni_plugin_log_dropped_total{reason="queue-full"} `)
 	})
-	assert.LessOrEqual(t, a.sock.queued.Load(), int64(maxQueued+len(record)))
-	assert.LessOrEqual(t, len(a.sock.queue)*len(record), maxQueued)
+	assert.LessOrEqual(t, l.sock.queued.Load(), int64(maxQueued+len(record)))
+	assert.LessOrEqual(t, len(l.sock.queue)*len(record), maxQueued)
 	close(hang)
-	stop()
+	l.end()
 }
 
 type writerFunc func([]byte) (int, error)

@@ -23,7 +23,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/hookfile"
 )
 
-// observed is the state of the node from which a plan is made.
+// observed is the state of the node from which a plan is made, and what is remembered of it.
 type observed struct {
 	// conf is the configuration directory; nil with confErr.
 	conf    *snapshot
@@ -43,12 +43,8 @@ type observed struct {
 	stale []string
 	// types are those on record under which the plugin has been installed.
 	types []string
-	// held are the files that have had the entry since this process began.
-	held map[string]bool
-	// taken: this process keeps a file of its own by OwnFileAuto.
-	taken bool
-	// whole is the target when all that it names was last there.
-	whole string
+
+	remembered
 
 	// hook is what is in the runtime's directory of plugins of its hook.
 	hook hooked

@@ -7,8 +7,6 @@ import (
 	"strconv"
 
 	"github.com/meshcni/meshcni/conflist"
-	"github.com/meshcni/meshcni/internal/node/news"
-	"github.com/meshcni/meshcni/status"
 )
 
 // OwnFile is a value of [Config].OwnFile: whether the agent keeps a list of its own.
@@ -61,39 +59,4 @@ func (p *planner) keepsOwn() bool {
 	}
 	first, err := conflist.Primary(p.o.conf, p.oursAlone()...)
 	return err != nil || delegating(first.File) == ""
-}
-
-// take makes the agent keep a file of its own from now on, if that is left to it and can be done. The conflict is then over.
-func (a *Agent) take(c Config, seen observed, plan Plan, why string) bool {
-	if c.OwnFile != OwnFileAuto || plan.Target == c.ownName() {
-		return false
-	}
-	seen.taken = true
-	own := planInstall(c, seen)
-	if own.Target != "" && own.Target != c.ownName() {
-		a.log.Warn("our entry is put back each time: own-file=auto keeps no list of its own beside a plugin that delegates to the cluster's network", "detail", why)
-		return false
-	}
-	if len(own.Blocked) > 0 {
-		a.log.Error("our entry does not stay in the network's file, and own-file=auto cannot end it", "detail", why, "error", join(own.Blocked))
-		return false
-	}
-	a.taken = true
-	text := fmt.Sprintf("%s; so the agent keeps a list of its own from now on, %s (own-file=auto)", why, c.ownName())
-	a.log.Warn("our entry does not stay in the network's file: taking a file of our own", "detail", text)
-	a.mu.Lock()
-	a.ownFile = status.News{Kind: status.KindNotice, Code: news.OwnFileTaken, Text: text, Since: a.now()}
-	a.mu.Unlock()
-	a.conflict.end()
-	return true
-}
-
-// forgetOwn leaves it to the files on the node whether one of our own is kept, when this agent acts again.
-func (a *Agent) forgetOwn() {
-	a.taken, a.recalled = false, false
-	a.past, a.kept = history{}, history{}
-	a.m.ownFile.Set(0)
-	a.mu.Lock()
-	a.ownFile = status.News{}
-	a.mu.Unlock()
 }

@@ -151,7 +151,7 @@ func TestAConflictIsToldWithItsRemedy(t *testing.T) {
 	n := newNode(t, map[string]string{file: calicoList})
 	var log proctest.Buffer
 	a, _ := n.agent(listening(&log), func(a *Agent) {
-		a.conflict = &conflict{limit: 3, window: 2e9, first: 5e7, max: 1e9}
+		a.contest = contest{limit: 3, window: 2e9, first: 5e7, max: 1e9}
 	})
 	within(t, patience, "ready", ready(a))
 	lose := func() {

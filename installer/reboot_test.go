@@ -266,7 +266,7 @@ func TestHookedNodeTakesNoList(t *testing.T) {
 	n.OwnFile = OwnFileAuto
 	var hooked atomic.Bool
 	hooked.Store(true)
-	a, _ := n.agent(func(o *Options) { onEvents(o); o.Hooked = hooked.Load }, func(a *Agent) { a.conflict.limit = 100 })
+	a, _ := n.agent(func(o *Options) { onEvents(o); o.Hooked = hooked.Load }, func(a *Agent) { a.contest.limit = 100 })
 	within(t, patience, "ready", ready(a))
 	for i := range 4 {
 		n.put(n.conf(file), calicoList)

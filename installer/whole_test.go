@@ -143,7 +143,7 @@ func TestListOfAnOwnerThatIsGone(t *testing.T) {
 	})
 	assert.NotContains(t, n.read(n.conf("10-canal.conflist")), pluginName)
 	gone()
-	assert.Equal(t, 0, a.past.Losses, "nobody has removed our entry")
+	assert.Equal(t, 0, recall(n.Config).Losses, "nobody has removed our entry")
 	stop()
 	n.uninstall()
 	assert.Len(t, n.tree(), 1)
@@ -219,7 +219,7 @@ func TestNoListDelegatesToItself(t *testing.T) {
 func TestOwnFileAutoBesideWhatDelegates(t *testing.T) {
 	n := multusNode(t)
 	n.OwnFile = OwnFileAuto
-	a, _ := n.agent(nil, func(a *Agent) { a.conflict.limit = 100 })
+	a, _ := n.agent(nil, func(a *Agent) { a.contest.limit = 100 })
 	within(t, patience, "ready", ready(a))
 	for range 4 { // its daemon takes the first file that is not its own
 		first := ""
