@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/repairflags"
 	"github.com/meshcni/meshcni/dialect"
@@ -27,6 +29,7 @@ type settings struct {
 
 	detect                                 bool
 	configFile, pluginConfigFile, configID string
+	names                                  []string     // those of the identity that the deployment goes by, as FIELD=value
 	live                                   liveSettings // as read
 }
 
@@ -98,6 +101,7 @@ func (s *settings) register(fs *pflag.FlagSet, known []dialect.Dialect) {
 	cli.Group(fs, "The agent itself", func(fs *pflag.FlagSet) {
 		text(fs, &s.configFile, "config", "file", "these keys in a YAML file, watched; flags and environment come before it")
 		text(fs, &s.configID, "config-id", "name", "a name of these settings: those that were last good count at the start only under the same name")
+		fs.Var(cli.List(&s.names, "FIELD=value"), "identity", "names of the product that the deployment goes by; with others than its own the agent does not start")
 		text(fs, &s.MetricsAddress, "metrics-address", "addr", "where /metrics is served; empty: nowhere")
 		text(fs, &s.HealthAddress, "health-address", "addr", "where /healthz and /readyz are served; empty: nowhere")
 		text(fs, &s.StartSocket, "start-socket", "path", "where the command started asks this agent whether it has begun its work; in a directory of the pod's own; empty: nowhere")
@@ -121,7 +125,26 @@ func (p Program) defaults() settings {
 // resolve returns the settings, which are valid.
 func (p Program) resolve(typed *pflag.FlagSet) (settings, error) {
 	s, err := p.read(typed)
-	return s, errors.Join(err, s.Validate(p.Dialects))
+	return s, errors.Join(err, differs(s.Identity, s.names), s.Validate(p.Dialects))
+}
+
+// differs returns an error for each of names, as FIELD=value, that is not the identity's own. Variables under another prefix are not read,
+// pods under another name are not taken for the agent's, and nothing else would say so.
+func differs(id meshcni.Identity, names []string) error {
+	id = id.WithDefaults()
+	own := map[string]string{
+		"Name": id.Name, "Plugin": id.Plugin, "Agent": id.Agent, "LabelPrefix": id.LabelPrefix, "MetricPrefix": id.MetricPrefix, "EnvPrefix": id.EnvPrefix,
+	}
+	var errs []error
+	for _, each := range names {
+		field, value, _ := strings.Cut(each, "=")
+		if name, known := own[field]; !known {
+			errs = append(errs, fmt.Errorf("identity %q: want one of %s, and a value", each, strings.Join(slices.Sorted(maps.Keys(own)), ", ")))
+		} else if name != value {
+			errs = append(errs, fmt.Errorf("identity: the deployment goes by %s %q, and this program's is %q", field, value, name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // read returns the settings. A flag on the command line wins over the environment, that over the configuration file,

@@ -96,6 +96,11 @@ func (c *common) asIstio(fs *pflag.FlagSet) {
 	cli.Group(fs, "What is said", c.log.declare)
 }
 
+// servesIstio reports whether Istio's sidecars are among the dialects: the program of another mesh has no command of Istio's.
+func (p Program) servesIstio() bool {
+	return slices.ContainsFunc(p.Dialects, func(d dialect.Dialect) bool { return d.Name == istio.New().Name })
+}
+
 // istioCommand makes the command and its second one.
 func (p Program) istioCommand() *cobra.Command {
 	cmd := p.istioVerb(istioCommand+" [flags]", "Do as Istio's init-container program of this name, with its flags and defaults", runApply)

@@ -1,6 +1,7 @@
 package redirectcmd_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -8,6 +9,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/meshcni/meshcni/cmd/redirectcmd"
+	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/dialect/linkerd"
 )
 
 // template makes the arguments as the injection templates do: the same ones in the same order since 1.10, with more at the end.
@@ -144,4 +149,14 @@ func TestIstioLogsJSON(t *testing.T) {
 			assert.Contains(t, levels, "error")
 		}
 	}
+}
+
+// TestNoIstioInAnothersProgram: the program of another mesh has no command of Istio's.
+func TestNoIstioInAnothersProgram(t *testing.T) {
+	var out, errOut bytes.Buffer
+	p := redirectcmd.Program{Dialects: []dialect.Dialect{linkerd.New()}, Stdout: &out, Stderr: &errOut}
+	assert.Equal(t, 2, p.Main(t.Context(), []string{"istio-iptables"}))
+	assert.Contains(t, errOut.String(), `unknown command "istio-iptables"`)
+	assert.Equal(t, 0, p.Main(t.Context(), []string{"--help"}))
+	assert.NotContains(t, out.String(), "istio-iptables")
 }

@@ -58,10 +58,15 @@ type Program struct {
 const errSilent = cli.Exit(exitRefused)
 
 // Exec runs the program with the arguments, environment and streams of this process, until SIGINT or SIGTERM, and then exits. It
-// does not return. A process that is called istio-iptables, by a link or as a copy, runs that command.
+// does not return. A process that is called istio-iptables, by a link or as a copy, runs that command if Istio is among the Dialects.
 func (p Program) Exec() {
 	p.Env, p.Stdin, p.Stdout, p.Stderr = os.LookupEnv, os.Stdin, os.Stdout, os.Stderr
-	cli.Exec(func(ctx context.Context, args []string) int { return p.Main(ctx, called(os.Args[0], args)) })
+	cli.Exec(func(ctx context.Context, args []string) int {
+		if p.servesIstio() {
+			args = called(os.Args[0], args)
+		}
+		return p.Main(ctx, args)
+	})
 }
 
 // Main runs the program with args, which do not include the program's name, and
@@ -72,7 +77,7 @@ func (p Program) Main(ctx context.Context, args []string) int {
 		return exitRefused
 	}
 	p.clear = clearer(p.Stdout)
-	if len(args) > 0 && args[0] == istioCommand {
+	if len(args) > 0 && args[0] == istioCommand && p.servesIstio() {
 		p.json = new(bool)
 		p.Stdout, p.Stderr = &lines{to: p.Stdout, json: p.json, level: slog.LevelInfo}, &lines{to: p.Stderr, json: p.json, level: slog.LevelError}
 	}
@@ -92,8 +97,10 @@ func (p Program) command(stdout, stderr io.Writer) *cobra.Command {
 		p.liveCommand("check [--netns PATH] (-f pod.yaml | flags)", "Compare the live rules with the wanted ones", runCheck),
 		p.liveCommand("cleanup [--netns PATH] [-f pod.yaml | flags]", "Remove the mesh's rules", runCleanup),
 		p.validateCommand(),
-		p.istioCommand(),
 	)
+	if p.servesIstio() {
+		root.AddCommand(p.istioCommand())
+	}
 	return root
 }
 

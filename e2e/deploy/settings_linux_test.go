@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni"
@@ -39,7 +38,7 @@ type machine struct {
 // mounted, with a network, and the ConfigMap's files.
 func newMachine(t testing.TB, all objects) *machine {
 	t.Helper()
-	pod := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node").Spec.Template.Spec
+	pod := agentOf(t, all).Spec.Template.Spec
 	dir, err := os.MkdirTemp("", "m") // t.TempDir has the test's name in it, and a socket's path has its limit
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })

@@ -194,6 +194,13 @@ func granting(all objects) (some objects) {
 // settingsOf is the ConfigMap that the agent's pods name.
 func settingsOf(t testing.TB, all objects) corev1.ConfigMap {
 	t.Helper()
+	sources := agentOf(t, all).Spec.Template.Spec.Volumes[0].Projected.Sources
+	return one[corev1.ConfigMap](t, all, "ConfigMap", sources[len(sources)-1].ConfigMap.Name)
+}
+
+// agentOf is the agent's DaemonSet.
+func agentOf(t testing.TB, all objects) appsv1.DaemonSet {
+	t.Helper()
 	var agents objects
 	for _, o := range all.of("DaemonSet") {
 		if o.GetAnnotations()["helm.sh/hook"] == "" {
@@ -201,6 +208,5 @@ func settingsOf(t testing.TB, all objects) corev1.ConfigMap {
 		}
 	}
 	require.Len(t, agents, 1)
-	sources := one[appsv1.DaemonSet](t, agents, "DaemonSet", agents[0].GetName()).Spec.Template.Spec.Volumes[0].Projected.Sources
-	return one[corev1.ConfigMap](t, all, "ConfigMap", sources[len(sources)-1].ConfigMap.Name)
+	return one[appsv1.DaemonSet](t, agents, "DaemonSet", agents[0].GetName())
 }

@@ -13,6 +13,8 @@ nothing. Each template begins with it; only the first of a release does the work
 {{- include "meshcni.overlay" (dict "onto" $values "from" .Values) -}}
 {{- $_ := set .Values "_ownConfDir" (ne $values.cni.confDir $known) -}}
 {{- if not $values.cni.enabled }}{{- $_ := set $values.networkAttachmentDefinition "enabled" false }}{{- end -}}
+{{- if not $values.cni.runDir }}{{- $_ := set $values.cni "runDir" (printf "/var/run/%s" (include "meshcni.type" .)) }}{{- end -}}
+{{- if not $values.taint.key }}{{- $_ := set $values.taint "key" (printf "%sagent-not-ready" (include "meshcni.prefix" .)) }}{{- end -}}
 {{- range $key, $value := $values -}}
 {{- $_ := set $.Values $key $value -}}
 {{- end -}}
@@ -35,18 +37,24 @@ nothing. Each template begins with it; only the first of a release does the work
 {{- end -}}
 {{- end -}}
 
-{{/* What follows from the product's name, as in the programs' Identity: the agent's program, with which the DaemonSet's name begins, since the
-plugin lets such pods through without credentials; the plugin's type; what begins labels and variables. */}}
-{{- define "meshcni.agent" -}}{{ .Values.product }}-node{{- end -}}
-{{- define "meshcni.type" -}}{{ .Values.product }}{{ if ne .Values.product "meshcni" }}-cni{{ end }}{{- end -}}
-{{- define "meshcni.prefix" -}}{{ .Values.product }}.io/{{- end -}}
-{{- define "meshcni.envPrefix" -}}{{ .Values.product | upper | replace "-" "_" }}_{{- end -}}
+{{/* The programs' Identity, and what follows in it from the product's name: the agent's program, with which the DaemonSet's name begins, since
+the plugin lets such pods through without credentials; the plugin's type; what begins labels, metrics and variables. */}}
+{{- define "meshcni.agent" -}}{{ .Values.identity.agent | default (printf "%s-node" .Values.product) }}{{- end -}}
+{{- define "meshcni.type" -}}{{ .Values.identity.plugin | default (ternary "meshcni" (printf "%s-cni" .Values.product) (eq .Values.product "meshcni")) }}{{- end -}}
+{{- define "meshcni.prefix" -}}{{ .Values.identity.labelPrefix | default (printf "%s.io/" .Values.product) }}{{- end -}}
+{{- define "meshcni.metricPrefix" -}}{{ .Values.identity.metricPrefix | default (printf "%s_" (replace "-" "_" .Values.product)) }}{{- end -}}
+{{- define "meshcni.envPrefix" -}}{{ .Values.identity.envPrefix | default (printf "%s_" (.Values.product | upper | replace "-" "_")) }}{{- end -}}
+
+{{/* All of it, as the agent compares it with its own. */}}
+{{- define "meshcni.identity" -}}
+Name={{ .Values.product }},Plugin={{ include "meshcni.type" . }},Agent={{ include "meshcni.agent" . }},LabelPrefix={{ include "meshcni.prefix" . }},MetricPrefix={{ include "meshcni.metricPrefix" . }},EnvPrefix={{ include "meshcni.envPrefix" . }}
+{{- end -}}
 
 {{/* A file of the directory files, with the product's metrics and programs. Use: (list . NAME) */}}
 {{- define "meshcni.monitoring" -}}
 {{- with first . -}}
-{{- $text := .Files.Get (printf "files/%s" (last $)) | replace "meshcni_" (include "meshcni.envPrefix" . | lower) -}}
-{{- regexReplaceAll "meshcni(-node|-repair|-taint)" $text (printf "%s${1}" .Values.product) -}}
+{{- $text := .Files.Get (printf "files/%s" (last $)) | replace "meshcni_" (include "meshcni.metricPrefix" .) | replace "meshcni-node" (include "meshcni.agent" .) -}}
+{{- regexReplaceAll "meshcni(-repair|-taint)" $text (printf "%s${1}" .Values.product) -}}
 {{- end -}}
 {{- end -}}
 
