@@ -75,7 +75,7 @@
 //
 // # internal, by rooms
 //
-//	internal/node           what an agent knows of its node's pods, and how it acts on them: inventory and records, judge, the watch, namespaces, limits, the agent's socket
+//	internal/node           what an agent knows of its node's pods, and how it acts on them: inventory and records, judge, the watch, the keeper of its memory and queue, namespaces, limits, the agent's socket
 //	internal/nodecontrol    ambient's controller: hands pods to the node's proxy and takes them back; its decisions are in machine
 //	internal/probes         lets the kubelet's probes into ambient pods
 //	internal/readytaint     the taint controller

@@ -53,7 +53,7 @@ func (c *Controller) label(ctx context.Context, pod *corev1.Pod, f Finding) resu
 
 func (c *Controller) evict(ctx context.Context, pod *corev1.Pod, f Finding) result {
 	// A successor may show up before the answer does, so the time is taken first.
-	outcome, seen, now := statuscode.Evicted, c.tracks.get(pod.UID).seen, time.Now()
+	outcome, seen, now := statuscode.Evicted, c.track(pod).seen, time.Now()
 	err := c.cluster.Evict(ctx, pod)
 	if apierrors.IsTooManyRequests(err) {
 		if !c.opts.Force {
@@ -92,7 +92,7 @@ func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) r
 		return result{outcome: statuscode.Unverified, reason: statuscode.RulesDiffer, detail: summary(left), retry: true}
 	}
 	again := false
-	c.tracks.change(pod.UID, func(t *track) {
+	c.note(pod, func(t *track) {
 		t.repaired, t.verified = time.Now(), statuscode.Restored
 		t.times++
 		again = t.times > 1

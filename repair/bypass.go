@@ -77,7 +77,9 @@ func (c *Controller) ReportBypasses(b Bypasses) {
 	}
 	b.Codes = codes
 	c.reports.byPod[named] = report{Bypasses: b}
-	c.queue.Add(named)
+	if pod := c.named(named); pod != nil {
+		c.enqueue(pod)
+	}
 }
 
 // tellBypasses sends the events of a pod's report, if there is one.
@@ -89,7 +91,7 @@ func (c *Controller) tellBypasses(pod *corev1.Pod) {
 		return
 	}
 	held := false
-	told := c.tracks.get(pod.UID).bypasses
+	told := c.track(pod).bypasses
 	plan, _ := c.plan(pod, anyFamily) // with an error, what is known of it
 	for _, code := range r.Codes {
 		if slices.Contains(told, code) {
@@ -107,7 +109,7 @@ func (c *Controller) tellBypasses(pod *corev1.Pod) {
 			continue
 		}
 		told = append(slices.Clone(told), code)
-		c.tracks.change(pod.UID, func(t *track) { t.bypasses = told })
+		c.note(pod, func(t *track) { t.bypasses = told })
 	}
 	if held {
 		return
@@ -156,12 +158,14 @@ func (c *Controller) retryReports() {
 	c.reports.mu.Lock()
 	defer c.reports.mu.Unlock()
 	for named, r := range c.reports.byPod {
-		pod := c.pod(named)
+		pod := c.named(named)
 		if r.waits++; r.waits > maxWaits && (pod == nil || !r.of(pod)) {
 			delete(c.reports.byPod, named)
 			continue
 		}
 		c.reports.byPod[named] = r
-		c.queue.Add(named)
+		if pod != nil {
+			c.enqueue(pod)
+		}
 	}
 }

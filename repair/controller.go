@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,13 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/meshcni/meshcni/internal/api/unheard"
 	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
-	"github.com/meshcni/meshcni/internal/node/lanes"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/news/reporter"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
@@ -56,7 +56,7 @@ type Controller struct {
 	limits        *budget.Namespaces                               // of all actions
 	holds         holds
 	lineage       lineage
-	tracks        tracks
+	tracks        *keeper.Part[track]
 	reports       reports
 	inventory     *inventory.Inventory
 	mayTell       func() bool // whether the events' limit allows one more
@@ -65,19 +65,18 @@ type Controller struct {
 	reporter      *reporter.Reporter
 	source        *nodepods.Watch
 	selector      labels.Selector
-	queue         *lanes.Queue[types.NamespacedName] // of pods to look at and to act on
-	verifying     *lanes.Queue[types.NamespacedName] // of pods whose rules are to be verified
-	looks         chan struct{}                      // holds one for each look into a pod's namespace
+	keeper        *keeper.Keeper
+	queue         *keeper.Lane  // of pods to look at and to act on
+	verifying     *keeper.Lane  // of pods whose rules are to be verified
+	looks         chan struct{} // holds one for each look into a pod's namespace
 
 	detecting sync.Mutex
 
 	mu         sync.Mutex
 	started    bool
-	families   map[string]bool                    // the causes by which a family passes by the mesh that have been said of one pod for all
-	keys       map[types.UID]types.NamespacedName // of the pods that the source has told of
-	uids       map[types.NamespacedName]types.UID // by which it did
-	denied     error                              // a permission is missing
-	watchErr   error                              // why the pods could not be listed or watched
+	families   map[string]bool // the causes by which a family passes by the mesh that have been said of one pod for all
+	denied     error           // a permission is missing
+	watchErr   error           // why the pods could not be listed or watched
 	watchSaid  time.Time
 	unreadable string       // what was said of an inventory that cannot be read
 	others     []status.Pod // of Options.Others
@@ -89,11 +88,9 @@ func newController(o Options) (*Controller, error) {
 		opts: o, cluster: o.cluster, redirector: o.redirector, events: o.Events,
 		limits:  budget.ForNamespaces(o.NodeBudget),
 		holds:   holds{installed: o.Installed, confined: o.Confined},
-		tracks:  tracks{byUID: map[types.UID]track{}},
 		metrics: newMetrics(o),
 		mayTell: nodeevents.Limit(), mayTellBypass: nodeevents.Limit(), families: map[string]bool{},
-		keys: map[types.UID]types.NamespacedName{}, uids: map[types.NamespacedName]types.UID{},
-		queue: newQueue(), verifying: newQueue(), looks: make(chan struct{}, mostLooks),
+		looks: make(chan struct{}, mostLooks),
 	}
 	if c.inventory = o.Inventory; c.inventory == nil {
 		known := inventory.Options{Records: o.Records}
@@ -129,19 +126,22 @@ func newController(o Options) (*Controller, error) {
 			API: c.cluster, Meshes: o.Meshes, Dialects: o.Meshes.Known(), Namespaces: o.readsNamespaces(), Attached: nodepods.Attachments(c.inventory),
 		})
 	}
-	if o.Metrics != nil && err == nil {
+	if err != nil {
+		return nil, err
+	}
+	c.keeper = keeper.New(c.source)
+	c.tracks = keeper.NewPart[track](c.keeper)
+	slow := func(types.UID) time.Duration { return slowLook }
+	c.queue = c.keeper.Lane(keeper.Work{Workers: workers, First: retryFirst, Most: retryMost, Slow: slow, Do: c.process})
+	c.verifying = c.keeper.Lane(keeper.Work{Workers: verifiers, First: retryFirst, Most: retryMost, Slow: slow, Do: c.verifyNext})
+	if o.Metrics != nil {
 		o.Metrics.MustRegister(newPodCounts(c))
 	}
 	c.reporter = reporter.New(o.Identity, c.News, c.tellNode, reporter.Outdated(news.PodsOutdated))
-	if o.Metrics != nil && o.Pods == nil && err == nil {
+	if o.Metrics != nil && o.Pods == nil {
 		o.Metrics.MustRegister(c.reporter)
 	}
-	return c, err
-}
-
-func newQueue() *lanes.Queue[types.NamespacedName] {
-	return lanes.New(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryMost),
-		func(types.NamespacedName) time.Duration { return slowLook }, nil)
+	return c, nil
 }
 
 // cluster is what a controller asks of the API server. An *api.Client is one.
@@ -194,7 +194,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if again {
 		return errors.New("the repair controller runs or has run already")
 	}
-	defer c.source.Subscribe(c.changed)()
+	defer c.keeper.Subscribe(c.changed)()
 	defer c.source.Failing(c.watchFailed)()
 	if c.record != nil {
 		events, stop := c.record()
@@ -215,19 +215,19 @@ func (c *Controller) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.source.Synced) {
 		return nil // the context has ended
 	}
-	c.enqueueAll()
+	for _, uid := range c.all() {
+		c.queue.Add(uid)
+	}
 	c.sweep()
 	c.metrics.setReady(c.Ready())
 	c.opts.Log.Info("repair controller has the node's pods", "node", c.opts.Node,
 		"pods", len(c.pods()), "action", string(c.opts.Action))
-	wg.Go(func() { c.queue.Run(ctx, workers, c.next) })
+	wg.Go(func() { c.queue.Run(ctx) })
 	if c.opts.VerifyInterval > 0 {
-		wg.Go(func() { c.verifying.Run(ctx, verifiers, c.verifyNext) })
-		wg.Go(func() { c.verifyAll(ctx) })
+		wg.Go(func() { c.verifying.Run(ctx) })
+		wg.Go(func() { c.verifying.Round(ctx, c.opts.VerifyInterval, c.toVerify) })
 	}
-	for sleep(ctx, resync) {
-		c.enqueueAll()
-	}
+	c.queue.Round(ctx, resync, c.all)
 	return nil
 }
 
@@ -239,7 +239,7 @@ func (c *Controller) tick(ctx context.Context) {
 		}
 		if c.source.Synced() {
 			c.keep()
-			c.tracks.keep(c.pods())
+			c.tracks.Drop(func(uid types.UID, _ track) bool { return c.pod(uid) == nil })
 			c.sweep()
 			c.retryReports()
 		}
@@ -251,45 +251,27 @@ func key(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-func (c *Controller) enqueue(pod *corev1.Pod) { c.queue.Add(key(pod)) }
-
-func (c *Controller) enqueueAll() {
-	for _, pod := range c.pods() {
-		if c.pod(key(pod)) == nil { // else the source has told of it
-			c.know(pod.UID, pod)
-		}
-		c.see(pod)
-		c.enqueue(pod)
-	}
-}
+func (c *Controller) enqueue(pod *corev1.Pod) { c.queue.Add(c.source.RuntimeUID(pod)) }
 
 // see notes when a pod was first seen.
 func (c *Controller) see(pod *corev1.Pod) {
-	c.tracks.change(pod.UID, func(t *track) { t.seen = cmp.Or(t.seen, time.Now()) })
+	c.note(pod, func(t *track) { t.seen = cmp.Or(t.seen, time.Now()) })
 }
 
-func (c *Controller) next(ctx context.Context, key types.NamespacedName) {
-	var wait time.Duration
-	var retry bool
-	c.visit(ctx, c.queue, key, func(ctx context.Context) { wait, retry = c.process(ctx, key) })
-	switch {
-	case retry:
-		c.queue.AddRateLimited(key)
-	case wait > 0:
-		c.queue.AddAfter(key, wait)
-	default:
-		c.queue.Forget(key)
+// all returns the pods, which are seen now if they were not.
+func (c *Controller) all() (uids []types.UID) {
+	for _, pod := range c.pods() {
+		c.see(pod)
+		uids = append(uids, c.source.RuntimeUID(pod))
 	}
+	return uids
 }
 
 // keep drops the budgets of namespaces without pods, and what held deletions back once no pod is broken.
 func (c *Controller) keep() {
-	namespaces, broken := map[string]bool{}, false
-	for _, pod := range c.pods() {
-		namespaces[pod.Namespace] = true
-		broken = broken || c.diagnose(pod).Broken
-	}
-	c.limits.Keep(namespaces)
+	all := c.pods()
+	broken := slices.ContainsFunc(all, func(pod *corev1.Pod) bool { return c.diagnose(pod).Broken })
+	c.limits.Keep(all)
 	c.metrics.setHeld(c.holds.holding(broken))
 }
 

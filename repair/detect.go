@@ -68,24 +68,24 @@ const eventBypass = "MeshBypass"
 func (c *Controller) detect(pod *corev1.Pod, found inventory.Reading) {
 	c.detecting.Lock()
 	defer c.detecting.Unlock()
-	t := c.tracks.get(pod.UID)
+	t := c.track(pod)
 	seen, mesh := c.look(pod, found)
-	c.tracks.change(pod.UID, func(t *track) { t.seenIn = seen })
+	c.note(pod, func(t *track) { t.seenIn = seen })
 	t.seenIn = seen
 	now := c.captured(pod, t)
 	in := mesh != nil
 	if lost := c.opts.Detect.Lost.has(pod, now, found); lost != t.lost {
-		c.tracks.change(pod.UID, func(t *track) { t.lost = lost })
+		c.note(pod, func(t *track) { t.lost = lost })
 	}
 	if in && t.dialect != mesh.Name {
-		c.tracks.change(pod.UID, func(t *track) { t.dialect = mesh.Name })
+		c.note(pod, func(t *track) { t.dialect = mesh.Name })
 	}
 	if j := c.judged(pod); now.State == status.StateCaptured && j != t.extentOf {
 		extent := c.extent(pod)
-		c.tracks.change(pod.UID, func(t *track) { t.extent, t.extentOf = extent, j })
+		c.note(pod, func(t *track) { t.extent, t.extentOf = extent, j })
 	}
 	if now.State != status.StateFailed {
-		c.tracks.change(pod.UID, func(t *track) {
+		c.note(pod, func(t *track) {
 			t.capture = now
 			if now.State == status.StateCaptured {
 				t.told = "" // should it start anew without the plugin, that is news
@@ -120,7 +120,7 @@ func (c *Controller) extent(pod *corev1.Pod) (s status.Pod) {
 // foundUncaptured counts and logs a pod, and sends its event, once for each code. An event that the limit holds back is sent by
 // a later call.
 func (c *Controller) foundUncaptured(pod *corev1.Pod, now status.Pod) {
-	was := c.tracks.get(pod.UID)
+	was := c.track(pod)
 	detail := "this pod is in the mesh and its traffic bypasses it: " + now.Detail + "; " + c.remedy(pod)
 	if was.capture.State != status.StateFailed || was.capture.Reason != now.Reason {
 		c.metrics.uncaptured.WithLabelValues(string(now.Reason)).Inc()
@@ -132,7 +132,7 @@ func (c *Controller) foundUncaptured(pod *corev1.Pod, now status.Pod) {
 		c.tell(pod, status.KindVerification, statuscode.Uncaptured, detail)
 		told = true
 	}
-	c.tracks.change(pod.UID, func(t *track) {
+	c.note(pod, func(t *track) {
 		t.capture, t.uncaptured = now, now.Reason
 		if told {
 			t.told = now.Reason
@@ -275,7 +275,7 @@ func (c *Controller) checked(pod *corev1.Pod) Finding {
 
 // diagnose is [Diagnose], and besides finds the pods that are not captured, if an action is to concern them.
 func (c *Controller) diagnose(pod *corev1.Pod) Finding {
-	f, t := c.checked(pod), c.tracks.get(pod.UID)
+	f, t := c.checked(pod), c.track(pod)
 	v := c.evidence(pod, t).verdict()
 	if v.finding != f.Reason {
 		return Finding{Broken: v.broken, Candidate: v.candidate, Reason: v.finding, Detail: c.captured(pod, t).Detail}
@@ -313,9 +313,9 @@ func (c *Controller) sweep() {
 	found := c.inventory.Recent(nil)
 	c.sayUnreadable(found.Err())
 	for _, pod := range c.pods() {
-		was := c.tracks.get(pod.UID)
+		was := c.track(pod)
 		c.detect(pod, found)
-		now := c.tracks.get(pod.UID)
+		now := c.track(pod)
 		if now.capture.State == status.StateFailed && (was.capture.State != status.StateFailed || now.lost && !was.lost) {
 			c.enqueue(pod)
 		}
@@ -357,14 +357,14 @@ var podStates = []string{countCaptured, countUncaptured, countCannotTell, countD
 
 // stateOf returns the one state in which a pod counts.
 func (c *Controller) stateOf(pod *corev1.Pod) string {
-	return c.evidence(pod, c.tracks.get(pod.UID)).verdict().counts
+	return c.evidence(pod, c.track(pod)).verdict().counts
 }
 
 // Pods returns the node's pods with a network that are in the mesh, or in one of the meshes that the node is not configured for, by namespace and name. Without
 // Options.Detect there are none.
 func (c *Controller) Pods() (all []status.Pod) {
 	for _, pod := range c.pods() {
-		t := c.tracks.get(pod.UID)
+		t := c.track(pod)
 		e := c.evidence(pod, t)
 		v := e.verdict()
 		if !e.in || v.state == "" {

@@ -7,9 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/internal/node/lanes"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -21,37 +20,14 @@ const slowLook = time.Second
 // errSlow: a look was ended after slowLook. Nothing is concluded from it.
 var errSlow = errors.New("the pod's network namespace takes long")
 
-// visit is the work on one pod, and the time that it spends in the pod's namespace. An API server that takes long makes no pod slow: it
-// would make all so.
-type visit struct {
-	slow  bool // in the lane of slow pods
-	spent time.Duration
-	cut   bool // ended with errSlow
-}
-
-type visitKey struct{}
-
-// visit works on one pod from a queue. What was cut is done again in the lane of slow pods.
-func (c *Controller) visit(ctx context.Context, q *lanes.Queue[types.NamespacedName], key types.NamespacedName, work func(ctx context.Context)) {
-	v := &visit{slow: q.Slow(key)}
-	work(context.WithValue(ctx, visitKey{}, v))
-	if v.cut {
-		v.spent = max(v.spent, 2*slowLook)
-	}
-	q.Took(key, v.spent)
-	if v.cut {
-		q.Add(key)
-	}
-}
-
 // look calls the Redirector. At most as many at a time do so as places has room for.
 func look[T any](ctx context.Context, places chan struct{}, fn func(context.Context, *corev1.Pod) (T, error), pod *corev1.Pod) (result T, err error) {
-	v, ok := ctx.Value(visitKey{}).(*visit)
-	if !ok {
+	v := keeper.VisitOf(ctx)
+	if v == nil {
 		return fn(ctx, pod)
 	}
 	looking, cancel := ctx, func() {}
-	if !v.slow {
+	if !v.Slow {
 		select {
 		case places <- struct{}{}:
 			defer func() { <-places }()
@@ -63,9 +39,9 @@ func look[T any](ctx context.Context, places chan struct{}, fn func(context.Cont
 	defer cancel()
 	begin := time.Now()
 	result, err = fn(looking, pod)
-	v.spent += time.Since(begin)
+	v.Since(begin)
 	if err != nil && errors.Is(context.Cause(looking), errSlow) {
-		v.cut = true
+		v.Cut()
 		err = fmt.Errorf("%w: %w", errSlow, err)
 	}
 	return result, err

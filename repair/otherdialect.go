@@ -20,8 +20,8 @@ func (c *Controller) findOthers() {
 	n := map[string]int{}
 	for _, pod := range c.pods() {
 		mesh := c.other(pod)
-		if mesh != c.tracks.get(pod.UID).other {
-			c.tracks.change(pod.UID, func(t *track) { t.other = mesh })
+		if mesh != c.track(pod).other {
+			c.note(pod, func(t *track) { t.other = mesh })
 		}
 		if mesh == "" {
 			continue

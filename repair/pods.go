@@ -3,6 +3,7 @@ package repair
 import (
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,48 +31,30 @@ func over(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed && len(pod.Status.InitContainerStatuses) == 0
 }
 
-// pod returns one of them, or nil.
-func (c *Controller) pod(at types.NamespacedName) *corev1.Pod {
-	c.mu.Lock()
-	uid, known := c.uids[at]
-	c.mu.Unlock()
-	if !known {
-		return nil
-	}
+// pod returns the one of them that the runtime knows by the UID, or nil.
+func (c *Controller) pod(uid types.UID) *corev1.Pod {
 	if pod := c.source.ByUID(uid); pod != nil && c.selects(pod) {
 		return pod
 	}
 	return nil
 }
 
-// know notes that a pod is there, under the UID by which the source tells of it.
-func (c *Controller) know(uid types.UID, pod *corev1.Pod) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.keys[uid], c.uids[key(pod)] = key(pod), uid
+// named returns the one of them of a name, or nil.
+func (c *Controller) named(at types.NamespacedName) *corev1.Pod {
+	all := c.pods()
+	if i := slices.IndexFunc(all, func(pod *corev1.Pod) bool { return key(pod) == at }); i >= 0 {
+		return all[i]
+	}
+	return nil
 }
 
 // changed deals with a pod that is new or changed, and resets the waits of one that is gone.
-func (c *Controller) changed(uid types.UID) {
-	if pod := c.source.ByUID(uid); pod != nil && c.selects(pod) {
-		c.know(uid, pod)
+func (c *Controller) changed(uid types.UID, wait time.Duration) {
+	if pod := c.pod(uid); pod != nil {
 		c.see(pod)
-		var wait time.Duration
-		c.tracks.change(pod.UID, func(t *track) { wait = t.looks.Take(time.Now()) })
-		c.queue.AddAfter(key(pod), wait) // at once, unless it has changed too often of late
-		return
-	}
-	c.mu.Lock()
-	at, known := c.keys[uid]
-	delete(c.keys, uid)
-	if c.uids[at] == uid {
-		delete(c.uids, at)
-	}
-	c.mu.Unlock()
-	if known {
-		c.queue.Forget(at)
-		c.queue.Drop(at)
-		c.verifying.Drop(at)
+		c.queue.AddAfter(c.source.RuntimeUID(pod), wait)
+	} else {
+		c.queue.Forget(uid)
 	}
 }
 

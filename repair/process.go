@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/status"
 )
@@ -27,16 +27,18 @@ type result struct {
 	retry bool
 }
 
-// of returns the result of a pod with the finding.
+func (r result) next() keeper.Next { return keeper.Next{After: r.wait, Retry: r.retry} }
+
+// resultOf returns the result of a pod with the finding.
 func resultOf(outcome status.Code, f Finding) result {
 	return result{outcome: outcome, reason: f.Reason, detail: f.Detail}
 }
 
 // process deals with one pod. It returns when to come back, if at all.
-func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wait time.Duration, retry bool) {
-	pod := c.pod(key)
+func (c *Controller) process(ctx context.Context, v *keeper.Visit) keeper.Next {
+	pod := c.pod(v.UID)
 	if pod == nil {
-		return 0, false
+		return keeper.Next{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -46,28 +48,28 @@ func (c *Controller) process(ctx context.Context, key types.NamespacedName) (wai
 	if f.Broken && unknown != nil {
 		r := c.failed(unknown)
 		c.report(pod, r)
-		return r.wait, r.retry
+		return r.next()
 	}
 	switch {
 	case c.staleLabel(pod, f), c.comesAlive(pod, f):
 	case !f.Broken:
-		t := c.tracks.get(pod.UID)
+		t := c.track(pod)
 		if f.Reason == statuscode.Recovered && !t.repaired.IsZero() && t.outcome != statuscode.Recovered {
 			c.report(pod, resultOf(statuscode.Recovered, f))
 		}
-		return 0, false
+		return keeper.Next{}
 	case c.opts.Action == ActionNone:
 		c.report(pod, resultOf(statuscode.Found, f))
-		return 0, false
+		return keeper.Next{}
 	}
 	if wait := c.suspended(); wait > 0 {
-		return wait, false
+		return keeper.Next{After: wait}
 	}
 	r := c.attempt(ctx, pod, f)
 	if r.outcome != "" {
 		c.report(pod, r)
 	}
-	return r.wait, r.retry
+	return r.next()
 }
 
 // staleLabel reports whether a healthy pod still has the label.
@@ -79,7 +81,7 @@ func (c *Controller) staleLabel(pod *corev1.Pod, f Finding) bool {
 // comesAlive reports whether a pod whose network namespace nothing showed now runs its check. Where nobody names it, without a pause process this is the
 // only time to repair it.
 func (c *Controller) comesAlive(pod *corev1.Pod, f Finding) bool {
-	return c.opts.Action == ActionRepair && f.Reason == statuscode.Checking && c.tracks.get(pod.UID).outcome == statuscode.NoProcess
+	return c.opts.Action == ActionRepair && f.Reason == statuscode.Checking && c.track(pod).outcome == statuscode.NoProcess
 }
 
 // attempt checks whether the pod may be acted on now, reads it again, and acts.
@@ -115,7 +117,7 @@ const longWait = time.Minute
 
 // turn returns how long a pod has to wait for its namespace's budget, and takes its turn once that has come.
 func (c *Controller) turn(pod *corev1.Pod) (wait time.Duration) {
-	c.tracks.change(pod.UID, func(t *track) {
+	c.note(pod, func(t *track) {
 		if t.turn.IsZero() {
 			t.turn = c.limits.Turn(pod.Namespace)
 		}
@@ -128,7 +130,7 @@ func (c *Controller) turn(pod *corev1.Pod) (wait time.Duration) {
 
 // before returns why a pod is not acted on now, as far as that is known without a request.
 func (c *Controller) before(pod *corev1.Pod, f Finding) (r result, out bool) {
-	t := c.tracks.get(pod.UID)
+	t := c.track(pod)
 	switch c.opts.Action {
 	case ActionRepair:
 		switch {

@@ -41,7 +41,7 @@ var alwaysNews = map[status.Code]bool{
 // report counts and logs a result and sends its event; once for a pod whose result stays the same.
 func (c *Controller) report(pod *corev1.Pod, r result) {
 	known := false
-	c.tracks.change(pod.UID, func(t *track) {
+	c.note(pod, func(t *track) {
 		known = t.outcome == r.outcome && t.reason == r.reason
 		t.outcome, t.reason = r.outcome, r.reason
 	})
@@ -50,7 +50,7 @@ func (c *Controller) report(pod *corev1.Pod, r result) {
 	}
 	c.metrics.outcomes.WithLabelValues(string(c.opts.Action), string(r.outcome), string(r.reason)).Inc()
 	if r.reason == statuscode.NotCaptured { // as detection has said it
-		r.reason = cmp.Or(c.tracks.get(pod.UID).uncaptured, r.reason)
+		r.reason = cmp.Or(c.track(pod).uncaptured, r.reason)
 	}
 	c.opts.Log.Info("broken pod", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
 		"action", string(c.opts.Action), "outcome", string(r.outcome), "reason", string(r.reason), "detail", truncate.Finding(r.detail))

@@ -1,14 +1,11 @@
 package repair
 
 import (
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/status"
 )
@@ -17,7 +14,6 @@ import (
 // event or comparison and nothing more.
 type track struct {
 	seen       time.Time // first
-	looks      budget.Changes
 	turn       time.Time // when its namespace's budget allows the next action; zero: it has not been asked
 	outcome    status.Code
 	reason     status.Code
@@ -38,34 +34,10 @@ type track struct {
 	extentOf   *judge.Judgement     // for which extent was found out
 }
 
-type tracks struct {
-	mu    sync.Mutex
-	byUID map[types.UID]track
-}
+// track returns what is remembered of a pod.
+func (c *Controller) track(pod *corev1.Pod) track { return c.tracks.Get(c.source.RuntimeUID(pod)) }
 
-func (t *tracks) get(uid types.UID) track {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.byUID[uid]
-}
-
-func (t *tracks) change(uid types.UID, f func(*track)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	k := t.byUID[uid]
-	f(&k)
-	t.byUID[uid] = k
-}
-
-// keep drops all pods but those given.
-func (t *tracks) keep(pods []*corev1.Pod) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	kept := make(map[types.UID]track, len(pods))
-	for _, pod := range pods {
-		if k, ok := t.byUID[pod.UID]; ok {
-			kept[pod.UID] = k
-		}
-	}
-	t.byUID = kept
+// note changes it.
+func (c *Controller) note(pod *corev1.Pod, change func(*track)) {
+	c.tracks.Change(c.source.RuntimeUID(pod), change)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,42 +12,29 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
 
-// verifyAll verifies the node's running captured pods round after round. It spreads a round evenly over the interval, so
-// that the cost is the same at any time. A pod whose look takes long delays neither the round nor other pods.
-func (c *Controller) verifyAll(ctx context.Context) {
-	for {
-		var keys []types.NamespacedName
-		for _, pod := range c.pods() {
-			if c.shouldHaveRules(pod) {
-				keys = append(keys, key(pod))
-			}
-		}
-		pause := c.opts.VerifyInterval / time.Duration(max(1, len(keys)))
-		if len(keys) == 0 && !sleep(ctx, pause) {
-			return
-		}
-		for _, key := range keys {
-			if !sleep(ctx, pause) {
-				return
-			}
-			c.verifying.Add(key)
+// toVerify returns the node's running captured pods.
+func (c *Controller) toVerify() (uids []types.UID) {
+	for _, pod := range c.pods() {
+		if c.shouldHaveRules(pod) {
+			uids = append(uids, c.source.RuntimeUID(pod))
 		}
 	}
+	return uids
 }
 
 // verifyNext verifies one pod if it still should have rules.
-func (c *Controller) verifyNext(ctx context.Context, key types.NamespacedName) {
-	c.visit(ctx, c.verifying, key, func(ctx context.Context) {
-		if pod := c.pod(key); pod != nil && c.shouldHaveRules(pod) {
-			c.verify(ctx, pod)
-		}
-	})
+func (c *Controller) verifyNext(ctx context.Context, v *keeper.Visit) keeper.Next {
+	if pod := c.pod(v.UID); pod != nil && c.shouldHaveRules(pod) {
+		c.verify(ctx, pod)
+	}
+	return keeper.Next{}
 }
 
 // shouldHaveRules reports whether a pod runs, is in the mesh, and is not known to be broken, in which case it is
@@ -96,7 +82,7 @@ func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
 		result := verifyFailed(err)
 		var past *dialect.BypassError
 		if result == statuscode.Sandboxed && errors.As(err, &past) {
-			c.tracks.change(pod.UID, func(t *track) { t.past = []dialect.Bypass{past.Bypass} })
+			c.note(pod, func(t *track) { t.past = []dialect.Bypass{past.Bypass} })
 		}
 		c.verified(pod, result, words(err))
 	case len(ruleset.Certain(diffs)) == 0:
@@ -138,7 +124,7 @@ func (c *Controller) suspects() string {
 
 // neverHad reports whether a pod has none of its rules, and nothing says that it had any.
 func (c *Controller) neverHad(ctx context.Context, pod *corev1.Pod, found inventory.Reading, diffs []ruleset.Difference) bool {
-	t := c.tracks.get(pod.UID)
+	t := c.track(pod)
 	t.seenIn = sight{in: true, trace: traced(found, pod, c.types())}
 	known, _ := c.evidence(pod, t).captured()
 	if known == status.StateCaptured {
@@ -160,8 +146,8 @@ func (c *Controller) verifiedNone(pod *corev1.Pod, found inventory.Reading) {
 		c.detect(pod, found)
 	} else {
 		c.detecting.Lock()
-		c.tracks.change(pod.UID, func(t *track) { t.seenIn = sight{in: true, trace: traced(found, pod, nil)} })
-		c.foundUncaptured(pod, c.captured(pod, c.tracks.get(pod.UID)))
+		c.note(pod, func(t *track) { t.seenIn = sight{in: true, trace: traced(found, pod, nil)} })
+		c.foundUncaptured(pod, c.captured(pod, c.track(pod)))
 		c.detecting.Unlock()
 	}
 }
@@ -202,7 +188,7 @@ func (c *Controller) restore(ctx context.Context, pod *corev1.Pod, was []ruleset
 func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string) {
 	c.metrics.verified.WithLabelValues(string(result)).Inc()
 	was, same := false, false
-	c.tracks.change(pod.UID, func(t *track) {
+	c.note(pod, func(t *track) {
 		was, same = t.drifted, t.verified == result
 		t.verified = result
 		if result != statuscode.Sandboxed {

@@ -15,13 +15,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/judge"
-	"github.com/meshcni/meshcni/internal/node/lanes"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/internal/node/podid"
@@ -51,7 +50,8 @@ var ErrReleasing = errors.New("the node's proxy gives back all pods")
 // survive it, so that it can be killed at any moment.
 type Controller struct {
 	opts   Options
-	queue  *lanes.Queue[types.UID] // the pods whose looks take long have a lane of their own
+	keeper *keeper.Keeper
+	queue  *keeper.Lane
 	bounds func(types.UID) (attempt, look time.Duration)
 	// deafTime: peers are told when nobody has listened for them for so long. settleTime is that of the constant.
 	deafTime, settleTime time.Duration
@@ -66,8 +66,9 @@ type Controller struct {
 
 	lacksMoves atomic.Bool // the log was told that the kernel lacks the sysctl of an exchange of proxies
 
+	entries *keeper.Part[*entry]
+
 	mu       sync.Mutex
-	entries  map[types.UID]*entry
 	attached map[attachment.ID]attachedTo
 	changed  chan struct{} // closed and replaced when a state changes
 }
@@ -88,15 +89,18 @@ func New(o Options) (*Controller, error) {
 		limits:   budget.ForNamespaces(o.Budget),
 		mayTell:  nodeevents.Limit(),
 		started:  make(chan struct{}),
-		entries:  map[types.UID]*entry{},
 		attached: map[attachment.ID]attachedTo{},
 		changed:  make(chan struct{}),
 	}
-	c.queue = lanes.New(workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](retryFirst, retryMost),
-		func(uid types.UID) time.Duration {
+	c.keeper = keeper.New(o.Pods)
+	c.entries = keeper.NewPart[*entry](c.keeper)
+	c.queue = c.keeper.Lane(keeper.Work{
+		Workers: o.Workers, First: retryFirst, Most: retryMost, Do: c.process,
+		Slow: func(uid types.UID) time.Duration {
 			_, look := c.bounds(uid)
 			return look
-		}, c.runtimeUID)
+		},
+	})
 	c.metrics = newMetrics(c)
 	return c, nil
 }
@@ -109,7 +113,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.ran.Swap(true) {
 		return errors.New("the controller of the node's proxy runs or has run already")
 	}
-	defer c.opts.Pods.Subscribe(c.podChanged)()
+	defer c.keeper.Subscribe(c.queue.AddAfter)() // at once, unless it has changed too often of late
 	var wg sync.WaitGroup
 	defer func() {
 		c.queue.ShutDown()
@@ -131,8 +135,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	close(c.started)
 	c.opts.Log.Info("controller of the node's proxy has the node's pods", "pods", len(c.opts.Pods.Pods()))
 	c.enqueueAll()
-	wg.Go(func() { c.queue.Run(ctx, c.opts.Workers, c.process) })
-	wg.Go(func() { c.verifyAll(ctx) })
+	wg.Go(func() { c.queue.Run(ctx) })
+	if c.opts.VerifyInterval >= 0 {
+		c.queue.Round(ctx, c.opts.VerifyInterval, func() []types.UID { return c.round(ctx) })
+	}
 	<-ctx.Done()
 	return nil
 }
@@ -186,7 +192,8 @@ func (c *Controller) gather(ctx context.Context) {
 			e.ours = e.ours || slices.Contains(known, e.uid) && !w.othersProxy()
 			if c.publish(w) {
 				begin := time.Now()
-				finding, cancel := context.WithTimeout(ctx, c.queue.Limit(e.uid))
+				_, look := c.bounds(e.uid)
+				finding, cancel := context.WithTimeout(ctx, look)
 				defer cancel()
 				_ = w.find(finding) // without it, the proxy keeps the pod
 				c.queue.Took(e.uid, time.Since(begin))
@@ -241,11 +248,9 @@ func (c *Controller) enqueueAll() {
 	for _, uid := range c.opts.Namespaces.Known() {
 		c.queue.Add(uid)
 	}
-	c.mu.Lock()
-	for uid := range c.entries {
+	for uid := range c.entries.All() {
 		c.queue.Add(uid)
 	}
-	c.mu.Unlock()
 	for _, uid := range entries {
 		c.queue.Add(uid)
 	}
@@ -264,34 +269,19 @@ func (c *Controller) ProxyChanged() {
 	}
 }
 
-// verifyAll compares each pod with the kernel, round after round, evenly over the interval. What nobody has an entry of, such
-// as an address in the set of probes, is looked for once a round.
-func (c *Controller) verifyAll(ctx context.Context) {
-	interval := c.opts.VerifyInterval
-	if interval < 0 {
-		return
-	}
-	for {
-		c.foresee(ctx, c.opts.Pods.Pods(), func(e *entry) bool {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return e.shared && !e.given
-		})
-		uids := c.uids()
-		pause := interval / time.Duration(len(uids)+1)
-		if !sleep(ctx, jitter(pause)) {
-			return
-		}
-		for _, uid := range uids {
-			c.queue.Add(uid)
-			if !sleep(ctx, jitter(pause)) {
-				return
-			}
-		}
-		c.lookForStrays()
-		c.forgetEnded()
-		c.limits.Keep(c.inNamespaces())
-	}
+// round returns the pods that are compared with the kernel in the round that begins. What nobody has an entry of, such as an address in the set of
+// probes, is looked for too, and what ended long ago is forgotten.
+func (c *Controller) round(ctx context.Context) []types.UID {
+	c.lookForStrays()
+	c.forgetEnded()
+	all := c.opts.Pods.Pods()
+	c.limits.Keep(all)
+	c.foresee(ctx, all, func(e *entry) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return e.shared && !e.given
+	})
+	return c.uids()
 }
 
 // lookForStrays has those looked at of which something is left and nobody knows.
@@ -315,7 +305,7 @@ func (c *Controller) lookForStrays() {
 func (c *Controller) uids() (uids []types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for uid, e := range c.entries {
+	for uid, e := range c.entries.All() {
 		if !e.done {
 			uids = append(uids, uid)
 		}
@@ -323,22 +313,11 @@ func (c *Controller) uids() (uids []types.UID) {
 	return uids
 }
 
-// inNamespaces returns the namespaces of all pods.
-func (c *Controller) inNamespaces() map[string]bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	names := map[string]bool{}
-	for _, e := range c.entries {
-		names[e.share.Namespace] = true
-	}
-	return names
-}
-
 // Pods returns what is known of each pod of the node, ordered by namespace and name.
 func (c *Controller) Pods() []status.Pod {
 	c.mu.Lock()
-	states := make([]status.Pod, 0, len(c.entries))
-	for _, e := range c.entries {
+	var states []status.Pod
+	for _, e := range c.entries.All() {
 		if e.state.State != "" {
 			states = append(states, e.state)
 		}

@@ -98,7 +98,9 @@ func TestExtent(t *testing.T) {
 	}
 	n.pods.change(handed, func(*corev1.Pod) {}) // has it looked at
 	n.eventually(handed, status.StateFailed, "sandboxed")
-	assert.Contains(t, n.state(handed).Detail, `interface "eth0" is handed on to "tap0, by tc"`)
+	n.until("the look after the last command", func() bool {
+		return strings.Contains(n.state(handed).Detail, `interface "eth0" is handed on to "tap0, by tc"`)
+	})
 	assert.Contains(t, n.state(handed).Bypasses, "sandboxed")
 	assert.Equal(t, "enabled", n.pods.annotation(handed))
 	assert.InDelta(t, 1, n.metric("bypasses{bypass=sandboxed}"), 0)

@@ -21,10 +21,7 @@ func ended(pod *corev1.Pod) bool {
 
 // nothingLeft reports whether a pod that has ended needs no look: it is not known here, and has left nothing.
 func (c *Controller) nothingLeft(uid types.UID, pod *corev1.Pod) bool {
-	c.mu.Lock()
-	known := c.entries[uid] != nil
-	c.mu.Unlock()
-	if known || c.told(pod) || slices.Contains(c.opts.Namespaces.Known(), uid) {
+	if c.entries.Get(uid) != nil || c.told(pod) || slices.Contains(c.opts.Namespaces.Known(), uid) {
 		return false
 	}
 	if c.opts.Probes == nil {
@@ -48,19 +45,12 @@ func (c *Controller) told(pod *corev1.Pod) bool {
 func (c *Controller) forgetEnded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for uid, e := range c.entries {
-		if e.done && time.Since(e.state.Since) > endedAge {
-			delete(c.entries, uid)
-			c.queue.Drop(uid)
-		}
-	}
+	c.entries.Drop(func(_ types.UID, e *entry) bool { return e.done && time.Since(e.state.Since) > endedAge })
 }
 
 // dropAlias drops what is known of a pod under the UID that it had before the runtime said which static pod it mirrors.
 func (c *Controller) dropAlias(uid types.UID) {
-	c.mu.Lock()
-	e := c.entries[uid]
-	c.mu.Unlock()
+	e := c.entries.Get(uid)
 	if e == nil {
 		return
 	}

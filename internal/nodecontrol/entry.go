@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -68,7 +67,6 @@ type entry struct {
 	announced status.Code        // the failure that an event was sent about
 	draining  bool               // it has left, and the proxy has it or carries connections of it; changed with the entry's mu held too
 	released  bool               // it was looked at since all pods are given back, so its state is about that
-	looks     budget.Changes     // at the pod, that its changes cause
 	done      bool               // its containers have ended and nothing is left of it, so it is not looked at again
 }
 
@@ -115,23 +113,21 @@ func (c *Controller) setNS(e *entry, ref NetNS) error {
 }
 
 // entry returns the pod's entry, and makes it if there is none.
-func (c *Controller) entry(uid types.UID) *entry {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.entries[uid]
-	if e == nil {
-		e = &entry{uid: uid}
-		e.state.ID.UID = string(uid)
-		c.entries[uid] = e
-	}
-	return e
+func (c *Controller) entry(uid types.UID) (is *entry) {
+	c.entries.Change(uid, func(e **entry) {
+		if *e == nil {
+			*e = &entry{uid: uid}
+			(*e).state.ID.UID = string(uid)
+		}
+		is = *e
+	})
+	return is
 }
 
 // drop removes the entry of a pod that is gone.
 func (c *Controller) drop(e *entry) error {
-	c.queue.Drop(e.uid)
 	c.mu.Lock()
-	delete(c.entries, e.uid)
+	c.entries.Drop(func(uid types.UID, _ *entry) bool { return uid == e.uid })
 	for id, to := range c.attached {
 		if to.uid == e.uid {
 			delete(c.attached, id)
@@ -187,14 +183,8 @@ func (c *Controller) wake() {
 
 // closeAll gives up the namespaces when the controller ends.
 func (c *Controller) closeAll() error {
-	c.mu.Lock()
-	entries := make([]*entry, 0, len(c.entries))
-	for _, e := range c.entries {
-		entries = append(entries, e)
-	}
-	c.mu.Unlock()
 	var errs []error
-	for _, e := range entries {
+	for _, e := range c.entries.All() {
 		e.mu.Lock()
 		errs = append(errs, c.setNS(e, nil))
 		e.mu.Unlock()

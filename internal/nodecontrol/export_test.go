@@ -13,7 +13,7 @@ func (c *Controller) Bound(bounds func(types.UID) (attempt, look time.Duration))
 
 // LookAgain reports whether a pod counts as slow, and has it looked at once more if it does.
 func (c *Controller) LookAgain(uid types.UID) bool {
-	slow := c.queue.Slow(uid)
+	slow := c.keeper.Slow(uid)
 	if slow {
 		c.queue.Add(uid)
 	}

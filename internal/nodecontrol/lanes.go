@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 )
 
@@ -17,14 +18,6 @@ const (
 	busyAgain = 50 * time.Millisecond
 )
 
-// runtimeUID returns the UID by which the runtime knows a pod that somebody calls by the API server's.
-func (c *Controller) runtimeUID(uid types.UID) types.UID {
-	if pod := c.pod(uid); pod != nil {
-		return c.uidOf(pod)
-	}
-	return uid
-}
-
 // bounds returns how long one attempt at a pod may take, and from which time in its namespace on it counts as slow.
 func (o Options) bounds(types.UID) (attempt, look time.Duration) {
 	return o.Timeout, min(slowLook, o.Timeout/2)
@@ -35,14 +28,12 @@ func (o Options) bounds(types.UID) (attempt, look time.Duration) {
 type timed struct {
 	machine.Effects
 
-	spent time.Duration
+	visit *keeper.Visit
 }
-
-func (t *timed) since(begin time.Time) { t.spent += time.Since(begin) }
 
 // Observe implements [machine.Effects].
 func (t *timed) Observe(ctx context.Context) (machine.Actual, error) {
-	defer t.since(time.Now())
+	defer t.visit.Since(time.Now())
 	return t.Effects.Observe(ctx)
 }
 
@@ -50,7 +41,7 @@ func (t *timed) Observe(ctx context.Context) (machine.Actual, error) {
 func (t *timed) Do(ctx context.Context, act machine.Action) error {
 	switch act {
 	case machine.WriteRules, machine.DrainRules, machine.RemoveRules, machine.SetSysctl, machine.Forget:
-		defer t.since(time.Now())
+		defer t.visit.Since(time.Now())
 	default:
 	}
 	return t.Effects.Do(ctx, act)

@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 )
@@ -42,30 +39,6 @@ func (p *pace) count(now time.Time) {
 	}
 	p.times++
 	p.latest = now
-}
-
-// podChanged has a pod looked at that is new, changed or gone: at once, unless it has changed too often of late. One that is gone does not
-// wait.
-func (c *Controller) podChanged(uid types.UID) {
-	if pod := c.pod(uid); pod != nil && !ended(pod) {
-		if wait := c.takeLook(pod); wait > 0 {
-			c.queue.AddAfter(uid, wait)
-			return
-		}
-	}
-	c.queue.Add(uid)
-}
-
-// takeLook returns how long the look at a changed pod has to wait.
-func (c *Controller) takeLook(pod *corev1.Pod) time.Duration {
-	uid, now := c.uidOf(pod), time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.entries[uid]
-	if e == nil {
-		return 0
-	}
-	return e.looks.Take(now)
 }
 
 // turn returns the time that a pod which joins and leaves again and again has to wait for its next turn; 0: it is followed now. Its deletion is

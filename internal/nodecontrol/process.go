@@ -3,15 +3,14 @@ package nodecontrol
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/podrules"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
@@ -29,29 +28,23 @@ const (
 	eventBypass         = "MeshBypass"
 )
 
-// jitter spreads a pause by a tenth, so that the agents of a cluster that started together part.
-func jitter(d time.Duration) time.Duration {
-	return d + time.Duration((rand.Float64()-0.5)/5*float64(d))
-}
-
 func idOf(ns attachment.NetNS) netnsexec.ID { return netnsexec.ID{Dev: ns.Dev, Ino: ns.Ino} }
 
 // process makes a pod what it is to be.
-func (c *Controller) process(ctx context.Context, uid types.UID) {
-	pod := c.pod(uid)
+func (c *Controller) process(ctx context.Context, v *keeper.Visit) (next keeper.Next) {
+	pod := c.pod(v.UID)
 	if pod != nil {
-		if known := c.uidOf(pod); known != uid {
-			c.dropAlias(uid)
-			uid = known
+		if known := c.uidOf(pod); known != v.UID {
+			c.dropAlias(v.UID)
+			v.UID = known
 		}
-		if ended(pod) && c.nothingLeft(uid, pod) {
-			return
+		if ended(pod) && c.nothingLeft(v.UID, pod) {
+			return next
 		}
 	}
-	e := c.entry(uid)
+	e := c.entry(v.UID)
 	if !e.mu.TryLock() { // nobody waits for one pod
-		c.queue.AddAfter(uid, busyAgain)
-		return
+		return keeper.Next{After: busyAgain}
 	}
 	defer e.mu.Unlock()
 	attempt, _ := c.bounds(e.uid)
@@ -61,30 +54,28 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 	if m := c.mode(); m.to != nil {
 		begin := time.Now()
 		if given, err := c.give(running, w, m); given {
-			c.queue.Took(e.uid, time.Since(begin))
+			v.Since(begin)
 			if ctx.Err() == nil {
 				c.finishGiving(w, m, err)
 			}
-			return
+			return keeper.Next{Retry: err != nil}
 		}
 	} else if !m.on {
 		e.given = false
 	} else if e.given { // it is another agent's, and that has the say
 		c.lookedAt(e, true)
-		return
+		return next
 	}
 	if wait := w.turn(time.Now()); wait > 0 {
-		c.queue.AddAfter(uid, wait)
+		next.After = wait
 		if !c.flaps(w, wait) {
-			return
+			return next
 		}
 	}
 	c.publish(w)
-	run := &timed{Effects: w}
-	first, last, seen, err := machine.Run(running, w.Wanted, run)
-	c.queue.Took(e.uid, run.spent)
+	first, last, seen, err := machine.Run(running, w.Wanted, &timed{w, v})
 	if ctx.Err() != nil {
-		return // what was not found or not done for that says nothing about the pod
+		return next // what was not found or not done for that says nothing about the pod
 	}
 	c.finish(w, first, last, seen, err)
 	if w.Choice == machine.Gone && err == nil && w.pod == nil {
@@ -96,24 +87,30 @@ func (c *Controller) process(ctx context.Context, uid types.UID) {
 	e.done = w.Choice == machine.Gone && err == nil && w.pod != nil
 	c.mu.Unlock()
 	var back *heldBack
+	soon := func(wait time.Duration) { // the earlier time counts
+		if wait > 0 && (next.After == 0 || wait < next.After) {
+			next.After = wait
+		}
+	}
 	switch {
 	case errors.As(err, &back):
-		c.queue.AddAfter(uid, back.wait)
+		soon(back.wait)
 	case err != nil, w.unfound != nil && (w.Choice == machine.In || w.Choice == machine.Out):
-		c.queue.AddRateLimited(uid)
+		next.Retry = true
 	default:
-		c.queue.Forget(uid)
+		c.queue.Forget(v.UID)
 		if e.draining { // before it may be let go there is nothing to see
 			wait := c.opts.DrainMinimum - time.Since(e.heard)
 			if by := c.mode().by; !by.IsZero() {
 				wait = min(wait, time.Until(by))
 			}
-			c.queue.AddAfter(uid, max(drainLook, wait))
+			soon(max(drainLook, wait))
 		}
 	}
-	if wait := c.opts.DrainTimeout - time.Since(e.left); e.draining && wait > 0 {
-		c.queue.AddAfter(uid, wait) // the queue keeps the earlier time
+	if e.draining {
+		soon(c.opts.DrainTimeout - time.Since(e.left))
 	}
+	return next
 }
 
 // publish notes whether the pod belongs into a snapshot: it is to be in the proxy's care, or may be.

@@ -105,7 +105,7 @@ func (c *Controller) Release(ctx context.Context, to string) ([]status.Pod, erro
 func (c *Controller) unreleased() (left []status.Pod, drain bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, e := range c.entries {
+	for _, e := range c.entries.All() {
 		drain = drain || e.draining
 		if !e.released || e.state.State != status.StateOutside || e.draining && e.shared {
 			left = append(left, e.state)
@@ -120,7 +120,7 @@ func (c *Controller) Capture() { c.setMode(nil) }
 func (c *Controller) setMode(m *mode) {
 	c.released.Store(m)
 	c.mu.Lock()
-	for _, e := range c.entries {
+	for _, e := range c.entries.All() {
 		e.released = false
 	}
 	c.mu.Unlock()
@@ -217,11 +217,6 @@ func (c *Controller) finishGiving(w *work, m mode, err error) {
 	c.lookedAt(w.e, true)
 	before := c.setState(w.e, s)
 	c.tell(w, before, s, false, nil, err)
-	if err != nil {
-		c.queue.AddRateLimited(w.e.uid)
-		return
-	}
-	c.queue.Forget(w.e.uid)
 }
 
 // Snapshot returns the pods that a proxy which has just come is to have: those that are to be captured, and those that may
@@ -233,7 +228,7 @@ func (c *Controller) Snapshot(ctx context.Context) (pods []nodeproxy.Workload, e
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, e := range c.entries {
+	for _, e := range c.entries.All() {
 		if e.shared {
 			pods = append(pods, e.share)
 		}

@@ -2,6 +2,7 @@ package repotest
 
 import (
 	"go/ast"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -78,4 +79,48 @@ func TestOneClient(t *testing.T) {
 		})
 	}
 	assert.Positive(t, makers, "the rule finds nothing any more")
+}
+
+// kept is what only the keeper of the node's pods has, and who besides.
+var kept = []struct {
+	what *regexp.Regexp
+	in   []string
+	why  string
+}{
+	{
+		regexp.MustCompile(`workqueue\.New`), nil,
+		"queue pods in a lane of internal/node/keeper: it has one back-off after failures, and one slow pod at a time of all that act on pods keeps no other waiting",
+	},
+	{
+		regexp.MustCompile(`map\[types\.(UID|NamespacedName)\]`), []string{"internal/node/nodepods", "internal/node/netnsstore", "repair/bypass.go"},
+		"what is remembered of each pod is a keeper.Part, which goes with the pod: the watch has the pods themselves, the store their namespaces, and repair's reports " +
+			"are of pods that are not known yet",
+	},
+	{
+		regexp.MustCompile(`nterval / time\.Duration\(`), nil,
+		"have pods looked at one after the other by keeper.Lane.Round",
+	},
+	{
+		regexp.MustCompile(`(P|p)ods\.Subscribe\(|source\.Subscribe\(`), []string{"internal/nodecontrol/attach.go"},
+		"take changes of pods from keeper.Keeper.Subscribe, which bounds how often a pod is looked at for its changes: an ADD alone waits for its pod itself",
+	},
+}
+
+// TestOneKeeper: only internal/node/keeper has a queue of pods, a memory of each, a round over all, and hears of their changes. Else each who
+// acts on pods has his own, with other bounds, and what one knows of a pod the other does not.
+func TestOneKeeper(t *testing.T) {
+	used := make([]bool, len(kept))
+	for _, s := range sources(t) {
+		if s.isTest() || !within(s.dir(), agents...) || within(s.dir(), "repair/internal") {
+			continue
+		}
+		for i, k := range kept {
+			if !k.what.MatchString(s.text) {
+				continue
+			}
+			used[i] = used[i] || s.dir() == "internal/node/keeper"
+			assert.True(t, s.dir() == "internal/node/keeper" || within(s.dir(), k.in...) || within(s.path, k.in...), "%s: %s", s.path, k.why)
+		}
+	}
+	assert.NotContains(t, used, false, "a rule is about nothing")
 }

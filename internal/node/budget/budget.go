@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Budget limits a rate: Burst actions at once and PerMinute in the long run. It starts empty, so that a controller that
@@ -83,8 +84,12 @@ func (n *Namespaces) GiveBack(namespace string) {
 	n.limiter(namespace).AllowN(time.Now(), -1) // a Reservation cannot be canceled once its time has come
 }
 
-// Keep drops the budgets of all other namespaces. One that comes back has a full budget, if there was time to fill it.
-func (n *Namespaces) Keep(namespaces map[string]bool) {
+// Keep drops the budgets of all namespaces but those of the pods. One that comes back has a full budget, if there was time to fill it.
+func (n *Namespaces) Keep(pods []*corev1.Pod) {
+	namespaces := map[string]bool{}
+	for _, pod := range pods {
+		namespaces[pod.Namespace] = true
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for name := range n.byName {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/meshcni/meshcni/internal/node/budget"
@@ -73,7 +75,7 @@ func TestNamespaces(t *testing.T) {
 		for i := range 4 {
 			assert.Equal(t, time.Duration(i+1)*10*time.Second, time.Until(n.Turn("noisy")), "each has its turn")
 		}
-		n.Keep(map[string]bool{"quiet": true})
+		n.Keep([]*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "quiet"}}})
 		assert.Zero(t, n.Take("noisy"), "it was dropped")
 		unlimited := budget.ForNamespaces(budget.Unlimited)
 		for range 1000 {
