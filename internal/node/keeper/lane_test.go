@@ -192,6 +192,7 @@ func TestSlowPodsOfAllLanes(t *testing.T) {
 			}
 			time.Sleep(10 * time.Minute)
 		}
+		synctest.Wait()
 		assert.Equal(t, int32(1), most.Load())
 		assert.Len(t, began()["a"], 3)
 		assert.Len(t, began()["b"], 3)
@@ -230,12 +231,14 @@ func TestCuts(t *testing.T) {
 		assert.Equal(t, []bool{false, true}, slow)
 		q.Add("b")
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		var waits []time.Duration
 		for i := 1; i < len(failed); i++ {
 			waits = append(waits, failed[i].Sub(failed[i-1]))
 		}
 		assert.Equal(t, []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second, 4 * time.Second}, waits)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		assert.Len(t, failed, 7, "after the hour that it asked for")
 	})
 }
@@ -254,6 +257,7 @@ func TestRound(t *testing.T) {
 			return []types.UID{"a", "b", "c"}
 		})
 		time.Sleep(10*time.Minute + 30*time.Second)
+		synctest.Wait()
 		assert.InDelta(t, 11, len(rounds), 1)
 		for uid, times := range began() {
 			assert.InDelta(t, 10.5, len(times), 1, uid)
