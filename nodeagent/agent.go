@@ -31,6 +31,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/news/reporter"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
@@ -225,10 +226,17 @@ func (a *Agent) openSocket(o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	a.held = newProxied(o.Config, o.Log, nil)
-	a.held.open, a.held.forget = o.opener(a.held.present, pods, func() nodeevents.Recorder { return a.recorder(o.name()) }, false), o.forgetProxied
+	a.repairs.keeper = keeper.New(pods)
+	a.held = newProxied(o.Config, o.Log, ambientOpener(a.ambient))
+	a.held.forget = o.forgetProxied
 	a.sock = o.newSocket(o.Config, pods, a.held)
 	return nil
+}
+
+// ambient returns what the controller of the node's proxy is made of, with the present settings.
+func (a *Agent) ambient() *ambientParts {
+	o := a.options
+	return &ambientParts{options: o, settings: a.held.present(), log: o.Log, pods: a.sock.pods, keeper: a.repairs.keeper, events: a.recorder(o.name())}
 }
 
 // connect gives the parts what each has to know of the others.

@@ -20,7 +20,9 @@ import (
 	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
+	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/ruleset"
+	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -164,6 +166,27 @@ func TestWaitingForAnAgentThatCannotBegin(t *testing.T) {
 	broken := errors.New("broken")
 	p.fail(broken)
 	require.ErrorIs(t, <-answered, broken)
+}
+
+// TestOneKeeperOfPods: who repairs pods and who hands them to the node's proxy have one keeper, of the one watch.
+func TestOneKeeperOfPods(t *testing.T) {
+	dir, o := node(t)
+	o.Config.Node, o.Config.Ambient.Enabled, o.Config.Ambient.ZDSSocket = "n", true, dir+"/zds/ztunnel.sock"
+	o.Config.Plugin.Dialects = netconf.Dialects{"istio", "ambient"}
+	var has repair.Options
+	o.open = func(r repair.Options) (controller, error) {
+		has = r
+		return nil, errors.New("it is not to run")
+	}
+	a, err := New(o)
+	require.NoError(t, err)
+	_, _, err = a.repairs.begin(t.Context())
+	require.ErrorContains(t, err, "not to run")
+	require.NotNil(t, has.Keeper)
+	require.Same(t, a.sock.pods, has.Pods)
+	parts := a.ambient()
+	require.Same(t, has.Keeper, parts.keeper)
+	require.Same(t, a.sock.pods, parts.pods)
 }
 
 // TestAmbientThatCannotBegin: the agent goes on with its other work, says why it is not ready, and tries again.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/netnsstore"
 	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
@@ -40,11 +41,10 @@ const ackTimeout = 4 * time.Second
 // retainEvery is the interval at which the journal is rid of pods that are gone.
 const retainEvery = time.Minute
 
-// opener makes the controller of the node's proxy and what it works on, with the present settings. giving: it is to give the pods to another
-// agent.
-func (o Options) opener(settings func() Config, pods nodecontrol.Pods, events func() nodeevents.Recorder, giving bool) func(context.Context) (holder, func(context.Context) error, error) {
+// ambientOpener makes the controller of the node's proxy and what it works on.
+func ambientOpener(with func() *ambientParts) func(context.Context) (holder, func(context.Context) error, error) {
 	return func(ctx context.Context) (holder, func(context.Context) error, error) {
-		parts := &ambientParts{options: o, settings: settings(), log: o.Log, pods: pods, events: events(), giving: giving}
+		parts := with()
 		parts.using.Store(2)
 		c, err := parts.open(ctx)
 		if err != nil {
@@ -60,6 +60,7 @@ type ambientParts struct {
 	settings Config
 	log      *slog.Logger
 	pods     nodecontrol.Pods // as the one watch of the agent has them
+	keeper   *keeper.Keeper   // that of the agent; nil: there is none
 	events   nodeevents.Recorder
 	giving   bool // to another agent
 
@@ -118,7 +119,7 @@ func (a *ambientParts) open(ctx context.Context) (*nodecontrol.Controller, error
 		Identity: s.Identity,
 		Meshes:   meshes,
 		Apply:    apply.Options{Backend: ruleset.Backend(plugin.Backend), Root: s.HostRoot},
-		Pods:     a.pods, Proxy: a.options.Proxy, Events: a.events, Inventory: a.options.inventory(s), Status: client, Log: a.log,
+		Pods:     a.pods, Keeper: a.keeper, Proxy: a.options.Proxy, Events: a.events, Inventory: a.options.inventory(s), Status: client, Log: a.log,
 		VerifyInterval: time.Duration(s.Ambient.VerifyInterval), DrainTimeout: s.Ambient.drainTimeout(), DrainMinimum: s.Ambient.DrainMinimum,
 	}
 	a.store = netnsstore.New(netnsstore.Options{

@@ -16,7 +16,6 @@ import (
 	"github.com/meshcni/meshcni/internal/kernel/backends"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/netnsstore"
-	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -84,7 +83,9 @@ func (o Options) releaseAlone(ctx context.Context, s Config, how agentsock.Relea
 	defer stop()
 	events, quiet := o.events(s)
 	defer quiet()
-	held := newProxied(s, o.Log, o.opener(func() Config { return s }, pods, func() nodeevents.Recorder { return events.Recorder(o.name()) }, how.To != ""))
+	held := newProxied(s, o.Log, ambientOpener(func() *ambientParts {
+		return &ambientParts{options: o, settings: s, log: o.Log, pods: pods, events: events.Recorder(o.name()), giving: how.To != ""}
+	}))
 	ended := make(chan error, 2)
 	go func() { ended <- pods.Run(running) }()
 	go func() { ended <- held.run(running) }()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/installer"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/internal/node/nodepods"
@@ -35,6 +36,7 @@ type repairer struct {
 	since     func() time.Time // the plugin was first in place
 	confined  *confinement     // nil: it does not act by itself
 	watch     *nodepods.Watch  // of the node, for all of the agent; nil: there is none
+	keeper    *keeper.Keeper   // of the same
 }
 
 // repairing is a controller with its metrics.
@@ -192,7 +194,7 @@ func (r *repairer) begin(context.Context) (c repairing, run func(context.Context
 		return c, nil, err
 	}
 	c.Registry = prometheus.NewRegistry()
-	o.Metrics, o.Log, o.Pods = c.Registry, r.log, r.watch
+	o.Metrics, o.Log, o.Pods, o.Keeper = c.Registry, r.log, r.watch, r.keeper
 	o.Installed, o.Suspects, o.Elsewhere = r.installed, r.suspects, r.elsewhere
 	if evicts {
 		o.Confined = r.confined.confirm

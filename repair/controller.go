@@ -129,8 +129,10 @@ func newController(o Options) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.keeper = keeper.New(c.source)
-	c.tracks = keeper.NewPart[track](c.keeper)
+	if c.keeper = o.Keeper; c.keeper == nil {
+		c.keeper = keeper.New(c.source)
+	}
+	c.tracks = keeper.NewPart[track](c.keeper, "sidecar")
 	slow := func(types.UID) time.Duration { return slowLook }
 	c.queue = c.keeper.Lane(keeper.Work{Workers: workers, First: retryFirst, Most: retryMost, Slow: slow, Do: c.process})
 	c.verifying = c.keeper.Lane(keeper.Work{Workers: verifiers, First: retryFirst, Most: retryMost, Slow: slow, Do: c.verifyNext})

@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/nodepods"
 	"github.com/meshcni/meshcni/redirect/apply"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -82,6 +83,8 @@ type Options struct {
 	Inventory *inventory.Inventory
 	// Pods are the node's pods, as an agent watches them. nil: the controller watches them itself.
 	Pods *nodepods.Watch
+	// Keeper keeps Pods for all in the agent who act on them. nil: the controller makes one.
+	Keeper *keeper.Keeper
 	// Events receives the pods' events: client-go's record.EventRecorder, for example. nil means the API server.
 	Events interface {
 		Event(object runtime.Object, kind, reason, message string)

@@ -92,8 +92,10 @@ func New(o Options) (*Controller, error) {
 		attached: map[attachment.ID]attachedTo{},
 		changed:  make(chan struct{}),
 	}
-	c.keeper = keeper.New(o.Pods)
-	c.entries = keeper.NewPart[*entry](c.keeper)
+	if c.keeper = o.Keeper; c.keeper == nil {
+		c.keeper = keeper.New(o.Pods)
+	}
+	c.entries = keeper.NewPart[*entry](c.keeper, "proxy")
 	c.queue = c.keeper.Lane(keeper.Work{
 		Workers: o.Workers, First: retryFirst, Most: retryMost, Do: c.process,
 		Slow: func(uid types.UID) time.Duration {

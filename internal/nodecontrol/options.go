@@ -12,6 +12,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/nodeproxy"
 	"github.com/meshcni/meshcni/redirect/apply"
@@ -29,6 +30,8 @@ type Options struct {
 
 	// Pods are this node's.
 	Pods Pods
+	// Keeper keeps Pods for all in the agent who act on them. nil: the controller makes one.
+	Keeper *keeper.Keeper
 	// Namespaces knows the pods' network namespaces.
 	Namespaces Namespaces
 	// Proxy takes the pods. Whoever makes it calls [Controller.ProxyChanged] when one comes or goes; otherwise only the next

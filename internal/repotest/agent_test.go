@@ -101,6 +101,10 @@ var kept = []struct {
 		"have pods looked at one after the other by keeper.Lane.Round",
 	},
 	{
+		regexp.MustCompile(`keeper\.New\(`), []string{"nodeagent/agent.go", "repair/controller.go", "internal/nodecontrol/controller.go"},
+		"an agent has one keeper for all who act on its pods; who acts alone makes his own",
+	},
+	{
 		regexp.MustCompile(`(P|p)ods\.Subscribe\(|source\.Subscribe\(`), []string{"internal/nodecontrol/attach.go"},
 		"take changes of pods from keeper.Keeper.Subscribe, which bounds how often a pod is looked at for its changes: an ADD alone waits for its pod itself",
 	},
@@ -118,7 +122,7 @@ func TestOneKeeper(t *testing.T) {
 			if !k.what.MatchString(s.text) {
 				continue
 			}
-			used[i] = used[i] || s.dir() == "internal/node/keeper"
+			used[i] = true
 			assert.True(t, s.dir() == "internal/node/keeper" || within(s.dir(), k.in...) || within(s.path, k.in...), "%s: %s", s.path, k.why)
 		}
 	}

@@ -39,7 +39,7 @@ type Keeper struct {
 type memory struct {
 	looks budget.Changes // that its changes cause
 	stay  stay
-	parts map[any]any // a *T for each Part[T]
+	parts map[string]any // a *T for each Part[T], by its name
 }
 
 // New returns a keeper of the pods that has nothing of them yet.
@@ -59,7 +59,7 @@ func (k *Keeper) uid(uid types.UID) types.UID {
 func (k *Keeper) of(uid types.UID) *memory {
 	m := k.memory[uid]
 	if m == nil {
-		m = &memory{parts: map[any]any{}}
+		m = &memory{parts: map[string]any{}}
 		k.memory[uid] = m
 	}
 	return m
@@ -119,17 +119,24 @@ func (k *Keeper) changed(uid types.UID) {
 }
 
 // Part is what one policy remembers of each pod: a T. Make one with [NewPart].
-type Part[T any] struct{ k *Keeper }
+type Part[T any] struct {
+	k    *Keeper
+	name string
+}
 
-// NewPart returns a part of which nothing is remembered yet.
-func NewPart[T any](k *Keeper) *Part[T] { return &Part[T]{k} }
+// NewPart returns the part of a policy that begins. What an earlier one of its name remembered is forgotten: it has ended.
+func NewPart[T any](k *Keeper, name string) *Part[T] {
+	p := &Part[T]{k, name}
+	p.Drop(func(types.UID, T) bool { return true })
+	return p
+}
 
 // Get returns what is remembered of a pod, or a zero T.
 func (p *Part[T]) Get(uid types.UID) (t T) {
 	p.k.mu.Lock()
 	defer p.k.mu.Unlock()
 	if m := p.k.memory[uid]; m != nil {
-		if is, ok := m.parts[p]; ok {
+		if is, ok := m.parts[p.name]; ok {
 			return *is.(*T)
 		}
 	}
@@ -141,10 +148,10 @@ func (p *Part[T]) Change(uid types.UID, change func(*T)) {
 	p.k.mu.Lock()
 	defer p.k.mu.Unlock()
 	m := p.k.of(uid)
-	is, ok := m.parts[p]
+	is, ok := m.parts[p.name]
 	if !ok {
 		is = new(T)
-		m.parts[p] = is
+		m.parts[p.name] = is
 	}
 	change(is.(*T))
 }
@@ -155,7 +162,7 @@ func (p *Part[T]) All() map[types.UID]T {
 	defer p.k.mu.Unlock()
 	all := map[types.UID]T{}
 	for uid, m := range p.k.memory {
-		if is, ok := m.parts[p]; ok {
+		if is, ok := m.parts[p.name]; ok {
 			all[uid] = *is.(*T)
 		}
 	}
@@ -167,8 +174,8 @@ func (p *Part[T]) Drop(drop func(types.UID, T) bool) {
 	p.k.mu.Lock()
 	defer p.k.mu.Unlock()
 	for uid, m := range p.k.memory {
-		if is, ok := m.parts[p]; ok && drop(uid, *is.(*T)) {
-			delete(m.parts, p)
+		if is, ok := m.parts[p.name]; ok && drop(uid, *is.(*T)) {
+			delete(m.parts, p.name)
 			p.k.tidy(uid)
 		}
 	}

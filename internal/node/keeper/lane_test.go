@@ -272,7 +272,7 @@ func TestRound(t *testing.T) {
 func TestMemory(t *testing.T) {
 	p := newPods()
 	k := keeper.New(p)
-	one, other := keeper.NewPart[int](k), keeper.NewPart[string](k)
+	one, other := keeper.NewPart[int](k, "one"), keeper.NewPart[string](k, "other")
 	type change struct {
 		uid  types.UID
 		wait time.Duration
@@ -290,8 +290,7 @@ func TestMemory(t *testing.T) {
 	one.Drop(func(uid types.UID, n int) bool { return uid == "a" && n == 2 })
 	assert.Zero(t, one.Get("a"))
 	assert.Equal(t, "x", other.Get("a"))
-	other.Drop(func(types.UID, string) bool { return true })
-	assert.Empty(t, other.All())
+	assert.Empty(t, keeper.NewPart[string](k, "other").All(), "its policy begins anew")
 	assert.Equal(t, []change{{"a", 0}, {"a", 0}}, changes)
 
 	changes = nil
