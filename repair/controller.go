@@ -235,7 +235,7 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // tick does the regular work.
 func (c *Controller) tick(ctx context.Context) {
-	for sleep(ctx, askAgain) {
+	for keeper.Sleep(ctx, askAgain) {
 		if c.suspended() > 0 || !c.source.Synced() {
 			c.askPermissions(ctx)
 		}
@@ -309,15 +309,4 @@ func (c *Controller) News() []status.News {
 func (c *Controller) tellNode(n status.News) {
 	c.opts.Log.Warn(n.Text, "code", string(n.Code))
 	nodeevents.Tell(c.events, nodeevents.Node(c.opts.Node), n)
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -91,7 +92,7 @@ func (c *Controller) awaitProxy(ctx, patient context.Context, uid types.UID) err
 			return &agentsock.StepError{Step: stepAgent, Reason: statuscode.AgentEnds, Err: context.Cause(ctx)} // or nobody reads the answer
 		case c.pod(uid) == nil:
 			return &agentsock.StepError{Step: stepPod, Reason: statuscode.UnknownPod, Err: agentsock.ErrUnknown}
-		case !sleep(patient, proxyAgain) && ctx.Err() == nil:
+		case !keeper.Sleep(patient, proxyAgain) && ctx.Err() == nil:
 			return &agentsock.StepError{Step: machine.HandOver.String(), Reason: statuscode.NodeProxyGone, Err: err}
 		}
 	}

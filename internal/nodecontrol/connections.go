@@ -12,6 +12,7 @@ import (
 	"github.com/meshcni/meshcni/internal/kernel/conntrack"
 	"github.com/meshcni/meshcni/internal/kernel/listeners"
 	"github.com/meshcni/meshcni/internal/kernel/nfnetlink"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
@@ -219,7 +220,7 @@ func (w *work) drainRules(ctx context.Context) error {
 		} else if err != nil {
 			return err
 		}
-		if kept := w.forgetDatagrams(d, true); !waits && kept == 0 || !sleep(ctx, pause.Step()) {
+		if kept := w.forgetDatagrams(d, true); !waits && kept == 0 || !keeper.Sleep(ctx, pause.Step()) {
 			return nil
 		}
 	}

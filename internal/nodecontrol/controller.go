@@ -125,7 +125,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		}
 	}()
 	for !c.opts.Pods.Synced() {
-		if !sleep(ctx, syncedAgain) {
+		if !keeper.Sleep(ctx, syncedAgain) {
 			return nil
 		}
 	}
@@ -181,7 +181,7 @@ func (c *Controller) gather(ctx context.Context) {
 		return choice == machine.In || choice != machine.Gone && slices.Contains(known, e.uid)
 	})
 	for _, pod := range all {
-		if ended(pod) {
+		if podid.Ended(pod) {
 			continue // it is in no snapshot
 		}
 		wg.Go(func() {
@@ -209,7 +209,7 @@ func (c *Controller) gather(ctx context.Context) {
 func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(*entry) bool) {
 	var sought []Sought
 	for _, pod := range pods {
-		if ended(pod) {
+		if podid.Ended(pod) {
 			continue
 		}
 		e := c.entry(c.uidOf(pod))
@@ -243,7 +243,7 @@ func (c *Controller) enqueueAll() {
 		}
 	}
 	for _, pod := range c.opts.Pods.Pods() {
-		if err != nil || !ended(pod) || c.told(pod) {
+		if err != nil || !podid.Ended(pod) || c.told(pod) {
 			c.queue.Add(c.uidOf(pod))
 		}
 	}

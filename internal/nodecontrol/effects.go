@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/kernel/bypass"
 	"github.com/meshcni/meshcni/internal/kernel/listeners"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/internal/node/podrules"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
@@ -388,20 +389,8 @@ func (w *work) await(ctx context.Context) error {
 		if all || err != nil {
 			return err
 		}
-		if !sleep(ctx, pause.Step()) {
+		if !keeper.Sleep(ctx, pause.Step()) {
 			return fmt.Errorf("%w on %s: %w", errDeaf, listeners.Words(w.missing), context.Cause(ctx))
 		}
-	}
-}
-
-// sleep returns false if the context ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

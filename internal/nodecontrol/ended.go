@@ -13,13 +13,8 @@ import (
 // endedAge bounds the time for which the state of a pod is reported whose containers have ended.
 const endedAge = 10 * time.Minute
 
-// ended reports whether a pod's containers have ended for good. A node may have many thousands of such pods, until somebody
-// deletes them, so each is looked at once.
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// nothingLeft reports whether a pod that has ended needs no look: it is not known here, and has left nothing.
+// nothingLeft reports whether a pod that has ended needs no look: it is not known here, and has left nothing. A node may have many thousands of
+// such pods, so each is looked at once.
 func (c *Controller) nothingLeft(uid types.UID, pod *corev1.Pod) bool {
 	if c.entries.Get(uid) != nil || c.told(pod) || slices.Contains(c.opts.Namespaces.Known(), uid) {
 		return false

@@ -11,6 +11,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/keeper"
+	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/internal/node/podrules"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
@@ -38,7 +39,7 @@ func (c *Controller) process(ctx context.Context, v *keeper.Visit) (next keeper.
 			c.dropAlias(v.UID)
 			v.UID = known
 		}
-		if ended(pod) && c.nothingLeft(v.UID, pod) {
+		if podid.Ended(pod) && c.nothingLeft(v.UID, pod) {
 			return next
 		}
 	}

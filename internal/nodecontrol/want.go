@@ -14,6 +14,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/judge"
+	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -60,7 +61,7 @@ func (c *Controller) want(ctx context.Context, e *entry) (w want) {
 		w.Status = c.opts.Status != nil && w.mesh != nil && w.mesh.NodeProxy.StatusAnnotation != ""
 		w.Probes = c.opts.Probes != nil && len(w.addrs) > 0
 	}()
-	if ended(w.pod) {
+	if podid.Ended(w.pod) {
 		w.Choice, w.Why, w.detail = machine.Gone, statuscode.Ended, "the pod's containers have ended"
 		return w
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/node/budget"
+	"github.com/meshcni/meshcni/internal/node/podid"
 )
 
 // Pods are the node's. A *nodepods.Watch has them.
@@ -67,15 +68,12 @@ func (k *Keeper) of(uid types.UID) *memory {
 
 // tidy forgets a pod that has ended or is gone, and of which no policy has anything. The caller holds mu.
 func (k *Keeper) tidy(uid types.UID) {
-	if m := k.memory[uid]; m != nil && len(m.parts) == 0 && !runs(k.pods.ByUID(uid)) {
+	if m := k.memory[uid]; m != nil && len(m.parts) == 0 && gone(k.pods.ByUID(uid)) {
 		delete(k.memory, uid)
 	}
 }
 
-// runs reports whether a pod is there and has not ended. A node may have thousands that have.
-func runs(pod *corev1.Pod) bool {
-	return pod != nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
-}
+func gone(pod *corev1.Pod) bool { return pod == nil || podid.Ended(pod) }
 
 // Subscribe calls changed with each pod that is new, changed or gone, and with the time that a look at it has to wait because it has changed too often
 // of late, until cancel is called. One that is gone or has ended does not wait. changed must not block.
@@ -103,10 +101,10 @@ func (k *Keeper) changed(uid types.UID) {
 	now := time.Now()
 	var wait time.Duration
 	k.mu.Lock()
-	if pod := k.pods.ByUID(uid); runs(pod) {
-		wait = k.of(k.pods.RuntimeUID(pod)).looks.Take(now)
-	} else {
+	if pod := k.pods.ByUID(uid); gone(pod) {
 		k.tidy(k.uid(uid))
+	} else {
+		wait = k.of(k.pods.RuntimeUID(pod)).looks.Take(now)
 	}
 	tell := make([]func(types.UID, time.Duration), 0, len(k.subs))
 	for _, s := range k.subs {

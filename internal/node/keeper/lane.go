@@ -158,12 +158,12 @@ func (l *Lane) Round(ctx context.Context, interval time.Duration, begin func() [
 		uids := begin()
 		pause := interval / time.Duration(len(uids)+1)
 		for _, uid := range uids {
-			if !sleep(ctx, jitter(pause)) {
+			if !Sleep(ctx, jitter(pause)) {
 				return
 			}
 			l.Add(uid)
 		}
-		if !sleep(ctx, jitter(pause)) {
+		if !Sleep(ctx, jitter(pause)) {
 			return
 		}
 	}
@@ -174,8 +174,8 @@ func jitter(d time.Duration) time.Duration {
 	return d + time.Duration((rand.Float64()-0.5)/5*float64(d))
 }
 
-// sleep returns false if the context ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
+// Sleep returns false if the context ends first.
+func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -299,7 +299,7 @@ func (w *Watch) find(id status.ID, namespace bool) (found agentsock.Pod, hopeles
 		return found, id.UID == "" || w.failing != nil, w.news
 	case !namespace:
 		return agentsock.Pod{Pod: p}, false, w.news
-	case dialect.Whole(p) != nil || ended(p): // what is kept of either does not say what a mesh means for it
+	case dialect.Whole(p) != nil || podid.Ended(p): // what is kept of either does not say what a mesh means for it
 		return found, true, w.news
 	}
 	if w.opts.Namespaces {
@@ -331,11 +331,6 @@ func (w *Watch) meant(id status.ID) *corev1.Pod {
 		}
 	}
 	return nil
-}
-
-// ended reports whether a pod's containers have ended for good.
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // change does something to what is known, and then tells who wants to know.
@@ -403,7 +398,7 @@ func (w *Watch) put(pod *corev1.Pod, static types.UID) (changed []types.UID) {
 		w.bytes -= weight(old)
 	}
 	most := w.opts.MaxBytes
-	if ended(pod) {
+	if podid.Ended(pod) {
 		most /= 2 // so that there is always room for those that run
 	}
 	if w.bytes+weight(pod) > most {
@@ -420,7 +415,7 @@ func (w *Watch) put(pod *corev1.Pod, static types.UID) (changed []types.UID) {
 
 // weight is a pod's share of Options.MaxBytes: nothing if it has ended and only its names and state are kept.
 func weight(pod *corev1.Pod) int {
-	if ended(pod) && len(pod.Spec.Containers) == 0 {
+	if podid.Ended(pod) && len(pod.Spec.Containers) == 0 {
 		return 0
 	}
 	return dialect.Weight(pod)
@@ -487,7 +482,7 @@ func (w *Watch) learn(n *namespace, name string, is *metav1.PartialObjectMetadat
 		n.known = n.large == nil
 	}
 	for _, p := range w.pods {
-		if p.Namespace == name && !ended(p) {
+		if p.Namespace == name && !podid.Ended(p) {
 			changed = append(changed, w.runtimeUID(p))
 		}
 	}

@@ -1,4 +1,4 @@
-// Package podid says by which UID a node's runtime knows a pod.
+// Package podid says by which UID a node's runtime knows a pod, and whether a pod has ended.
 //
 // The runtime and the control groups know a pod by the UID that the API server gave it. A static pod is the exception: the kubelet
 // reads it from a file and makes up its UID, and the API server has a mirror of it with another one. The mirror repeats the kubelet's
@@ -45,6 +45,11 @@ func Mirrored(pod *corev1.Pod) types.UID {
 // Is reports whether the runtime means the pod by a namespace, a name and a UID.
 func Is(pod *corev1.Pod, namespace, name, uid string) bool {
 	return uid != "" && pod.Namespace == namespace && pod.Name == name && (string(pod.UID) == uid || string(Mirrored(pod)) == uid)
+}
+
+// Ended reports whether a pod's containers have ended for good. A node may have many thousands of such pods, until somebody deletes them.
+func Ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // OwnUsers reports whether a pod has a user namespace of its own, as far as it is known.
