@@ -118,11 +118,12 @@ type platform struct {
 	unchained         bool
 	kinds             []string // objects that other profiles do not have
 	keptFrom          []string // nodes, by a label's value
+	noHookDir         bool     // the runtime starts no plugin of ours by itself
 }
 
 var platforms = map[string]platform{
 	"":             {},
-	"gke":          {bins: []string{"/home/kubernetes/bin"}, kinds: []string{"ResourceQuota"}},
+	"gke":          {noHookDir: true, bins: []string{"/home/kubernetes/bin"}, kinds: []string{"ResourceQuota"}},
 	"eks":          {keptFrom: []string{"eks.amazonaws.com/compute-type", "fargate"}},
 	"aks":          {keptFrom: []string{"type", "virtual-kubelet"}},
 	"k3s":          {bins: []string{"/var/lib/rancher/k3s/data/cni"}, conf: "/var/lib/rancher/k3s/agent/etc/cni/net.d"},
@@ -131,8 +132,8 @@ var platforms = map[string]platform{
 	"microk8s":     {bins: []string{"/var/snap/microk8s/current/opt/cni/bin"}, conf: "/var/snap/microk8s/current/args/cni-network"},
 	"minikube":     {},
 	"kind":         {},
-	"talos":        {backend: "nftables"},
-	"bottlerocket": {backend: "nftables", selinux: corev1.SELinuxOptions{User: "system_u", Role: "system_r", Type: "super_t", Level: "s0"}, keptFrom: []string{"eks.amazonaws.com/compute-type", "fargate"}},
+	"talos":        {noHookDir: true, backend: "nftables"},
+	"bottlerocket": {noHookDir: true, backend: "nftables", selinux: corev1.SELinuxOptions{User: "system_u", Role: "system_r", Type: "super_t", Level: "s0"}, keptFrom: []string{"eks.amazonaws.com/compute-type", "fargate"}},
 	"openshift": {
 		bins: []string{"/var/lib/cni/bin"}, conf: "/etc/cni/multus/net.d", file: "meshcni.conf", unchained: true,
 		selinux: corev1.SELinuxOptions{Type: "spc_t"}, kinds: []string{"NetworkAttachmentDefinition", "SecurityContextConstraints"},
@@ -158,7 +159,7 @@ func TestProfiles(t *testing.T) {
 			ds := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node")
 			pod := ds.Spec.Template.Spec
 			assert.Equal(t, want.paths(), hostPaths(t, pod))
-			assert.Equal(t, want.args(), flagsOf(pod.Containers[0], "cni-bin-dir", "cni-conf-dir", "cni-cache-dir", "cni-conf-name", "chained", "own-file"))
+			assert.Equal(t, want.args(), flagsOf(pod.Containers[0], "cni-bin-dir", "cni-conf-dir", "cni-cache-dir", "cni-conf-name", "chained", "own-file", "nri-plugin-dir", "preinstall"))
 			assert.Equal(t, want.backend, configOf(t, all)["backend"])
 			got := pod.Containers[0].SecurityContext.SELinuxOptions
 			if got == nil {
@@ -186,6 +187,9 @@ func (p platform) paths() map[string]string {
 		p.conf: "/host" + p.conf + " DirectoryOrCreate", p.cache: "/host" + p.cache + " ro DirectoryOrCreate",
 		"/var/run/meshcni": "/var/run/meshcni DirectoryOrCreate", "/var/run/nri": "/var/run/nri ro DirectoryOrCreate",
 	}
+	if !p.noHookDir {
+		out["/opt/nri/plugins"] = "/host/opt/nri/plugins DirectoryOrCreate"
+	}
 	for _, dir := range p.bins {
 		out[dir] = "/host" + dir + " Directory"
 	}
@@ -200,7 +204,11 @@ func (p platform) args() (out []string) {
 	if p.file != "" {
 		out = append(out, "--cni-conf-name="+p.file)
 	}
-	return append(out, "--chained="+map[bool]string{true: "false", false: "true"}[p.unchained], "--own-file=auto")
+	out = append(out, "--chained="+map[bool]string{true: "false", false: "true"}[p.unchained], "--own-file=auto")
+	if !p.noHookDir {
+		out = append(out, "--nri-plugin-dir=/host/opt/nri/plugins", "--preinstall=capture")
+	}
+	return out
 }
 
 func hostPaths(t testing.TB, pod corev1.PodSpec) map[string]string {
@@ -254,6 +262,54 @@ func TestUsersComeFirst(t *testing.T) {
 	assert.Equal(t, &corev1.SELinuxOptions{Type: "spc_t", Level: "s0"}, c.SecurityContext.SELinuxOptions, "maps are merged")
 	assert.Empty(t, all.of("NetworkAttachmentDefinition"))
 	assert.Len(t, all.of("SecurityContextConstraints"), 1)
+}
+
+// The plugin is put where the runtime starts it by itself, unless the hook is off, or it is not wanted: then it is taken back, so the directory is there
+// all the same. Without a directory, and with another product, whose plugin cannot be started so, nothing is touched.
+func TestPreinstall(t *testing.T) {
+	t.Parallel()
+	hook := func(keysAndValues ...any) values {
+		v := values{}
+		for i := 0; i < len(keysAndValues); i += 2 {
+			v[keysAndValues[i].(string)] = keysAndValues[i+1]
+		}
+		return values{"runtimeHook": v}
+	}
+	for name, c := range map[string]struct {
+		values values
+		want   []string // the flags
+	}{
+		"default":             {nil, []string{"--nri-plugin-dir=/host/opt/nri/plugins", "--preinstall=capture"}},
+		"alone":               {alone, []string{"--nri-plugin-dir=/host/opt/nri/plugins", "--preinstall=capture"}},
+		"gate":                {hook("mode", "gate"), []string{"--nri-plugin-dir=/host/opt/nri/plugins", "--preinstall=gate"}},
+		"capture":             {hook("mode", "capture"), []string{"--nri-plugin-dir=/host/opt/nri/plugins", "--preinstall=capture"}},
+		"off":                 {hook("mode", "off"), []string{"--nri-plugin-dir=/host/opt/nri/plugins", "--preinstall=off"}},
+		"off, bare":           {hook("mode", false), []string{"--nri-plugin-dir=/host/opt/nri/plugins", "--preinstall=off"}},
+		"off, true":           {hook("mode", "off", "preinstall", true), []string{"--nri-plugin-dir=/host/opt/nri/plugins", "--preinstall=capture"}},
+		"false":               {hook("preinstall", false), []string{"--nri-plugin-dir=/host/opt/nri/plugins", "--preinstall=off"}},
+		"elsewhere":           {hook("pluginDir", "/var/lib/nri"), []string{"--nri-plugin-dir=/host/var/lib/nri", "--preinstall=capture"}},
+		"nowhere":             {hook("pluginDir", ""), nil},
+		"talos":               {values{"profile": "talos"}, nil},
+		"talos, all the same": {values{"profile": "talos"}.with(hook("preinstall", true, "pluginDir", "/opt/nri/plugins")), []string{"--nri-plugin-dir=/host/opt/nri/plugins", "--preinstall=capture"}},
+		"another product":     {acme, nil},
+	} {
+		all := mustRender(t, c.values)
+		flags := []string{"nri-plugin-dir", "preinstall"}
+		for _, ds := range all.of("DaemonSet") {
+			pod := one[appsv1.DaemonSet](t, all, "DaemonSet", ds.GetName()).Spec.Template.Spec
+			got := flagsOf(pod.Containers[0], flags...)
+			if uninstall := strings.HasSuffix(ds.GetName(), "-uninstall"); uninstall && len(c.want) > 0 {
+				assert.Equal(t, c.want[:1], got, "%s: the uninstall", name)
+			} else {
+				assert.Equal(t, c.want, got, "%s: %s", name, ds.GetName())
+			}
+			mounted := false
+			for _, mount := range hostPaths(t, pod) {
+				mounted = mounted || len(c.want) > 0 && mount == strings.TrimPrefix(c.want[0], "--nri-plugin-dir=")+" DirectoryOrCreate"
+			}
+			assert.Equal(t, len(c.want) > 0, mounted, "%s: %s", name, ds.GetName())
+		}
+	}
 }
 
 // TestPorts: on the host's network they are for nobody else, unless the user wants it so or something is to scrape; the kubelet

@@ -33,6 +33,8 @@ func TestTheChartRefuses(t *testing.T) {
 		"are both 0":                                       {rolling(values{"maxSurge": 0, "maxUnavailable": 0}), rolling(values{"maxSurge": "0%", "maxUnavailable": 0}), rolling(values{"maxUnavailable": 0})},
 		"Kubernetes refuses both":                          {rolling(values{"maxSurge": 1, "maxUnavailable": "10%"})},
 		"cni.enabled false needs runtimeHook.mode capture": {alone.with(set("runtimeHook.mode", "gate")), alone.with(set("runtimeHook.mode", "auto")), alone.with(set("runtimeHook.mode", "off")), alone.with(set("runtimeHook.mode", false))},
+		"needs runtimeHook.pluginDir":                      {set("runtimeHook.preinstall", true).with(set("runtimeHook.pluginDir", "")), set("runtimeHook.preinstall", true).with(set("profile", "gke"))},
+		"only the plugin of product meshcni":               {acme.with(set("runtimeHook.preinstall", true))},
 		"does not go with agent off":                       {alone.with(set("agent", "off"))},
 		"needs 64Mi at least":                              {set("resources.limits.memory", "20Mi"), set("resources.limits.memory", "60000k"), set("resources.limits.memory", 1000)},
 	} {

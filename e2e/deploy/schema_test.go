@@ -74,6 +74,8 @@ func TestSchemaRefuses(t *testing.T) {
 		{"ambient.zdsSocket", "/agent.sock", "at '/ambient/zdsSocket'"},
 		{"ambient.zdsSocket", "run/agent.sock", "at '/ambient/zdsSocket'"},
 		{"ambient.zdsSocket", "/" + strings.Repeat("a", 60) + "/" + strings.Repeat("b", 60), "at '/ambient/zdsSocket'"},
+		{"runtimeHook.preinstall", "capture", "at '/runtimeHook/preinstall'"},
+		{"runtimeHook.pluginDir", "/plugins", "at '/runtimeHook/pluginDir'"},
 		{"ambient.verifyInterval", 30, "at '/ambient/verifyInterval'"},
 		{"ambient.drainTimeout", "-1s", "at '/ambient/drainTimeout'"},
 		{"ambient.systemNamespace", "Not a name", "at '/ambient/systemNamespace'"},

@@ -55,7 +55,7 @@ func TestUninstallOfEveryNode(t *testing.T) {
 		agent := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-node").Spec.Template.Spec
 		set := one[appsv1.DaemonSet](t, all, "DaemonSet", "meshcni-uninstall")
 		pod := set.Spec.Template.Spec
-		c, places := pod.Containers[0], []string{"cni-bin-dir", "cni-conf-dir", "cni-cache-dir", "cni-conf-name", "chained", "own-file", "run-dir"}
+		c, places := pod.Containers[0], []string{"cni-bin-dir", "cni-conf-dir", "cni-cache-dir", "cni-conf-name", "chained", "own-file", "run-dir", "nri-plugin-dir"}
 		assert.Equal(t, flagsOf(agent.Containers[0], places...), flagsOf(c, places...), name)
 		assert.Equal(t, "uninstall", c.Args[0])
 		text, _ := value(c, "CNI_NETWORK_CONFIG")

@@ -75,6 +75,7 @@ func (n *node) runAgentAs(t testing.TB, change func(*corev1.Pod), args ...string
 		require.NoError(t, err)
 		(&agent{n, s, volumes}).uninstall(ctx, t, pod)
 		assert.NoFileExists(t, plugin)
+		requireNoPreinstalled(t)
 		assert.NoError(t, os.RemoveAll(runDir))
 	})
 	a := &agent{n, s, volumes}

@@ -19,6 +19,13 @@ import (
 // it were.
 func (n *node) reboot(t testing.TB) {
 	t.Helper()
+	n.losePower(t)
+	require.NoError(t, n.Boot())
+}
+
+// losePower is the first half of it: the runtime does not run.
+func (n *node) losePower(t testing.TB) {
+	t.Helper()
 	n.Kill()
 	_, disks := dirs()
 	require.NoError(t, machine.LosePower(append(disks, "/run"), "/run/*"))
@@ -28,7 +35,6 @@ func (n *node) reboot(t testing.TB) {
 		}
 		return nil
 	})
-	require.NoError(t, n.Boot())
 }
 
 // testReboot: the network still names the plugin, but its credentials were in

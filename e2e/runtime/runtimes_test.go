@@ -37,6 +37,8 @@ var table = []struct {
 	{name: "Uninstall", test: testUninstall, calls: true},
 	{name: "Reboot", test: testReboot},
 	{name: "Hook", test: testHook},
+	{name: "Preinstalled", test: testPreinstalled},
+	{name: "Boots", test: testBoots},
 	{name: "Hundred", test: testHundred, without: map[string]string{crioName: "the test reads containerd's own histogram"}},
 }
 

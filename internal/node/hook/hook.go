@@ -25,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/nri"
 	"github.com/meshcni/meshcni/internal/node/runtimeclass"
+	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
@@ -161,10 +162,12 @@ func New(o Options) *Hook {
 	return h
 }
 
-// Run is the hook, until the context ends.
+// Run is the hook, until the context ends, or Conn does.
 func (h *Hook) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	h.ctx = ctx
 	defer h.working.Wait()
+	defer cancel()
 	h.working.Go(h.sweep)
 	return h.client.Run(ctx)
 }
@@ -225,8 +228,9 @@ func (h *Hook) Synchronize(ctx context.Context, pods []nri.Pod) {
 	here := map[string]bool{}
 	var ids []attachment.ID
 	h.mu.Lock()
-	for _, p := range pods {
-		here[p.ID] = true
+	for i, p := range pods {
+		p = placed(p)
+		pods[i], here[p.ID] = p, true
 		ids = append(ids, recordID(p))
 		if s := h.sandboxes[p.ID]; s != nil {
 			s.pod = p
@@ -308,6 +312,24 @@ func (h *Hook) RemovePodSandbox(p nri.Pod) {
 	})
 }
 
+// ownNetNS identifies this process's network namespace, which is the node's.
+var ownNetNS = sync.OnceValues(func() (netnsexec.ID, error) {
+	id, _, err := netnsOf("/proc/thread-self/ns/net")
+	return id, err
+})
+
+// placed is a pod whose network is found to be the node's: CRI-O names a namespace for such a pod too, which is the node's own.
+func placed(p nri.Pod) nri.Pod {
+	if p.Network != nri.NetworkOwn {
+		return p
+	}
+	own, errOwn := ownNetNS()
+	if ns, _, err := netnsOf(p.NetNS); err == nil && errOwn == nil && ns == own {
+		p.Network, p.NetNS = nri.NetworkHost, ""
+	}
+	return p
+}
+
 // detach tells the agent that a pod is gone. An agent that is away sees it when it comes.
 func (h *Hook) detach(ctx context.Context, id attachment.ID) error {
 	if h.o.Detach != nil {
@@ -350,7 +372,7 @@ func (h *Hook) within(ctx context.Context, p nri.Pod, share time.Duration) error
 
 // settle returns nil once the pod is captured, or is not to be. It waits as long as that for an attempt, which goes on by itself.
 func (h *Hook) settle(ctx context.Context, p nri.Pod, patience time.Duration) error {
-	if p.Network == nri.NetworkHost {
+	if p = placed(p); p.Network == nri.NetworkHost {
 		return nil
 	}
 	h.mu.Lock()

@@ -118,8 +118,9 @@ func TestPolicy(t *testing.T) {
 			record(t, w, *p, true)
 			p.NetNS = said(t, meshed("b")).NetNS
 		}},
-		"on the node's network": {pod: meshed("a"), before: func(_ *testing.T, _ *world, p *nri.Pod) { p.Network, p.NetNS = nri.NetworkHost, "" }},
-		"excluded":              {pod: meshed("a"), before: func(_ *testing.T, _ *world, p *nri.Pod) { p.Namespace = "kube-system" }},
+		"on the node's network":       {pod: meshed("a"), before: func(_ *testing.T, _ *world, p *nri.Pod) { p.Network, p.NetNS = nri.NetworkHost, "" }},
+		"in the node's own namespace": {pod: meshed("a"), before: func(_ *testing.T, _ *world, p *nri.Pod) { p.NetNS = "/proc/self/ns/net" }},
+		"excluded":                    {pod: meshed("a"), before: func(_ *testing.T, _ *world, p *nri.Pod) { p.Namespace = "kube-system" }},
 		"ruled out by the runtime's annotations": {pod: meshed("a"), before: func(_ *testing.T, _ *world, p *nri.Pod) {
 			p.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
 		}},

@@ -62,6 +62,7 @@
 {{- $args = append $args (printf "--chained=%t" $.Values.cni.chained) -}}
 {{- $args = append $args (printf "--own-file=%v" $.Values.cni.ownFile) -}}
 {{- $args = append $args (printf "--run-dir=%s" $.Values.cni.runDir) -}}
+{{- with include "meshcni.hookDir" . }}{{- $args = append $args (printf "--nri-plugin-dir=/host%s" .) }}{{- end -}}
 {{- toYaml $args -}}
 {{- end -}}
 
@@ -95,6 +96,7 @@
 {{- $args = concat $args (include "meshcni.ambientArgs" . | fromYamlArray) -}}
 {{- with include "meshcni.runtimeHook" . }}{{- if ne . "auto" }}{{- $args = append $args (printf "--runtime-hook=%s" .) }}{{- end }}{{- end -}}
 {{- if ne $.Values.runtimeHook.socket "/var/run/nri/nri.sock" }}{{- $args = append $args (printf "--nri-socket=%s" $.Values.runtimeHook.socket) }}{{- end -}}
+{{- if include "meshcni.hookDir" . }}{{- $args = append $args (printf "--preinstall=%s" (include "meshcni.preinstall" .)) }}{{- end -}}
 {{- if and .Values.ambient.enabled .Values.taint.enabled .Values.taint.needsProxy }}{{- $args = append $args "--ready-needs-proxy=true" }}{{- end -}}
 {{- /* An unquoted off is false in YAML. */ -}}
 {{- with ternary "off" $.Values.agent (eq (toString $.Values.agent) "false") }}{{- if ne . "prefer" }}{{- $args = append $args (printf "--agent=%s" .) }}{{- end }}{{- end -}}
@@ -157,7 +159,7 @@
 {{- define "meshcni.argsAsEnv" -}}
 {{- $vars := dict -}}
 {{- $prefix := include "meshcni.envPrefix" . -}}
-{{- range list "agent" "alone" "ambient" "ambient-drain-minimum" "ambient-drain-timeout" "ambient-verify-interval" "chained" "cni-bin-dir" "cni-cache-dir" "cni-conf-dir" "cni-conf-name" "config" "detect" "health-address" "kubernetes-service-host" "kubernetes-service-port" "kubernetes-service-protocol" "metrics-address" "nri-socket" "own-file" "plugin-config" "plugin-service-account" "ready-needs-proxy" "repair" "run-dir" "runtime-hook" "token-lifetime" "uninstall-on-exit" "zds-socket" -}}
+{{- range list "agent" "alone" "ambient" "ambient-drain-minimum" "ambient-drain-timeout" "ambient-verify-interval" "chained" "cni-bin-dir" "cni-cache-dir" "cni-conf-dir" "cni-conf-name" "config" "detect" "health-address" "kubernetes-service-host" "kubernetes-service-port" "kubernetes-service-protocol" "metrics-address" "nri-plugin-dir" "nri-socket" "own-file" "plugin-config" "plugin-service-account" "preinstall" "ready-needs-proxy" "repair" "run-dir" "runtime-hook" "token-lifetime" "uninstall-on-exit" "zds-socket" -}}
 {{- $_ := set $vars (upper . | replace "-" "_" | printf "%s%s" $prefix) "" -}}
 {{- end -}}
 {{- range include "meshcni.args" . | fromYamlArray -}}

@@ -202,6 +202,21 @@ container; a mount that propagates there by itself would take a privileged one. 
 {{ ternary "off" .Values.runtimeHook.mode (eq (toString .Values.runtimeHook.mode) "false") }}
 {{- end -}}
 
+{{/* Where the runtime looks for plugins that it starts itself; empty where the node has no such directory, or the plugin is not ours. */}}
+{{- define "meshcni.hookDir" -}}
+{{- if eq .Values.product "meshcni" }}{{ .Values.runtimeHook.pluginDir }}{{ end -}}
+{{- end -}}
+
+{{/* What the plugin does there: off takes it back. */}}
+{{- define "meshcni.preinstall" -}}
+{{- $mode := include "meshcni.runtimeHook" . -}}
+{{- if or (not (include "meshcni.hookDir" .)) (eq (toString .Values.runtimeHook.preinstall) "false") (and (eq (toString .Values.runtimeHook.preinstall) "auto") (eq $mode "off")) -}}
+off
+{{- else -}}
+{{ ternary "gate" "capture" (eq $mode "gate") }}
+{{- end -}}
+{{- end -}}
+
 {{/* Whether the agent runs the host's iptables. Empty is no. */}}
 {{- define "meshcni.usesHostPrograms" -}}
 {{- if and (include "meshcni.entersPods" .) (ne $.Values.backend "nftables") }}yes{{ end -}}

@@ -24,6 +24,7 @@
 {{- if not (or (eq $mode "capture") (and (eq $mode "auto") (include "meshcni.entersPods" $))) }}{{- $bad = append $bad (printf "cni.enabled false needs runtimeHook.mode capture: with %s nothing would capture pods" $mode) }}{{- end -}}
 {{- if has (toString $.Values.agent) (list "off" "false") }}{{- $bad = append $bad "cni.enabled false does not go with agent off: the agent has to know its node's pods" }}{{- end -}}
 {{- end -}}
+{{- if and (eq (toString $.Values.runtimeHook.preinstall) "true") (not (include "meshcni.hookDir" $)) }}{{- $bad = append $bad (ternary "runtimeHook.preinstall true needs runtimeHook.pluginDir, which the profile leaves empty" "runtimeHook.preinstall true: only the plugin of product meshcni can be started by the runtime" (eq $.Values.product "meshcni")) }}{{- end -}}
 {{- if and $.Values.networkAttachmentDefinition.enabled $.Values.cni.chained }}{{- $bad = append $bad "networkAttachmentDefinition.enabled needs cni.chained false: Multus would add the plugin to pods that the chain has added it to already" }}{{- end -}}
 {{- if and $.Values.metrics.enabled (eq ($.Values.metrics.port | int) ($.Values.health.port | int)) }}{{- $bad = append $bad "metrics.port and health.port must differ" }}{{- end -}}
 {{- if not $.Values.metrics.enabled -}}
