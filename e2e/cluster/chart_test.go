@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/meshcni/meshcni/internal/node/hookfile"
+
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
 )
 
@@ -50,9 +52,11 @@ func TestChart(t *testing.T) {
 				others = append(others, change)
 			}
 		}
+		hook := hookfile.In("/opt/nri/plugins", "meshcni")
 		dir, bins := filepath.Dir(confList), filepath.Dir(binary)
 		assert.ElementsMatch(t, []string{
 			confList + " changed -rw-r--r--", binary + " new -rwxr-xr-x", bins + "/.meshcni-history new -rw-------",
+			hook.Link + " new Lrwxrwxrwx", hook.Dir + " new drwxr-xr-x", hook.Program + " new -rwxr-xr-x", hook.Settings + " new -rw-------",
 			dir + "/.meshcni-reserve-1 new -rw-------", dir + "/.meshcni-reserve-2 new -rw-------", dir + "/.meshcni-reserve-3 new -rw-------",
 		}, others)
 		assert.Contains(t, changes, kubeconfig+" new -rw-------")

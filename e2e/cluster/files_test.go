@@ -34,8 +34,8 @@ func files() (map[string]string, error) {
 			if err != nil {
 				return err
 			}
-			// The agent cannot remove the directory that is its own volume; empty it says nothing.
-			if p == "/run/meshcni" {
+			// The agent cannot remove the directories that are its own volumes; empty they say nothing.
+			if slices.Contains([]string{"/run/meshcni", "/opt/nri", "/opt/nri/plugins"}, path+strings.TrimPrefix(p, tree)) {
 				return nil
 			}
 			info, err := d.Info()

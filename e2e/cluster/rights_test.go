@@ -48,7 +48,7 @@ var capabilities = map[string]int{
 // writable lists the directories to which the agent's container can write: its volumes, two of them the pod's own, and those of every
 // container.
 var writable = []string{
-	"/host/opt/cni/bin", "/host/etc/cni/net.d", "/run/meshcni", "/var/run/meshcni", zdsDir, "/var/run/meshcni-agent", "/unused",
+	"/host/opt/cni/bin", "/host/opt/nri/plugins", "/host/etc/cni/net.d", "/run/meshcni", "/var/run/meshcni", zdsDir, "/var/run/meshcni-agent", "/unused",
 	"/etc/hosts", "/dev", "/proc", "/sys/fs/cgroup",
 }
 
