@@ -15,9 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/meshcni/meshcni/internal/node/hookfile"
-
 	"github.com/meshcni/meshcni/e2e/internal/containerd"
+	"github.com/meshcni/meshcni/internal/node/hookfile"
 )
 
 var (
