@@ -78,7 +78,7 @@ func (x Explanation) print(w *visible.Printer) {
 			continue
 		}
 		w.Printf("\n%s: %d rules\n", f, p.NumRules())
-		w.Text(indent(p.Commented()))
+		w.Text(indent(commented(p)))
 	}
 }
 
@@ -99,6 +99,25 @@ func (s Setting) from() string {
 		return "default"
 	}
 	return fmt.Sprintf("%s %s=%q", s.From.Source, s.From.Key, s.From.Value)
+}
+
+// commented is the program as iptables has it, or, if that are too many rules, each of its rules with the beginning of its lists.
+func commented(p *ruleset.FamilyRuleset) string {
+	var rs ruleset.Ruleset
+	rs.Set(p)
+	if _, err := rs.Iptables(); err == nil {
+		return p.Commented()
+	}
+	var b strings.Builder
+	for _, c := range p.Chains {
+		for _, r := range c.Rules {
+			if r.Comment != "" {
+				b.WriteString("# " + r.Comment + "\n")
+			}
+			b.WriteString("-t " + c.Table.String() + " -A " + c.Name + " " + r.Text(p.Family) + "\n")
+		}
+	}
+	return b.String()
 }
 
 func indent(s string) string {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -14,19 +15,22 @@ import (
 // author writes the lists, which multiply: each virtual interface has a rule for each
 // included prefix. A root process outside the pod's cgroup applies the rules.
 //
-// The bound is measured (see docs/security.md): long lists in use have about a thousand prefixes, and each backend
-// applies 10000 rules of the most expensive kind in some tenths of a second and about 40 MiB.
-const MaxRules = 10_000
+// The bound is measured (see docs/security.md): each backend applies 10000 rules of the most expensive kind in some tenths of a second and
+// about 40 MiB. A long list is one rule of it; what is in such sets is at most 100000 prefixes and ports, counted once for each rule that has
+// them. The rules that iptables has in their place have the same bound, which [ruleset.Ruleset.Iptables] keeps.
+const MaxRules = chains.MaxRules
 
 // mostBlamed bounds the products that a [LimitError] names: more would not help.
 const mostBlamed = 5
 
-// LimitError says that a [Redirect] would render to more than [MaxRules] rules. Get
-// at it with errors.As(err, &limitError).
+// LimitError says that a [Redirect] would render to more than [MaxRules] rules, or that its rules would have more than 100000 prefixes and
+// ports in sets. Get at it with errors.As(err, &limitError).
 type LimitError struct {
 	// Rules counts the rules that both families would have; [math.MaxInt] if an int cannot hold it.
 	Rules int
-	// Products lists those that make the most rules, largest first.
+	// Elements counts what their sets would have, each for every rule that has it, if that is what is too much; else it is 0.
+	Elements int
+	// Products lists those that make the most of them, largest first.
 	Products []Product
 }
 
@@ -34,7 +38,7 @@ type LimitError struct {
 type Product struct {
 	// Fields are their paths in JSON, such as "outbound.cidrs".
 	Fields []string
-	// Rules counts the rules that they make.
+	// Rules counts the rules that they make, or the elements of sets.
 	Rules int
 }
 
@@ -44,28 +48,43 @@ func (e *LimitError) Error() string {
 	for i, p := range e.Products {
 		blamed[i] = fmt.Sprintf("%s: %d", strings.Join(p.Fields, " × "), p.Rules)
 	}
+	if e.Elements > 0 {
+		return fmt.Sprintf("redirect: the rules would have %d prefixes and ports in sets, and %d are the most (%s)", e.Elements, chains.MaxElements, strings.Join(blamed, ", "))
+	}
 	return fmt.Sprintf("redirect: %d rules would be made, and %d are the most (%s)", e.Rules, MaxRules, strings.Join(blamed, ", "))
 }
 
-// limit reports more than MaxRules. It blames the largest products, without which the others would be few enough.
+// limit reports more than MaxRules, or more in their sets than there may be.
 func (r Redirect) limit() error {
-	total, products := r.count()
-	if total <= MaxRules {
-		return nil
+	total, products, elements := r.count()
+	inSets := 0
+	for _, p := range elements {
+		inSets = plus(inSets, p.Rules)
 	}
+	switch {
+	case total > MaxRules:
+		return &LimitError{Rules: total, Products: blamed(products, MaxRules)}
+	case inSets > chains.MaxElements:
+		return &LimitError{Rules: total, Elements: inSets, Products: blamed(elements, chains.MaxElements)}
+	}
+	return nil
+}
+
+// blamed returns the largest products, without which the others would be few enough.
+func blamed(products []Product, most int) []Product {
 	slices.SortStableFunc(products, func(a, b Product) int { return cmp.Compare(b.Rules, a.Rules) })
 	rest, blamed := 0, len(products)
-	for blamed > 0 && plus(rest, products[blamed-1].Rules) <= MaxRules/2 {
+	for blamed > 0 && plus(rest, products[blamed-1].Rules) <= most/2 {
 		blamed--
 		rest = plus(rest, products[blamed].Rules)
 	}
-	return &LimitError{Rules: total, Products: products[:min(len(products), max(1, min(blamed, mostBlamed)))]}
+	return products[:min(len(products), max(1, min(blamed, mostBlamed)))]
 }
 
-// count returns how many rules [Redirect.Ruleset] would make, and the lists that make
-// them; [math.MaxInt] if an int cannot hold it. It takes time in proportion to the
+// count returns how many rules [Redirect.Ruleset] would make, the lists that make
+// them, and those that are in sets; [math.MaxInt] if an int cannot hold it. It takes time in proportion to the
 // lists, whatever they multiply to.
-func (r Redirect) count() (total int, products []Product) {
+func (r Redirect) count() (total int, products, elements []Product) {
 	c := counter{weight: 1}
 	for _, f := range ruleset.Families {
 		g := generator{Redirect: r, family: f, count: &c}
@@ -77,13 +96,14 @@ func (r Redirect) count() (total int, products []Product) {
 	for _, p := range c.products {
 		total = plus(total, p.Rules)
 	}
-	return total, c.products
+	return total, c.products, c.elements
 }
 
 // counter counts the rules that a generator would make. Of each list the generator then makes those of the first
 // element only: samples, each of which stands for as many rules as the lists around it multiply to.
 type counter struct {
 	products []Product
+	elements []Product // of sets
 	samples  int
 	fields   []string // of the lists around
 	weight   int
@@ -111,17 +131,42 @@ func (g *generator) each(field string, n int, rules *[]ruleset.Rule, fn func(i i
 	fn(0)
 	made := len(*rules) - before
 	if own := made - (c.samples - samples); own > 0 {
-		c.add(times(own, c.weight))
+		add(&c.products, c.fields, times(own, c.weight))
 	}
 	c.fields, c.weight, c.samples = fields, weight, samples+made
 }
 
-func (c *counter) add(rules int) {
-	same := func(p Product) bool { return slices.Equal(p.Fields, c.fields) }
-	if i := slices.IndexFunc(c.products, same); i >= 0 {
-		c.products[i].Rules = plus(c.products[i].Rules, rules)
+// carries counts what a rule of a field has in sets, for each rule that it stands for.
+func (g *generator) carries(field string, r *ruleset.Rule) {
+	c, n := g.count, 0
+	if c == nil {
+		return
+	}
+	for _, m := range []ruleset.PrefixMatch{r.Src, r.Dst} {
+		if len(m.More) > 0 {
+			n += 1 + len(m.More)
+		}
+	}
+	for _, m := range []ruleset.PortMatch{r.SrcPorts, r.DstPorts} {
+		if slots(m) > chains.MaxPortSlots {
+			n += len(m.Ranges)
+		}
+	}
+	if n > 0 {
+		fields := c.fields
+		if !slices.Contains(fields, field) {
+			fields = append(slices.Clone(fields), field)
+			slices.Sort(fields)
+		}
+		add(&c.elements, fields, times(n, c.weight))
+	}
+}
+
+func add(to *[]Product, fields []string, n int) {
+	if i := slices.IndexFunc(*to, func(p Product) bool { return slices.Equal(p.Fields, fields) }); i >= 0 {
+		(*to)[i].Rules = plus((*to)[i].Rules, n)
 	} else {
-		c.products = append(c.products, Product{c.fields, rules})
+		*to = append(*to, Product{fields, n})
 	}
 }
 

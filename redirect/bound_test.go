@@ -1,11 +1,13 @@
 package redirect_test
 
 import (
+	"encoding/json"
 	"maps"
 	"net/netip"
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -125,12 +127,11 @@ func TestTooManyRules(t *testing.T) {
 		users[i] = redirect.IDRange{First: id, Last: id}
 	}
 	for field, change := range map[string]func(*redirect.Redirect){
-		"outbound.cidrs × virtualInterfaces: ": func(r *redirect.Redirect) { r.VirtualInterfaces, r.Outbound.CIDRs = names(900), subnets(900) },
+		"outbound.cidrs × virtualInterfaces: ": func(r *redirect.Redirect) { r.VirtualInterfaces, r.Outbound.CIDRs = names(900), subnets(15) },
 		"outbound.exclude: ": func(r *redirect.Redirect) {
 			r.Outbound.Exclude = []redirect.Exclusion{{Protocol: redirect.TCP, Ports: apart(5000), UIDs: users, CIDRs: subnets(5000)}}
 		},
-		"outbound.excludeCIDRs: ": func(r *redirect.Redirect) { r.Outbound.ExcludeCIDRs = subnets(redirect.MaxRules) },
-		"proxy.uids: ":            func(r *redirect.Redirect) { r.Proxy.UIDs = many(4000) },
+		"proxy.uids: ": func(r *redirect.Redirect) { r.Proxy.UIDs = many(4000) },
 		"virtualNetworks: ": func(r *redirect.Redirect) {
 			for _, name := range names(10_000) {
 				r.VirtualNetworks = append(r.VirtualNetworks, redirect.VirtualNetwork{Interface: name, Local: netip.MustParsePrefix("10.0.0.0/8")})
@@ -152,15 +153,80 @@ func TestTooManyRules(t *testing.T) {
 	}
 }
 
+// TestTooManyInSets: what is in sets is counted for each rule that has it, and refused before any rule is made.
+func TestTooManyInSets(t *testing.T) {
+	for field, change := range map[string]func(*redirect.Redirect){
+		"outbound.excludeCIDRs: ":              func(r *redirect.Redirect) { r.Outbound.ExcludeCIDRs = subnets(100_001) },
+		"outbound.cidrs × virtualInterfaces: ": func(r *redirect.Redirect) { r.VirtualInterfaces, r.Outbound.CIDRs = names(900), subnets(900) },
+		"outbound.exclude: ": func(r *redirect.Redirect) {
+			r.Outbound.Exclude = []redirect.Exclusion{{Protocol: redirect.TCP, Ports: apart(5000), UIDs: []redirect.IDRange{{1, 1}, {3, 3}}, CIDRs: subnets(50_000)}}
+		},
+		"inbound.probePorts × inbound.probeSources: ": func(r *redirect.Redirect) {
+			r.Inbound.ProbeSources, r.Inbound.ProbePorts = subnets(15), apart(10_000)
+		},
+		"own: ": func(r *redirect.Redirect) {
+			rule := ruleset.Rule{Dst: ruleset.MatchPrefix(subnets(9_000).Family(ruleset.IPv4)...), Target: ruleset.Target{Action: ruleset.ActionReturn}}
+			r.Own = []ruleset.Chain{{Table: ruleset.NAT, Name: "MESH_OUTPUT_FIRST", Rules: slices.Repeat([]ruleset.Rule{rule}, 20)}}
+		},
+	} {
+		r := redirect.Default()
+		change(&r)
+		var limit *redirect.LimitError
+		var err error
+		bytes := allocated(func() { _, err = r.Ruleset() })
+		require.ErrorAs(t, err, &limit, field)
+		assert.Greater(t, limit.Elements, 100_000)
+		assert.LessOrEqual(t, limit.Rules, redirect.MaxRules)
+		assert.Contains(t, err.Error(), field)
+		assert.Contains(t, err.Error(), "100000 are the most")
+		assert.Less(t, bytes, uint64(32<<20), "%s: bytes taken to find out", field)
+	}
+}
+
+// TestIptablesHasARuleForEach: a list is one rule, which iptables has as many, within its own bound.
+func TestIptablesHasARuleForEach(t *testing.T) {
+	r := redirect.Default()
+	r.IPv6 = redirect.FamilyPass
+	few := r.MustRuleset().IPv4.NumRules()
+	r.Outbound.ExcludeCIDRs, r.Outbound.ExcludePorts = subnets(900), apart(45)
+	rs := r.MustRuleset()
+	assert.Equal(t, few+1+2, rs.IPv4.NumRules())
+	plain, err := rs.Iptables()
+	require.NoError(t, err)
+	assert.Equal(t, few+600+2*3, plain.IPv4.NumRules())
+	assert.Equal(t, plain.IPv4.String(), rs.IPv4.String())
+	assert.Contains(t, rs.IPv4.String(), "-A MESH_OUTPUT -d 10.0.0.1/32 -j RETURN\n-A MESH_OUTPUT -d 10.0.0.2/32 -j RETURN\n")
+
+	r.Outbound.ExcludeCIDRs = subnets(50_000)
+	rs = r.MustRuleset()
+	_, err = rs.Iptables()
+	require.Error(t, err)
+	assert.Contains(t, err.Error(), "33350 rules, one for each prefix and each 15 ports, and 10000 are the most")
+	assert.True(t, strings.HasPrefix(rs.IPv4.String(), "error: "), "iptables-restore takes no such text")
+	assert.True(t, strings.HasPrefix(rs.IPv4.Transition(nil), "error: "))
+	chain := rs.IPv4.Chain(ruleset.NAT, "MESH_OUTPUT")
+	at := slices.IndexFunc(chain.Rules, func(r ruleset.Rule) bool { return len(r.Dst.More) > 0 })
+	assert.Equal(t, "-d 10.0.0.1/32,10.0.0.2/32,10.0.0.4/32,10.0.0.5/32,10.0.0.7/32,10.0.0.8/32,10.0.0.10/32,10.0.0.11/32,(33325 more prefixes) -j RETURN",
+		chain.Rules[at].Text(ruleset.IPv4))
+
+	b, err := json.Marshal(rs)
+	require.NoError(t, err)
+	var again ruleset.Ruleset
+	require.NoError(t, json.Unmarshal(b, &again))
+	assert.True(t, rs.Equal(again))
+}
+
 // TestMostRules: as many as there may be are made, and not one more.
 func TestMostRules(t *testing.T) {
 	with := func(n int) redirect.Redirect {
 		r := redirect.Default()
-		r.Outbound.ExcludeCIDRs = subnets(n)
+		for _, name := range names(n) {
+			r.VirtualNetworks = append(r.VirtualNetworks, redirect.VirtualNetwork{Interface: name, Local: netip.MustParsePrefix("10.0.0.0/8")})
+		}
 		return r
 	}
 	few := with(3).MustRuleset()
-	n := 3 + redirect.MaxRules - few.IPv4.NumRules() - few.IPv6.NumRules() // a rule a prefix
+	n := 3 + redirect.MaxRules - few.IPv4.NumRules() - few.IPv6.NumRules() // a rule a network
 	most, err := with(n).Ruleset()
 	require.NoError(t, err)
 	assert.Equal(t, redirect.MaxRules, most.IPv4.NumRules()+most.IPv6.NumRules())
@@ -187,9 +253,18 @@ func TestAtTheBound(t *testing.T) {
 	require.NoError(t, r.Validate())
 	bytes := allocated(func() {
 		rs := r.MustRuleset()
-		assert.Greater(t, rs.IPv4.NumRules(), 6_000)
-		_ = rs.IPv4.Transition(nil) + rs.IPv6.Transition(nil)
+		plain, err := rs.Iptables()
+		require.NoError(t, err)
+		assert.Greater(t, plain.IPv4.NumRules(), 6_000)
+		_ = plain.IPv4.Transition(nil) + plain.IPv6.Transition(nil)
 		_ = nft.Lower(rs)
+	})
+	assert.Less(t, bytes, uint64(64<<20))
+	r.Outbound.ExcludeCIDRs = subnets(100_000)
+	bytes = allocated(func() {
+		rs := r.MustRuleset()
+		require.NoError(t, rs.Validate())
+		assert.Len(t, nft.Lower(rs).Sets, 2)
 	})
 	assert.Less(t, bytes, uint64(64<<20))
 }

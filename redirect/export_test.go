@@ -2,7 +2,7 @@ package redirect
 
 // Count is how many rules the Redirect would make, by the count that the bound goes by.
 func (r Redirect) Count() int {
-	total, _ := r.count()
+	total, _, _ := r.count()
 	return total
 }
 

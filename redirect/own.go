@@ -13,7 +13,6 @@ import (
 const (
 	maxOwnChains = 64
 	maxOwnRules  = 1000
-	maxSlots     = 15 // of ports in one match: XT_MULTI_PORTS in linux/netfilter/xt_multiport.h
 	maxOwners    = 16
 	ownComment   = "rule of the mesh's own"
 )
@@ -80,6 +79,9 @@ func (g *generator) addOwn() {
 		n := 0
 		for i := range g.Own {
 			n = plus(n, len(g.Own[i].Rules)+1)
+			for j := range g.Own[i].Rules {
+				g.carries("own", &g.Own[i].Rules[j])
+			}
 		}
 		c.products = append(c.products, Product{[]string{"own"}, n})
 		return
@@ -209,7 +211,7 @@ func (v *validator) own(r Redirect) {
 			rule := &c.Rules[n]
 			v.check(len(rule.Comment) <= maxComment && !strings.ContainsFunc(rule.Comment, func(c rune) bool { return c < ' ' || c > '~' || c == '"' }), at,
 				"rule %d: its comment is not at most %d printable characters", n+1, maxComment)
-			v.check(slots(rule.SrcPorts) <= maxSlots && slots(rule.DstPorts) <= maxSlots, at, "rule %d: its ports take more than the %d slots of a match", n+1, maxSlots)
+			v.check(slots(rule.SrcPorts) <= chains.MaxPortSlots && slots(rule.DstPorts) <= chains.MaxPortSlots, at, "rule %d: its ports take more than the %d slots of a match", n+1, chains.MaxPortSlots)
 			v.check(len(rule.Owner) <= maxOwners, at, "rule %d: %d owners; at most %d fit", n+1, len(rule.Owner), maxOwners)
 			v.check(rule.Target.Action != ruleset.ActionNoTrack || c.Table == ruleset.Raw, at, "rule %d: target notrack is for table raw", n+1)
 		}
@@ -286,6 +288,7 @@ func cloneChains(list []ruleset.Chain) []ruleset.Chain {
 		list[i].Rules = slices.Clone(list[i].Rules)
 		for n := range list[i].Rules {
 			r := &list[i].Rules[n]
+			r.Src.More, r.Dst.More = slices.Clone(r.Src.More), slices.Clone(r.Dst.More)
 			r.SrcPorts.Ranges, r.DstPorts.Ranges, r.Owner = slices.Clone(r.SrcPorts.Ranges), slices.Clone(r.DstPorts.Ranges), slices.Clone(r.Owner)
 		}
 	}

@@ -173,28 +173,3 @@ func unmarshalSet[T any](b []byte) (all bool, elements []T, err error) {
 	}
 	return false, elements, nil
 }
-
-// maxPortSlots bounds the ports of one multiport match; a range takes two
-// slots. Source: XT_MULTI_PORTS in linux/netfilter/xt_multiport.h.
-const maxPortSlots = 15
-
-// chunkPorts splits ranges into groups that each fit one multiport match.
-func chunkPorts(ranges []ruleset.PortRange) [][]ruleset.PortRange {
-	var chunks [][]ruleset.PortRange
-	slots, start := 0, 0
-	for i, r := range ranges {
-		n := 1
-		if r.First != r.Last {
-			n = 2
-		}
-		if slots+n > maxPortSlots {
-			chunks = append(chunks, ranges[start:i:i])
-			slots, start = 0, i
-		}
-		slots += n
-	}
-	if start < len(ranges) {
-		chunks = append(chunks, ranges[start:])
-	}
-	return chunks
-}

@@ -23,7 +23,8 @@ const dnsPort = 53
 var port53 = ruleset.MatchPorts(ruleset.Port(dnsPort))
 
 // Ruleset validates r and returns its rules for each family that is not
-// passed, at most [MaxRules] in all. The error is that of [Redirect.Validate].
+// passed, at most [MaxRules] in all. The error is that of [Redirect.Validate]. More than fifteen prefixes, or ports, of one list are one rule:
+// nftables has them in a set, and iptables has several rules, see [ruleset.Ruleset.Iptables].
 //
 // It takes no context, because the largest ruleset takes some ten milliseconds.
 func (r Redirect) Ruleset() (rs ruleset.Ruleset, err error) {
@@ -55,6 +56,7 @@ type generator struct {
 	chains []ruleset.Chain
 	// count is set if rules are only counted, not made; see each.
 	count *counter
+	matches map[*netip.Prefix][]ruleset.PrefixMatch // by the first prefix of a PrefixSet's list
 	// final is set while the rules of the nat table are made, if FinalPass is.
 	final bool
 }
@@ -210,34 +212,60 @@ func (g *generator) excludedInterfaces(in bool) []ruleset.Rule {
 	return rules
 }
 
-// onPorts returns a rule for each group of the field's ports that fits one match:
-// a single rule for all ports, no rule for none.
+// onPorts returns a rule for the field's ports: one for any port if they are all, no rule for none.
 func (g *generator) onPorts(field string, s PortSet, base ruleset.Rule) []ruleset.Rule {
-	if s.All() {
-		return []ruleset.Rule{base}
+	switch {
+	case s.All():
+	case len(s.ranges) == 0:
+		return nil
+	default:
+		base.DstPorts = ruleset.MatchPorts(s.ranges...)
 	}
-	var rules []ruleset.Rule
-	chunks := chunkPorts(s.ranges)
-	g.each(field, len(chunks), &rules, func(i int) {
-		base.DstPorts = ruleset.MatchPorts(chunks[i]...)
-		rules = append(rules, base)
-	})
-	return rules
+	g.carries(field, &base)
+	return []ruleset.Rule{base}
 }
 
-// onPrefixes returns a rule for each of the field's prefixes of the family: a single
+// onPrefixes returns a rule for each of the field's prefixes of the family, or one for all of more than a handful: a single
 // rule for all addresses, no rule for none.
 func (g *generator) onPrefixes(field string, s PrefixSet, base ruleset.Rule) []ruleset.Rule {
 	if s.All() {
 		return []ruleset.Rule{base}
 	}
 	var rules []ruleset.Rule
-	prefixes := s.Family(g.family)
-	g.each(field, len(prefixes), &rules, func(i int) {
-		base.Dst = ruleset.MatchPrefix(prefixes[i])
+	g.eachPrefix(field, s, &rules, func(m ruleset.PrefixMatch) {
+		base.Dst = m
+		g.carries(field, &base)
 		rules = append(rules, base)
 	})
 	return rules
+}
+
+// handful is the most prefixes that have a rule each. More are in one set.
+const handful = 15
+
+// eachPrefix calls fn, which adds to the rules, with a match for each of the field's prefixes of the family, or with one for all of more than
+// a handful. The set may be all: there is no prefix then.
+func (g *generator) eachPrefix(field string, s PrefixSet, rules *[]ruleset.Rule, fn func(ruleset.PrefixMatch)) {
+	if len(s.prefixes) == 0 {
+		return
+	}
+	key := &s.prefixes[0]
+	matches, known := g.matches[key] // lists around may ask for them again and again
+	if !known {
+		list := s.Family(g.family)
+		if len(list) > handful {
+			matches = []ruleset.PrefixMatch{ruleset.MatchPrefix(list...)}
+		} else {
+			for _, p := range list {
+				matches = append(matches, ruleset.MatchPrefix(p))
+			}
+		}
+		if g.matches == nil {
+			g.matches = map[*netip.Prefix][]ruleset.PrefixMatch{}
+		}
+		g.matches[key] = matches
+	}
+	g.each(field, len(matches), rules, func(i int) { fn(matches[i]) })
 }
 
 // groupFilter passes the traffic of groups that is not redirected.

@@ -1,7 +1,6 @@
 package redirect
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/meshcni/meshcni/internal/text/truncate"
@@ -31,12 +30,8 @@ func (g *generator) exclusions(list []Exclusion) []ruleset.Rule {
 		if g.count == nil { // it may be as long as the lists
 			r.Comment = truncate.Text("excluded: "+e.String(), maxComment)
 		}
-		prefixes := []netip.Prefix{{}} // all: no match
-		if !e.CIDRs.All() {
-			prefixes = e.CIDRs.Family(g.family)
-		}
-		g.each(field, len(prefixes), &rules, func(i int) {
-			r.Dst = ruleset.MatchPrefix(prefixes[i])
+		each := func(m ruleset.PrefixMatch) {
+			r.Dst = m
 			if len(e.UIDs) == 0 {
 				rules = append(rules, g.onPorts(field, e.Ports, r)...)
 			}
@@ -44,7 +39,12 @@ func (g *generator) exclusions(list []Exclusion) []ruleset.Rule {
 				r.Owner = []ruleset.OwnerMatch{{Kind: ruleset.OwnerUID, First: e.UIDs[j].First, Last: e.UIDs[j].Last}}
 				rules = append(rules, g.onPorts(field, e.Ports, r)...)
 			})
-		})
+		}
+		if e.CIDRs.All() {
+			each(ruleset.PrefixMatch{})
+		} else {
+			g.eachPrefix(field, e.CIDRs, &rules, each)
+		}
 	}
 	return rules
 }
@@ -53,14 +53,14 @@ func (g *generator) exclusions(list []Exclusion) []ruleset.Rule {
 // inbound listener: those of excluded clients, to the tunnel's own listener and to excluded ports.
 func (g *generator) inboundExceptions() []ruleset.Rule {
 	var rules []ruleset.Rule
-	sources := g.Inbound.ExcludeSources.Family(g.family)
-	g.each("inbound.excludeSources", len(sources), &rules, func(i int) {
-		rules = append(rules, ruleset.Rule{Src: ruleset.MatchPrefix(sources[i]), Target: g.passes(), Comment: "client is excluded"})
+	g.eachPrefix("inbound.excludeSources", g.Inbound.ExcludeSources, &rules, func(m ruleset.PrefixMatch) {
+		r := ruleset.Rule{Src: m, Target: g.passes(), Comment: "client is excluded"}
+		g.carries("inbound.excludeSources", &r)
+		rules = append(rules, r)
 	})
-	probes := g.Inbound.ProbeSources.Family(g.family)
-	g.each("inbound.probeSources", len(probes), &rules, func(i int) {
+	g.eachPrefix("inbound.probeSources", g.Inbound.ProbeSources, &rules, func(m ruleset.PrefixMatch) {
 		rules = append(rules, g.onPorts("inbound.probePorts", g.Inbound.ProbePorts, ruleset.Rule{
-			Src: ruleset.MatchPrefix(probes[i]), Proto: ruleset.TCP, Target: g.passes(), Comment: "probe of the application",
+			Src: m, Proto: ruleset.TCP, Target: g.passes(), Comment: "probe of the application",
 		})...)
 	})
 	if g.Proxy.TunnelPort != 0 {

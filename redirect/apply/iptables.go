@@ -86,6 +86,9 @@ func (b *iptablesBackend) Apply(ctx context.Context, rs ruleset.Ruleset) (result
 	if err := rs.Validate(); err != nil {
 		return Result{}, err
 	}
+	if rs, err = rs.Iptables(); err != nil {
+		return Result{}, &refusedError{err}
+	}
 	start := time.Now()
 	err = b.session(ctx, func(s *session) (err error) {
 		result, err = s.applyAll(ctx, rs)
@@ -220,6 +223,9 @@ func (s *session) apply(ctx context.Context, c *change) error {
 // Check returns how the live rules differ from rs; see [Backend].
 func (b *iptablesBackend) Check(ctx context.Context, rs ruleset.Ruleset) (found []ruleset.Difference, err error) {
 	if err := rs.Validate(); err != nil {
+		return nil, err
+	}
+	if rs, err = rs.Iptables(); err != nil {
 		return nil, err
 	}
 	err = b.session(ctx, func(s *session) (err error) {

@@ -83,7 +83,7 @@ func (c *nlConn) measureSets(family byte) error {
 	sets, err := c.listSets(family, nftTable.isIptables)
 	for t, names := range sets {
 		for _, name := range names {
-			if err := c.readElements(t, name, func(nfnetlink.Message) {}); err != nil {
+			if err := c.readElements(t, name, setWeight, func(nfnetlink.Message) {}); err != nil {
 				return err
 			}
 		}

@@ -101,6 +101,9 @@ func tooMany(ctx context.Context, ns Namespace, h host, variant ruleset.Backend,
 			return nil
 		})
 		for _, rs := range wanted {
+			if plain, err := rs.Iptables(); err == nil {
+				rs = plain
+			}
 			if p := rs.Family(f); p != nil {
 				for _, c := range p.Chains {
 					others -= len(c.Rules)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshcni/meshcni/internal/kernel/nfnetlink"
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 	"github.com/meshcni/meshcni/redirect/internal/nft"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
@@ -26,7 +27,7 @@ func liveNFTables(ctx context.Context, ns Namespace, wanted []ruleset.Ruleset) (
 }
 
 // nativeChains returns the chains of the tables that are chosen, with so many rules as are read of others'.
-func nativeChains(ctx context.Context, ns Namespace, choose func(nftTable) bool, wanted ...ruleset.Ruleset) (chains ruleset.LiveChains, err error) {
+func nativeChains(ctx context.Context, ns Namespace, choose func(nftTable) bool, wanted ...ruleset.Ruleset) (found ruleset.LiveChains, err error) {
 	err = newNFTables(ns).session(ctx, func(s *nftSession) error {
 		generation, err := s.generation()
 		if err != nil {
@@ -37,7 +38,7 @@ func nativeChains(ctx context.Context, ns Namespace, choose func(nftTable) bool,
 		}
 		var at map[chainAt]int
 		var crowd bool
-		if chains, at, crowd, err = s.liveChains(choose, ours); err != nil {
+		if found, at, crowd, err = s.liveChains(choose, ours); err != nil {
 			return err
 		}
 		tables := tablesOf(at)
@@ -63,7 +64,7 @@ func nativeChains(ctx context.Context, ns Namespace, choose func(nftTable) bool,
 				reason, r.comment = r.comment, ""
 			}
 			live := reader.Read(nftFamilies[r.family], describe(r), sets[r.at()])
-			c := &chains[index]
+			c := &found[index]
 			live.Table, live.Chain, live.Position, live.Handle = c.Table, c.Name, len(c.Rules)+1, r.handle
 			live.Ours, live.Reason = ours(r.at()), reason
 			parseExprs(r.exprs, func(name string, data nfnetlink.Attr) {
@@ -74,7 +75,7 @@ func nativeChains(ctx context.Context, ns Namespace, choose func(nftTable) bool,
 			c.Rules = append(c.Rules, live)
 		}
 		for t, index := range at {
-			c := &chains[index]
+			c := &found[index]
 			if cut(t) {
 				c.Rules = append(c.Rules, unread(c.Table, c.Name, len(c.Rules)+1, t.families()...))
 			}
@@ -85,7 +86,7 @@ func nativeChains(ctx context.Context, ns Namespace, choose func(nftTable) bool,
 		}
 		return nil
 	})
-	return chains, err
+	return found, err
 }
 
 // othersLimit bounds the bytes that are read of the rules of others and of their sets: some 700 rules. The pod may have any number, and
@@ -103,7 +104,7 @@ func (s *nftSession) liveRules(tables []nftTable, ours func(nftTable) bool) (rul
 			}
 		}
 	}
-	if sets, err = s.elements(rules); err != nil {
+	if sets, err = s.elements(rules, chains.MaxElements, ownWeight); err != nil {
 		return nil, nil, nil, err
 	}
 	cut = func(chainAt) bool { return false }
@@ -142,7 +143,7 @@ func (s *nftSession) liveRules(tables []nftTable, ours func(nftTable) bool) (rul
 			return nil, nil, nil, err
 		}
 	}
-	named, err := others.elements(rules[own:])
+	named, err := others.elements(rules[own:], maxElements, setWeight)
 	if err != nil && !errors.Is(err, nfnetlink.ErrLong) { // those without their sets are outside the model
 		return nil, nil, nil, err
 	}

@@ -12,5 +12,5 @@ import "github.com/meshcni/meshcni/internal/kernel/nfnetlink"
 type nlConn struct{ nfnetlink.Conn }
 
 // listLimit bounds the bytes that a session reads of lists, which the pod may fill. Our
-// largest program, 10,000 rules, is about 6 MiB. A variable for tests.
+// largest program, 10,000 rules, is about 6 MiB, and its sets count for 18 MB. A variable for tests.
 var listLimit = 32 << 20

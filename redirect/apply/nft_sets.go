@@ -74,12 +74,12 @@ func (c *liveChain) declaration() *ruleset.Hook {
 	return &ruleset.Hook{Type: c.typ, Point: point, Priority: c.priority, Policy: policy.String()}
 }
 
-// maxElements bounds the elements of a set that are read.
+// maxElements bounds the elements of another's set that are read.
 const maxElements = 1000
 
 // elements reads the sets that rules name, as nft writes the elements. A set is absent that rules change, and so is a map, or one of
-// more than 1000 elements.
-func (c *nlConn) elements(rules []liveRule) (map[nftTable]map[string][]string, error) {
+// more than most elements, of which each byte counts for weight bytes of rules.
+func (c *nlConn) elements(rules []liveRule, most, weight int) (map[nftTable]map[string][]string, error) {
 	keys := map[nftTable]map[string]string{} // what is looked up in each set
 	for i := range rules {
 		r := &rules[i]
@@ -118,10 +118,10 @@ func (c *nlConn) elements(rules []liveRule) (map[nftTable]map[string][]string, e
 		all[t] = map[string][]string{}
 		for _, name := range names {
 			s := liveSet{name: name}
-			if err := c.readElements(t, name, s.parseElements); err != nil {
+			if err := c.readElements(t, name, weight, s.parseElements); err != nil {
 				return nil, err
 			}
-			if elements := showElements(keys[t][name], s.elements); elements != nil {
+			if elements := showElements(keys[t][name], s.elements, most); elements != nil {
 				all[t][name] = elements
 			}
 		}
@@ -130,8 +130,8 @@ func (c *nlConn) elements(rules []liveRule) (map[nftTable]map[string][]string, e
 }
 
 // showElements returns nil for what cannot be shown.
-func showElements(key string, elements []setElement) []string {
-	if len(elements) == 0 || len(elements) > 2*maxElements {
+func showElements(key string, elements []setElement, most int) []string {
+	if len(elements) == 0 || len(elements) > 2*most {
 		return nil
 	}
 	d := describer{key: key}
@@ -146,7 +146,7 @@ func showElements(key string, elements []setElement) []string {
 			out = append(out, d.show(v.first)+"-"+d.show(v.last))
 		}
 	}
-	if len(out) > maxElements {
+	if len(out) > most {
 		return nil
 	}
 	return out

@@ -237,9 +237,10 @@ func (b *nftBatch) addSet(table string, s *nft.Set, id uint32) {
 // setElements gives an interval as its first value and, unless it goes on to the last there is, the one after it.
 func setElements(s *nft.Set) []setElement {
 	var out []setElement
+	interval := s.Interval() // once: it looks at each
 	add := func(first, next []byte) {
 		out = append(out, setElement{key: first})
-		if s.Interval() && next != nil {
+		if interval && next != nil {
 			out = append(out, setElement{key: next, end: true})
 		}
 	}

@@ -66,9 +66,13 @@ func (d Difference) String() string {
 
 // Diff compares the live rules of the program's owner with the program, by rule and in order. Rules
 // of others do not count, wherever they stand. It returns nil when the live rules are as wanted.
-// Policy routing is not part of iptables-save, so it is not compared here.
+// Policy routing is not part of iptables-save, so it is not compared here. Positions are those of [Ruleset.Iptables]; of a program that
+// would be too many rules of iptables, each is missing as it is.
 func (p *FamilyRuleset) Diff(live LiveChains) []Difference {
 	var diffs []Difference
+	if plain, err := p.plain(); err == nil {
+		p = plain
+	}
 	predecessor := p.Owner.predecessor(live)
 	for _, table := range Tables {
 		in := live.of(table)

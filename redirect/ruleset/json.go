@@ -49,7 +49,7 @@ func (p *FamilyRuleset) MarshalJSON() ([]byte, error) {
 	for _, c := range p.Chains {
 		jc := jsonChain{Table: c.Table.String(), Name: c.Name, Rules: []jsonRule{}}
 		for _, r := range c.Rules {
-			jc.Rules = append(jc.Rules, jsonRule{r.Text(p.Family), r.Comment})
+			jc.Rules = append(jc.Rules, jsonRule{r.full(p.Family), r.Comment})
 		}
 		out.Chains = append(out.Chains, jc)
 	}

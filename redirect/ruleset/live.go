@@ -95,7 +95,7 @@ func (r LiveRule) MarshalJSON() ([]byte, error) {
 		if rule.Target.Action == ActionJump {
 			rule.Target = Target{}
 		}
-		out.Rules = append(out.Rules, rule.Text(cmp.Or(r.Family, IPv4)))
+		out.Rules = append(out.Rules, rule.full(cmp.Or(r.Family, IPv4)))
 	}
 	return json.Marshal(out)
 }
@@ -365,8 +365,9 @@ func (l LiveChains) Live(b Backend, wanted ...Ruleset) (all Live) {
 		there[liveChainName{c.Family, c.Table, c.Name}] = true
 	}
 	predecessors := make([]bool, len(wanted))
+	wanted = slices.Clone(wanted)
 	for i, rs := range wanted {
-		predecessors[i] = rs.Owner().predecessor(l)
+		wanted[i], predecessors[i] = rs.orPlain(), rs.Owner().predecessor(l)
 	}
 	for i := range l {
 		c := &l[i]

@@ -3,8 +3,11 @@ package ruleset
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/meshcni/meshcni/internal/prefixes"
 )
 
 // Family is an address family. The zero value is invalid.
@@ -116,15 +119,28 @@ func (p Proto) String() string {
 type PrefixMatch struct {
 	Prefix netip.Prefix
 	Not    bool
+	// More are further prefixes of the family, for a match of an address in any of them: with Prefix before them they are in order, have no
+	// host bits, and none is within another. A match with Not has none. nftables has them in one set, and iptables has a rule for each; see
+	// [Ruleset.Iptables]. [MatchPrefix] makes them.
+	More []netip.Prefix
 }
 
-// MatchPrefix matches addresses in p; a prefix of length 0 matches any address, so
-// it yields the zero value (as iptables-save prints nothing for it).
-func MatchPrefix(p netip.Prefix) PrefixMatch {
-	if p.Bits() == 0 {
+// MatchPrefix matches addresses in any of the prefixes, which are of one family. One of length 0 matches any address, so that it yields the
+// zero value (as iptables-save prints nothing for it), and so does no prefix.
+func MatchPrefix(list ...netip.Prefix) PrefixMatch {
+	if len(list) == 0 || slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
 		return PrefixMatch{}
 	}
-	return PrefixMatch{Prefix: p.Masked()}
+	if len(list) == 1 {
+		return PrefixMatch{Prefix: list[0].Masked()}
+	}
+	list = prefixes.Merge(slices.Clone(list)) // a list that stays here costs no allocation
+	return PrefixMatch{Prefix: list[0], More: list[1:len(list):len(list)]}
+}
+
+// equal reports whether both match the same.
+func (m PrefixMatch) equal(o PrefixMatch) bool {
+	return m.Prefix == o.Prefix && m.Not == o.Not && slices.Equal(m.More, o.More)
 }
 
 // IsZero reports whether m matches any address.
@@ -162,7 +178,8 @@ func Port(p uint16) PortRange { return PortRange{p, p} }
 // Contains reports whether p is in the range.
 func (r PortRange) Contains(p uint16) bool { return r.First <= p && p <= r.Last }
 
-// PortMatch matches a port of the packet, and needs the rule's Proto to be TCP or UDP. The zero value matches any.
+// PortMatch matches a port of the packet, and needs the rule's Proto to be TCP or UDP. The zero value matches any. More than 15 ports, of
+// which a range counts for two, are one rule of nftables and several of iptables; negated, they are none.
 type PortMatch struct {
 	Ranges []PortRange
 	Not    bool

@@ -15,7 +15,7 @@ func (rs Ruleset) AllMissing(diffs []Difference) bool {
 		}
 	}
 	for family, n := range missing {
-		if p := rs.Family(family); p == nil || p.NumRules() != n {
+		if p := rs.Family(family); p == nil || p.NumRules() != n && p.plainRules() != n { // of nftables, or of iptables
 			return false
 		}
 	}

@@ -335,21 +335,27 @@ func (p *ruleParser) prefix(m *PrefixMatch, not bool) error {
 	if !m.IsZero() {
 		return fmt.Errorf("second address: %w", ErrForeign)
 	}
-	w := p.next()
-	prefix, err := netip.ParsePrefix(w)
-	if err != nil {
-		a, aerr := netip.ParseAddr(w)
-		if aerr != nil { // a netmask such as 255.0.255.0, which has no length
-			return fmt.Errorf("address %q: %w", w, ErrForeign)
+	var list []netip.Prefix
+	for w := range strings.SplitSeq(p.next(), ",") { // several are one match of ours, which iptables-save never prints
+		prefix, err := netip.ParsePrefix(w)
+		if err != nil {
+			a, aerr := netip.ParseAddr(w)
+			if aerr != nil { // a netmask such as 255.0.255.0, which has no length
+				return fmt.Errorf("address %q: %w", w, ErrForeign)
+			}
+			prefix = netip.PrefixFrom(a, a.BitLen())
 		}
-		prefix = netip.PrefixFrom(a, a.BitLen())
+		if FamilyOf(prefix.Addr()) != p.family || prefix.Addr().Zone() != "" {
+			return fmt.Errorf("address %q is not %s: %w", w, p.family, ErrForeign)
+		}
+		list = append(list, prefix)
 	}
-	if FamilyOf(prefix.Addr()) != p.family || prefix.Addr().Zone() != "" {
-		return fmt.Errorf("address %q is not %s: %w", w, p.family, ErrForeign)
+	*m = MatchPrefix(list...)
+	if not && len(list) > 1 {
+		return fmt.Errorf("several addresses negated: %w", ErrForeign)
 	}
-	*m = MatchPrefix(prefix)
 	if not {
-		*m = PrefixMatch{Prefix: prefix.Masked(), Not: true}
+		*m = PrefixMatch{Prefix: list[0].Masked(), Not: true}
 	}
 	return nil
 }

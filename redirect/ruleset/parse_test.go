@@ -254,6 +254,7 @@ func FuzzParse(f *testing.F) {
 		"*mangle\n[1:2] -A PREROUTING -m mark ! --mark 0x1/0xf -m connmark --mark 2 -j CONNMARK --save-mark\nCOMMIT\n",
 		"*raw\n-A X -m comment --comment \"a \\\" b\" -j CT --zone 1\nCOMMIT\n",
 		"*nat\n-A X ! -s 10.0.0.0/8 -m owner ! --uid-owner 1-2 -j DNAT --to-destination [::1]:53\nCOMMIT\n",
+		"*nat\n-A X -s 10.0.0.0/8,11.1.0.0/16 -p tcp -m multiport --dports 1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,31,33:40 -j RETURN\nCOMMIT\n",
 		"# nothing\n", "*nat\nCOMMIT\n*nat\nCOMMIT\n",
 		"*nat\n:MESH_OUTPUT\t-j ACCEPT [0:0]\n:MESH_ x - [0:0]\n-A MESH_OUTPUT\t-j\tACCEPT\n-A OUTPUT -j MESH_ x\nCOMMIT\n",
 		"*nat\n-A OUTPUT \"-j\"\t\"MESH_X\"\n-A OUTPUT -o \"a\tb\" -j MESH_X\n-A MESH_X -m comment --comment \"a\n-A OUTPUT -j MESH_X\nCOMMIT\" -j RETURN\nCOMMIT\n",
@@ -282,9 +283,9 @@ func FuzzParse(f *testing.F) {
 					continue
 				}
 				rule := r.Rules[0]
-				again, err := ruleset.ParseRule(family, rule.Text(family))
-				require.NoError(t, err, "%q is printed as %q", r.Text, rule.Text(family))
-				require.True(t, rule.Equal(again), "%q is printed as %q", r.Text, rule.Text(family))
+				again, err := ruleset.ParseRule(family, rule.Full(family))
+				require.NoError(t, err, "%q is printed as %q", r.Text, rule.Full(family))
+				require.True(t, rule.Equal(again), "%q is printed as %q", r.Text, rule.Full(family))
 			}
 		}
 		requireOwn(t, owner, family, program.Transition(saved))

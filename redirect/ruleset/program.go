@@ -152,7 +152,8 @@ func (p *FamilyRuleset) table(t Table) []Chain {
 }
 
 // String returns the canonical text: what iptables-restore --noflush (or ip6tables-restore) takes to put the program
-// into a namespace that has none of it. It ends in a newline; a program without rules is the empty string.
+// into a namespace that has none of it. It ends in a newline; a program without rules is the empty string. Of one that would be too many
+// rules of iptables, the text is that error, which iptables-restore refuses; see [Ruleset.Iptables].
 func (p *FamilyRuleset) String() string { return p.text(false) }
 
 // Commented is String with each rule's comment on a line above it and the policy routing at the end
@@ -160,6 +161,10 @@ func (p *FamilyRuleset) String() string { return p.text(false) }
 func (p *FamilyRuleset) Commented() string { return p.text(true) }
 
 func (p *FamilyRuleset) text(comments bool) string {
+	p, err := p.plain()
+	if err != nil {
+		return "error: " + err.Error() + "\n"
+	}
 	if p == nil {
 		return ""
 	}

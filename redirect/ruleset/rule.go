@@ -1,10 +1,13 @@
 package ruleset
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
 // Rule is one rule: every match that is set must hold for the target to act.
@@ -34,7 +37,7 @@ type Rule struct {
 
 // Equal reports whether two rules match and do the same.
 func (r Rule) Equal(o Rule) bool {
-	return r.Src == o.Src && r.Dst == o.Dst && r.In == o.In && r.Out == o.Out &&
+	return r.Src.equal(o.Src) && r.Dst.equal(o.Dst) && r.In == o.In && r.Out == o.Out &&
 		r.Proto == o.Proto && equalPorts(r.SrcPorts, o.SrcPorts) && equalPorts(r.DstPorts, o.DstPorts) &&
 		r.SrcType == o.SrcType && r.DstType == o.DstType && r.States == o.States && r.Mark == o.Mark && r.ConnMark == o.ConnMark &&
 		equalOwners(r.Owner, o.Owner) && r.Target == o.Target
@@ -120,14 +123,65 @@ type Target struct {
 	Level  uint8
 }
 
-// Text returns the rule's matches and target as iptables-save prints them, without the leading "-A CHAIN".
-func (r Rule) Text(f Family) string { return string(r.append(nil, f)) }
+// Text returns the rule's matches and target as iptables-save prints them, without the leading "-A CHAIN". Of several prefixes it has the
+// first eight, and of more ports than fit one match of iptables the first fifteen; how many follow is said, in words that iptables does not
+// take.
+func (r Rule) Text(f Family) string {
+	if len(r.Src.More)+len(r.Dst.More) == 0 && len(r.SrcPorts.Ranges)+len(r.DstPorts.Ranges) <= 2 {
+		return string(r.append(nil, f))
+	}
+	left := func(n int, what string) string {
+		if n == 0 {
+			return ""
+		}
+		return fmt.Sprintf(",(%d more %s)", n, what)
+	}
+	cut := r
+	var src, dst, sport, dport string
+	for _, m := range []struct {
+		*PrefixMatch
+		more *string
+	}{{&cut.Src, &src}, {&cut.Dst, &dst}} {
+		n := min(len(m.More), shownPrefixes-1)
+		*m.more, m.More = left(len(m.More)-n, "prefixes"), m.More[:n]
+	}
+	for _, m := range []struct {
+		*PortMatch
+		more *string
+	}{{&cut.SrcPorts, &sport}, {&cut.DstPorts, &dport}} {
+		if slots(m.Ranges) > chains.MaxPortSlots {
+			n := min(len(m.Ranges), chains.MaxPortSlots)
+			*m.more, m.Ranges = left(len(m.Ranges)-n, "ports"), m.Ranges[:n]
+		}
+	}
+	return string(cut.appendCut(nil, f, src, dst, sport, dport))
+}
+
+// shownPrefixes is how many prefixes of a match are shown.
+const shownPrefixes = 8
+
+// slots counts the slots of a multiport match that ports take.
+func slots(ranges []PortRange) (n int) {
+	for _, r := range ranges {
+		n++
+		if r.First != r.Last {
+			n++
+		}
+	}
+	return n
+}
+
+// full is the text with all prefixes and ports, for [ParseRule] to read.
+func (r Rule) full(f Family) string { return string(r.append(nil, f)) }
 
 // append writes the rule in iptables-save's own order, so that the text of a
 // program and that of the live rules are the same, line for line.
-func (r *Rule) append(b []byte, f Family) []byte {
-	b = appendPrefix(b, "-s ", r.Src)
-	b = appendPrefix(b, "-d ", r.Dst)
+func (r *Rule) append(b []byte, f Family) []byte { return r.appendCut(b, f, "", "", "", "") }
+
+// appendCut is append with what is to follow the lists.
+func (r *Rule) appendCut(b []byte, f Family, src, dst, sport, dport string) []byte {
+	b = appendPrefix(b, "-s ", r.Src, src)
+	b = appendPrefix(b, "-d ", r.Dst, dst)
 	b = appendInterface(b, "-i ", r.In)
 	b = appendInterface(b, "-o ", r.Out)
 	if r.Proto != AnyProto {
@@ -136,7 +190,7 @@ func (r *Rule) append(b []byte, f Family) []byte {
 	if r.MarkFirst {
 		b = appendMark(b, "-m mark ", r.Mark)
 	}
-	b = r.appendPorts(b)
+	b = r.appendPorts(b, sport, dport)
 	if r.SrcType != 0 || r.DstType != 0 {
 		b = append(b, "-m addrtype "...)
 		b = appendAddrType(b, "--src-type", r.SrcType)
@@ -175,12 +229,15 @@ func appendNot(b []byte, not bool) []byte {
 	return b
 }
 
-func appendPrefix(b []byte, flag string, m PrefixMatch) []byte {
+func appendPrefix(b []byte, flag string, m PrefixMatch, more string) []byte {
 	if m.IsZero() {
 		return b
 	}
-	b = append(appendNot(b, m.Not), flag...)
-	return append(m.Prefix.AppendTo(b), ' ')
+	b = m.Prefix.AppendTo(append(appendNot(b, m.Not), flag...))
+	for _, p := range m.More {
+		b = p.AppendTo(append(b, ','))
+	}
+	return append(append(b, more...), ' ')
 }
 
 func appendInterface(b []byte, flag string, m InterfaceMatch) []byte {
@@ -228,27 +285,27 @@ func appendStates(b []byte, s States) []byte {
 }
 
 // appendPorts uses the protocol's own match for one port or range and multiport for more, as iptables does.
-func (r *Rule) appendPorts(b []byte) []byte {
+func (r *Rule) appendPorts(b []byte, sport, dport string) []byte {
 	single := func(m PortMatch) bool { return len(m.Ranges) == 1 }
 	if single(r.SrcPorts) || single(r.DstPorts) {
 		b = append(append(append(b, "-m "...), r.Proto.String()...), ' ')
 		if single(r.SrcPorts) {
-			b = appendPortFlag(b, "--sport ", r.SrcPorts)
+			b = appendPortFlag(b, "--sport ", r.SrcPorts, "")
 		}
 		if single(r.DstPorts) {
-			b = appendPortFlag(b, "--dport ", r.DstPorts)
+			b = appendPortFlag(b, "--dport ", r.DstPorts, "")
 		}
 	}
 	if len(r.SrcPorts.Ranges) > 1 {
-		b = appendPortFlag(append(b, "-m multiport "...), "--sports ", r.SrcPorts)
+		b = appendPortFlag(append(b, "-m multiport "...), "--sports ", r.SrcPorts, sport)
 	}
 	if len(r.DstPorts.Ranges) > 1 {
-		b = appendPortFlag(append(b, "-m multiport "...), "--dports ", r.DstPorts)
+		b = appendPortFlag(append(b, "-m multiport "...), "--dports ", r.DstPorts, dport)
 	}
 	return b
 }
 
-func appendPortFlag(b []byte, flag string, m PortMatch) []byte {
+func appendPortFlag(b []byte, flag string, m PortMatch, more string) []byte {
 	b = append(appendNot(b, m.Not), flag...)
 	for i, r := range m.Ranges {
 		if i > 0 {
@@ -259,7 +316,7 @@ func appendPortFlag(b []byte, flag string, m PortMatch) []byte {
 			b = strconv.AppendUint(append(b, ':'), uint64(r.Last), 10)
 		}
 	}
-	return append(b, ' ')
+	return append(append(b, more...), ' ')
 }
 
 // appendWord writes a string as libxtables' xtables_save_string does: in quotes,

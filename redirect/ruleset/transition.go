@@ -19,7 +19,13 @@ func (o Ownership) Present(live LiveChains) bool {
 // so that no packet meets a table half written. Rules and chains of others are not named. Tables
 // that gain rules come before tables that lose some: a change of interception mode moves the
 // capture from one table to another, and must not leave a moment without it.
+//
+// The program is to be one that iptables can have; of any other the text is that error, as with [FamilyRuleset.String].
 func (p *FamilyRuleset) Transition(live LiveChains) string {
+	p, err := p.plain()
+	if err != nil {
+		return "error: " + err.Error() + "\n"
+	}
 	predecessor := p.Owner.predecessor(live)
 	var grow, shrink []byte
 	for _, table := range Tables {

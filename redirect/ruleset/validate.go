@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/meshcni/meshcni/internal/prefixes"
 	"github.com/meshcni/meshcni/redirect/internal/chains"
 )
 
@@ -34,7 +35,36 @@ func (rs Ruleset) Validate() error {
 		v.check(p.Owner.Prefix == rs.Owner().Prefix, "its owner is %.40q, and that of the other family %.40q", p.Owner.Prefix, rs.Owner().Prefix)
 		v.program(p)
 	}
+	elements := 0
+	for _, f := range Families {
+		elements += rs.Family(f).elements()
+	}
+	v.where = "both families"
+	v.check(elements <= chains.MaxElements, "the rules have %d prefixes and ports in sets, and %d are the most", elements, chains.MaxElements)
 	return errors.Join(v.errs...)
+}
+
+// elements counts what is in sets, once for each rule that has it.
+func (p *FamilyRuleset) elements() (n int) {
+	if p == nil {
+		return 0
+	}
+	for i := range p.Chains {
+		for j := range p.Chains[i].Rules {
+			r := &p.Chains[i].Rules[j]
+			for _, m := range [...]PrefixMatch{r.Src, r.Dst} {
+				if len(m.More) > 0 {
+					n += 1 + len(m.More)
+				}
+			}
+			for _, m := range [...]PortMatch{r.SrcPorts, r.DstPorts} {
+				if slots(m.Ranges) > chains.MaxPortSlots {
+					n += len(m.Ranges)
+				}
+			}
+		}
+	}
+	return n
 }
 
 type faults struct {
@@ -108,6 +138,15 @@ func (r *Rule) fault(f Family, t Table) string {
 		if !m.IsZero() && (FamilyOf(m.Prefix.Addr()) != f || m.Prefix.Addr().Zone() != "") {
 			return fmt.Sprintf("address %s is not %s", m.Prefix, f)
 		}
+		if len(m.More) == 0 {
+			continue
+		}
+		if at := slices.IndexFunc(m.More, func(p netip.Prefix) bool { return !p.IsValid() || FamilyOf(p.Addr()) != f || p.Addr().Zone() != "" }); at >= 0 {
+			return fmt.Sprintf("address %s is not %s", m.More[at], f)
+		}
+		if m.Not || m.IsZero() || !prefixes.Merged(m.list()) {
+			return "its prefixes are not in order, one lies in another, or they are negated"
+		}
 	}
 	for _, m := range [...]InterfaceMatch{r.In, r.Out} {
 		if m.IsZero() {
@@ -120,6 +159,9 @@ func (r *Rule) fault(f Family, t Table) string {
 	for _, m := range [...]PortMatch{r.SrcPorts, r.DstPorts} {
 		if !m.IsZero() && r.Proto != TCP && r.Proto != UDP {
 			return fmt.Sprintf("it matches ports of protocol %s", r.Proto)
+		}
+		if m.Not && slots(m.Ranges) > chains.MaxPortSlots {
+			return fmt.Sprintf("it negates more ports than the %d that fit one match of iptables", chains.MaxPortSlots)
 		}
 		for _, ports := range m.Ranges {
 			if ports.First > ports.Last {

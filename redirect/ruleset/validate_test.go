@@ -30,6 +30,31 @@ func TestValidate(t *testing.T) {
 		return func(rs *ruleset.Ruleset) { change(first(*rs, ruleset.NAT, "MESH_OUTPUT")) }
 	}
 	for want, spoil := range map[string]func(*ruleset.Ruleset){
+		"are not in order": inOutput(func(r *ruleset.Rule) {
+			r.Dst = ruleset.PrefixMatch{Prefix: netip.MustParsePrefix("10.0.0.0/8"), More: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}
+		}),
+		"or they are negated": inOutput(func(r *ruleset.Rule) {
+			r.Dst = ruleset.MatchPrefix(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("11.0.0.0/8"))
+			r.Dst.Not = true
+		}),
+		"address fd00::/8 is not ipv4": inOutput(func(r *ruleset.Rule) {
+			r.Src = ruleset.PrefixMatch{Prefix: netip.MustParsePrefix("10.0.0.0/8"), More: []netip.Prefix{netip.MustParsePrefix("fd00::/8")}}
+		}),
+		"it negates more ports": inOutput(func(r *ruleset.Rule) {
+			r.Proto, r.DstPorts = ruleset.TCP, ruleset.PortMatch{Not: true}
+			for p := uint16(1); p < 40; p += 2 {
+				r.DstPorts.Ranges = append(r.DstPorts.Ranges, ruleset.Port(p))
+			}
+		}),
+		"prefixes and ports in sets, and 100000 are the most": func(rs *ruleset.Ruleset) {
+			var list []netip.Prefix
+			for i := range 60_000 {
+				list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), 32))
+			}
+			for i := range 2 {
+				rs.IPv4.Chain(ruleset.NAT, "MESH_OUTPUT").Rules[i].Dst = ruleset.MatchPrefix(list...)
+			}
+		},
 		"a program for neither family": func(rs *ruleset.Ruleset) { *rs = ruleset.Ruleset{} },
 		"its program is of ipv4":       func(rs *ruleset.Ruleset) { rs.IPv6 = rs.IPv4 },
 		`its owner has the prefix ""`:  func(rs *ruleset.Ruleset) { rs.IPv4.Owner.Prefix = "" },

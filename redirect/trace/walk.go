@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/meshcni/meshcni/internal/prefixes"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -205,7 +206,7 @@ func (w *walker) matches(r *ruleset.Rule) (ok bool, reason string) {
 }
 
 func matchesAddr(m ruleset.PrefixMatch, a netip.Addr) bool {
-	return m.IsZero() || m.Prefix.Contains(a) != m.Not
+	return m.IsZero() || (m.Prefix.Contains(a) || prefixes.Find(m.More, a) >= 0) != m.Not
 }
 
 func matchesPort(m ruleset.PortMatch, port uint16) bool {

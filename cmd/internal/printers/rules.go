@@ -45,6 +45,9 @@ func (r *Rules) Print(s Streams, x explain.Explanation) error {
 	out := visible.To(s.Out)
 	switch r.format {
 	case "iptables":
+		if _, err := x.Plan.Ruleset.Iptables(); err != nil {
+			return err
+		}
 		out.Text(explain.RulesText(rs))
 	case "nft":
 		out.Text(apply.NFT(rs))

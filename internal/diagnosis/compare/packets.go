@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/meshcni/meshcni/internal/prefixes"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
@@ -156,18 +157,9 @@ func (g *grid) both(p netip.Prefix) {
 // prefix adds the first address of a prefix, and the first one after it.
 func (g *grid) prefix(to *[]netip.Addr, p netip.Prefix) {
 	*to = append(*to, p.Masked().Addr())
-	if next := last(p).Next(); next.IsValid() {
+	if next := prefixes.Last(p).Next(); next.IsValid() {
 		*to = append(*to, next)
 	}
-}
-
-func last(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 func (g *grid) program(p *ruleset.FamilyRuleset) {
@@ -183,12 +175,16 @@ func (g *grid) program(p *ruleset.FamilyRuleset) {
 }
 
 func (g *grid) rule(t ruleset.Table, r *ruleset.Rule) {
-	if !r.Dst.IsZero() {
-		g.prefix(&g.dsts, r.Dst.Prefix)
+	addrs := func(to *[]netip.Addr, m ruleset.PrefixMatch) {
+		if !m.IsZero() {
+			g.prefix(to, m.Prefix)
+		}
+		for _, p := range m.More {
+			g.prefix(to, p)
+		}
 	}
-	if !r.Src.IsZero() {
-		g.prefix(&g.srcs, r.Src.Prefix)
-	}
+	addrs(&g.dsts, r.Dst)
+	addrs(&g.srcs, r.Src)
 	ports := func(to *[]uint16, m ruleset.PortMatch) {
 		for _, p := range m.Ranges {
 			*to = append(*to, p.First)

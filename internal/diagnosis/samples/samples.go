@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/meshcni/meshcni/internal/prefixes"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
@@ -351,12 +352,12 @@ func (k Kind) within(p trace.Packet, r *ruleset.Rule) []trace.Packet {
 func (s *search) around(p trace.Packet, r *ruleset.Rule) {
 	next := p
 	if s.kind == Inbound {
-		for _, a := range edges(r.Src) {
+		for _, a := range edges(r.Src, p.Src.Addr()) {
 			next.Src = netip.AddrPortFrom(a, p.Src.Port())
 			s.visit(next)
 		}
 	} else {
-		for _, a := range edges(r.Dst) {
+		for _, a := range edges(r.Dst, p.Dst.Addr()) {
 			next.Dst = netip.AddrPortFrom(a, p.Dst.Port())
 			s.visit(next)
 		}
@@ -391,8 +392,9 @@ func (s *search) around(p trace.Packet, r *ruleset.Rule) {
 	}
 }
 
-// edges are the addresses before and after a prefix, or the first within one that is negated.
-func edges(m ruleset.PrefixMatch) (edges []netip.Addr) {
+// edges are the addresses before and after a prefix, or the first within one that is negated. Of several prefixes they are those of the one with
+// the address and its neighbours: what is after the first of a thousand that follow one another is in the second.
+func edges(m ruleset.PrefixMatch, at netip.Addr) (edges []netip.Addr) {
 	if m.IsZero() {
 		return nil
 	}
@@ -400,11 +402,12 @@ func edges(m ruleset.PrefixMatch) (edges []netip.Addr) {
 	if m.Not {
 		return []netip.Addr{first}
 	}
-	b := first.AsSlice()
-	for i := m.Prefix.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
+	last := prefixes.Last(m.Prefix)
+	if len(m.More) > 0 {
+		list := append([]netip.Prefix{m.Prefix}, m.More...)
+		from, to := prefixes.Run(list, max(0, prefixes.Find(list, at)))
+		first, last = from.Addr(), prefixes.Last(to)
 	}
-	last, _ := netip.AddrFromSlice(b)
 	for _, a := range []netip.Addr{first.Prev(), last.Next()} {
 		if a.IsValid() {
 			edges = append(edges, a)

@@ -91,6 +91,9 @@ func genRedirect(t *rapid.T) redirect.Redirect {
 	}
 	if odds(t, "has inbound.excludeSources", 5) {
 		r.Inbound.ExcludeSources = parsePrefixes(some(t, "inbound.excludeSources", 1, 2, clients))
+		if odds(t, "inbound.excludeSources are many", 3) {
+			r.Inbound.ExcludeSources = r.Inbound.ExcludeSources.Union(genSomePrefixes(t, "more inbound.excludeSources", 2))
+		}
 	}
 	if odds(t, "has inbound.probeSources", 5) {
 		r.Inbound.ProbeSources, r.Inbound.ProbePorts = parsePrefixes(some(t, "inbound.probeSources", 1, 2, clients)), genFewPorts(t, "inbound.probePorts")
@@ -153,7 +156,7 @@ func genExclusion(t *rapid.T) redirect.Exclusion {
 		e.Ports = genSomePorts(t, "ports", 3)
 	}
 	if rapid.Bool().Draw(t, "has cidrs") {
-		e.CIDRs = parsePrefixes(some(t, "cidrs", 1, 2, prefixes))
+		e.CIDRs = genSomePrefixes(t, "cidrs", 2)
 	}
 	if e.Protocol == "" && e.CIDRs.All() || rapid.Bool().Draw(t, "has uids") {
 		first, last := one(t, "first uid", sendersID), one(t, "last uid", sendersID)
@@ -221,14 +224,28 @@ func genPrefixes(t *rapid.T, label string) redirect.PrefixSet {
 	case 2:
 		return redirect.NoPrefixes()
 	}
-	return parsePrefixes(some(t, label, 1, 5, prefixes))
+	return genSomePrefixes(t, label, 5)
+}
+
+func genSomePrefixes(t *rapid.T, label string, most int) redirect.PrefixSet {
+	set := parsePrefixes(some(t, label, 1, most, prefixes))
+	if odds(t, label+" are many", 3) { // more than have a rule each: neighbours, and some that overlap the others
+		var many []netip.Prefix
+		for i := range byte(20) {
+			bits := int(one(t, label+" bits", []uint16{32, 32, 31, 28}))
+			many = append(many, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, 5, i}), bits),
+				netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x96, 15: i}), 96+bits))
+		}
+		set = set.Union(redirect.Prefixes(many...))
+	}
+	return set
 }
 
 func genFewPrefixes(t *rapid.T, label string) redirect.PrefixSet {
 	if !odds(t, "has "+label, 3) {
 		return redirect.NoPrefixes()
 	}
-	return parsePrefixes(some(t, label, 1, 3, prefixes))
+	return genSomePrefixes(t, label, 3)
 }
 
 func parsePrefixes(texts []string) redirect.PrefixSet {

@@ -10,6 +10,16 @@ import (
 // Builtins are the built-in chains, each the entry of a netfilter hook.
 var Builtins = []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
 
+// MaxRules is the most rules of a pod, of both families: of the rules that nftables has, and of those that iptables has in their place.
+const MaxRules = 10_000
+
+// MaxElements is the most elements of sets in a pod's rules, counted for each rule that has them: the prefixes and ranges of ports.
+const MaxElements = 100_000
+
+// MaxPortSlots bounds the ports of one multiport match; a range takes two slots. Source: XT_MULTI_PORTS in
+// linux/netfilter/xt_multiport.h.
+const MaxPortSlots = 15
+
 // IsBuiltin reports whether a chain is built in.
 func IsBuiltin(chain string) bool { return slices.Contains(Builtins, chain) }
 

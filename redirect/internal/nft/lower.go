@@ -16,7 +16,7 @@ import (
 // Table is a ruleset as one nftables table of family inet for both families.
 //
 // Each chain becomes one chain. Each rule becomes one rule, with two exceptions that change no packet's fate:
-// neighbouring rules that differ only in their ports or in one prefix become one rule with a set, and a rule that both
+// a rule of several prefixes or ports has them in a set, neighbouring rules that differ only in their ports or in one prefix become one such rule, and a rule that both
 // families share is written once. [Rule.Sources] leads back to the originals.
 type Table struct {
 	Name   string
@@ -177,7 +177,7 @@ func lowerRules(p *ruleset.FamilyRuleset, t ruleset.Table, chain string) []Rule 
 // lowerRule lowers one rule. It is not possible if the rule matches no packet.
 func lowerRule(from *ruleset.Rule, f ruleset.Family, position int) (r Rule, possible bool) {
 	r = Rule{Rule: *from, Family: f, Sources: []Source{{f, position}}}
-	r.Src.Prefix, r.Dst.Prefix = netip.Prefix{}, netip.Prefix{}
+	r.Src.Prefix, r.Dst.Prefix, r.Src.More, r.Dst.More = netip.Prefix{}, netip.Prefix{}, nil, nil
 	r.SrcPorts.Ranges, r.DstPorts.Ranges = nil, nil
 	var ok [4]bool
 	r.Srcs, ok[0] = lowerPrefix(from.Src)
@@ -187,10 +187,10 @@ func lowerRule(from *ruleset.Rule, f ruleset.Family, position int) (r Rule, poss
 	return r, ok == [4]bool{true, true, true, true}
 }
 
-// lowerPrefix returns the match's prefix, or nil for one that matches every address.
+// lowerPrefix returns the match's prefixes, or nil for one that matches every address.
 func lowerPrefix(m ruleset.PrefixMatch) (prefixes []netip.Prefix, possible bool) {
 	if !m.IsZero() && m.Prefix.Bits() > 0 {
-		return []netip.Prefix{m.Prefix.Masked()}, true
+		return append([]netip.Prefix{m.Prefix.Masked()}, m.More...), true
 	}
 	return nil, m.IsZero() || !m.Not
 }
@@ -306,7 +306,7 @@ func (r *Rule) key() string {
 	}
 	rule := r.Rule // whose ports are in the ranges
 	rule.SrcPorts.Ranges, rule.DstPorts.Ranges = r.SrcRanges, r.DstRanges
-	return rule.Text(ruleset.IPv4)
+	return rule.Text(ruleset.IPv4) + (&Set{Ports: append(slices.Clone(r.SrcRanges), r.DstRanges...)}).content()
 }
 
 // mergeFamilies interleaves the rules of two families. Any order is right that keeps each family's own, since rules of

@@ -66,14 +66,33 @@ func (r *ruleParser) ports(to *ruleset.PortMatch) error {
 		return errUnknown
 	}
 	to.Not = not
-	for _, v := range values {
+	to.Ranges, err = readOnce(&r.read.ports, values, func(v string) (ruleset.PortRange, error) {
 		first, last, err := numbers(v, 16)
-		if err != nil {
-			return err
-		}
-		to.Ranges = append(to.Ranges, ruleset.PortRange{First: uint16(first), Last: uint16(last)}) //nolint:gosec // 16 bits
+		return ruleset.PortRange{First: uint16(first), Last: uint16(last)}, err //nolint:gosec // 16 bits
+	})
+	return err
+}
+
+// readOnce reads the elements of a list, which may be a set that many rules name.
+func readOnce[T any](known *map[setKey][]T, values []string, read func(string) (T, error)) ([]T, error) {
+	key := setKey{&values[0], len(values)}
+	if list, ok := (*known)[key]; ok {
+		return list, nil
 	}
-	return nil
+	list := make([]T, len(values))
+	for i, v := range values {
+		var err error
+		if list[i], err = read(v); err != nil {
+			return nil, err
+		}
+	}
+	if *known == nil {
+		*known = map[setKey][]T{}
+	}
+	if len(list) > 1 {
+		(*known)[key] = list
+	}
+	return list, nil
 }
 
 // numbers reads N or N-M.
@@ -100,7 +119,7 @@ func (r *ruleParser) address(f ruleset.Family, to *[]ruleset.PrefixMatch) error 
 	case not && len(values) > 1:
 		return errors.New("several addresses negated")
 	}
-	for _, v := range values {
+	list, err := readOnce(&r.read.prefixes, values, func(v string) (netip.Prefix, error) {
 		p, err := netip.ParsePrefix(v)
 		if err != nil {
 			var a netip.Addr
@@ -108,10 +127,23 @@ func (r *ruleParser) address(f ruleset.Family, to *[]ruleset.PrefixMatch) error 
 				p = netip.PrefixFrom(a, a.BitLen())
 			}
 		}
-		if err != nil || ruleset.FamilyOf(p.Addr()) != f || p.Addr().Zone() != "" {
-			return fmt.Errorf("%q is no address or prefix of the family", v)
+		if err != nil || p.Addr().Zone() != "" {
+			return p, fmt.Errorf("%q is no address or prefix of the family", v)
 		}
-		m := ruleset.PrefixMatch{Prefix: p.Masked(), Not: not}
+		return p.Masked(), nil
+	})
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(list, func(p netip.Prefix) bool { return ruleset.FamilyOf(p.Addr()) != f }); i >= 0 {
+		return fmt.Errorf("%q is no address or prefix of the family", values[i])
+	}
+	if len(list) > maxSingle {
+		*to = append(*to, ruleset.MatchPrefix(list...))
+		return r.only(f)
+	}
+	for _, p := range list {
+		m := ruleset.PrefixMatch{Prefix: p, Not: not}
 		if p.Bits() == 0 && !not {
 			m = ruleset.PrefixMatch{}
 		}
@@ -119,6 +151,9 @@ func (r *ruleParser) address(f ruleset.Family, to *[]ruleset.PrefixMatch) error 
 	}
 	return r.only(f)
 }
+
+// maxSingle is the most prefixes of a set that are matches of their own.
+const maxSingle = 8
 
 // validInterface reports whether a name can be an interface's, by the kernel's dev_valid_name, and needs no quotes in iptables. The kernel
 // lets a rule compare with any bytes.

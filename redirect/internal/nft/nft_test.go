@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -178,16 +179,16 @@ func TestNFTViewMeansTheSame(t *testing.T) {
 // TestReaderIsBounded: a rule of a pod's is counted before it becomes one for each combination of its sets' elements.
 func TestReaderIsBounded(t *testing.T) {
 	var words []nft.Word
-	for word := range strings.FieldsSeq("ip saddr @s ip daddr @s return") {
+	for word := range strings.FieldsSeq("meta skuid @s meta skgid @s return") {
 		words = append(words, nft.Name(word))
 	}
-	var addrs []string
+	var ids []string
 	for i := range 65 {
-		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}).String())
+		ids = append(ids, strconv.Itoa(i))
 	}
 	var reader nft.Reader
-	assert.Contains(t, reader.Read("inet", words, map[string][]string{"s": addrs}).Foreign, "more than 4096 rules")
-	sets := map[string][]string{"s": addrs[:64]}
+	assert.Contains(t, reader.Read("inet", words, map[string][]string{"s": ids}).Foreign, "more than 4096 rules")
+	sets := map[string][]string{"s": ids[:64]}
 	for range 16 {
 		got := reader.Read("inet", words, sets)
 		require.Empty(t, got.Foreign)
@@ -195,6 +196,32 @@ func TestReaderIsBounded(t *testing.T) {
 	}
 	assert.Contains(t, reader.Read("inet", words, sets).Foreign, "the rules are more than 65536 without their sets")
 	assert.Contains(t, reader.Read("inet", words, nil).Foreign, "the elements of set s are not known")
+}
+
+// TestReaderOfSets: the prefixes of a set are one match, and one list, however many rules name it.
+func TestReaderOfSets(t *testing.T) {
+	var words []nft.Word
+	for word := range strings.FieldsSeq("meta nfproto ipv4 ip daddr @s meta l4proto tcp th dport @p return") {
+		words = append(words, nft.Name(word))
+	}
+	var addrs, ports []string
+	for i := range 50_000 {
+		addrs = append(addrs, netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}).String())
+	}
+	for i := range 1000 {
+		ports = append(ports, strconv.Itoa(1+2*i))
+	}
+	sets := map[string][]string{"s": addrs, "p": ports}
+	var reader nft.Reader
+	first := reader.Read("inet", words, sets)
+	second := reader.Read("inet", words, sets)
+	require.Len(t, first.Rules, 1, first.Foreign)
+	assert.Len(t, first.Rules[0].Dst.More, 49_999)
+	assert.Len(t, first.Rules[0].DstPorts.Ranges, 1000)
+	assert.Same(t, &first.Rules[0].Dst.More[0], &second.Rules[0].Dst.More[0])
+	assert.Same(t, &first.Rules[0].DstPorts.Ranges[0], &second.Rules[0].DstPorts.Ranges[0])
+	sets["s"] = append(addrs, "fd00::1")
+	assert.Contains(t, reader.Read("inet", words, sets).Foreign, "of the family")
 }
 
 // TestNFTManyPorts: the kernel takes quadratic time for a set of many single

@@ -3,27 +3,39 @@ package nft
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// maxRules bounds what one rule with sets becomes, and maxAllRules what all rules do, since a pod writes them.
+// maxRules bounds what one rule with sets becomes, and maxAllRules what all rules do, since a pod writes them. The prefixes of a set are one
+// match, and read once, however many rules name it.
 const (
 	maxRules    = 4096
 	maxAllRules = 1 << 16
 )
 
 // Reader reads the rules of one namespace. The zero Reader is ready for use.
-type Reader struct{ made int }
+type Reader struct {
+	made     int
+	prefixes map[setKey][]netip.Prefix // of the sets that were read
+	ports    map[setKey][]ruleset.PortRange
+}
 
-// Read returns the rule that the words are, with what it does in the model. A rule with sets or several statements becomes one of the
-// model for each combination of elements and each statement. Sets have the elements of the table's sets that are known. One that becomes
+// setKey tells a set's elements by where they are.
+type setKey struct {
+	first *string
+	n     int
+}
+
+// Read returns the rule that the words are, with what it does in the model. A rule with several statements becomes one of the
+// model for each, and one with sets of other things than ports or more than eight prefixes one for each combination of elements. Sets have the elements of the table's sets that are known. One that becomes
 // more than 4096 rules, and what comes after 65536 in all, is outside the model.
 func (r *Reader) Read(family string, words []Word, sets map[string][]string) ruleset.LiveRule {
 	live := ruleset.LiveRule{Backend: ruleset.BackendNftables, Text: Join(words)}
-	p := ruleParser{sets: sets, words: words, families: families[family]}
+	p := ruleParser{read: r, sets: sets, words: words, families: families[family]}
 	rules, err := p.parse()
 	if err == nil {
 		if r.made += len(rules); r.made > maxAllRules {
@@ -70,6 +82,7 @@ func foreignTarget(words []Word) ruleset.Target {
 
 // ruleParser is a rule as it is read. A list is of what it may match, one of it; an empty one matches all.
 type ruleParser struct {
+	read     *Reader
 	sets     map[string][]string
 	words    []Word
 	families []ruleset.Family
