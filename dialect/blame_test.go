@@ -29,8 +29,7 @@ func list(n int, separator string, element func(i int) string) string {
 	return strings.Join(all, separator)
 }
 
-func cidr(i int) string  { return fmt.Sprintf("10.%d.%d.0/24", i>>8, i&255) }
-func short(i int) string { return fmt.Sprintf("%d.%d.1.1", i>>8+1, i&255) }
+func cidr(i int) string  { return fmt.Sprintf("%d.%d.%d.0/24", 10+i>>16, i>>8&255, i&255) }
 func iface(i int) string { return fmt.Sprintf("v%d", i) }
 func user(i int) string  { return fmt.Sprint(2000 + 2*i) }
 
@@ -49,20 +48,17 @@ func TestTooManyRulesNamesTheAnnotations(t *testing.T) {
 		"istio, by the deprecated name": {istio.New(), map[string]string{
 			"traffic.sidecar.istio.io/kubevirtInterfaces": list(1000, ",", iface), "traffic.sidecar.istio.io/includeOutboundIPRanges": list(1000, ",", cidr),
 		}, nil, []string{"annotation " + "traffic.sidecar.istio.io/kubevirtInterfaces"}},
-		"istio, one long list": {istio.New(), map[string]string{"traffic.sidecar.istio.io/excludeOutboundIPRanges": list(20_000, ",", cidr)}, nil,
+		"istio, one long list": {istio.New(), map[string]string{"traffic.sidecar.istio.io/excludeOutboundIPRanges": list(110_000, ",", cidr)}, nil,
 			[]string{"annotation " + "traffic.sidecar.istio.io/excludeOutboundIPRanges"}},
-		"linkerd": {linkerd.New(), nil, map[string]string{linkerd.SkipSubnets: list(15_000, ", ", cidr)},
+		"linkerd": {linkerd.New(), nil, map[string]string{linkerd.SkipSubnets: list(110_000, ", ", cidr)},
 			[]string{"namespace annotation " + linkerd.SkipSubnets}},
 		"kuma, users": {kuma.New(), map[string]string{
 			"traffic.kuma.io/exclude-outbound-ports-for-uids": list(4000, ";", func(i int) string { return "tcp,udp,tcp,udp:53:" + user(i) }),
 		}, nil, []string{"annotation " + "traffic.kuma.io/exclude-outbound-ports-for-uids"}},
 		"kuma, many users": {kuma.New(), map[string]string{"traffic.kuma.io/exclude-outbound-ports-for-uids": list(40_000, ";", user)}, nil,
 			[]string{"annotation " + "traffic.kuma.io/exclude-outbound-ports-for-uids"}},
-		"kuma, addresses": {kuma.New(), map[string]string{"traffic.kuma.io/exclude-outbound-ips": list(20_000, ",", cidr)}, nil,
+		"kuma, addresses": {kuma.New(), map[string]string{"traffic.kuma.io/exclude-outbound-ips": list(110_000, ",", cidr)}, nil,
 			[]string{"annotation " + "traffic.kuma.io/exclude-outbound-ips"}},
-		"kuma, YAML": {kuma.New(), map[string]string{
-			kuma.Config: "redirect: {outbound: {excludePortsForIPs: [" + list(10_000, ",", short) + "]}}",
-		}, nil, []string{"annotation " + kuma.Config + ".redirect.outbound.excludePortsForIPs"}},
 		"consul": {consul.New(), map[string]string{
 			consul.DualStack:             "true",
 			consul.RedirectTrafficConfig: `{"ProxyUserID": "5995", "ProxyInboundPort": 20000, "ExcludeUIDs": ["` + list(8000, `","`, user) + `"]}`,

@@ -55,7 +55,7 @@ type generator struct {
 	family ruleset.Family
 	chains []ruleset.Chain
 	// count is set if rules are only counted, not made; see each.
-	count *counter
+	count   *counter
 	matches map[*netip.Prefix][]ruleset.PrefixMatch // by the first prefix of a PrefixSet's list
 	// final is set while the rules of the nat table are made, if FinalPass is.
 	final bool

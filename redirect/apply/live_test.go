@@ -32,6 +32,8 @@ func TestWitness(t *testing.T) {
 			require.NoError(t, err)
 			_, err = b.Apply(t.Context(), rs)
 			require.NoError(t, err, name)
+			rs, err = rs.Iptables()
+			require.NoError(t, err, name)
 			for _, f := range ruleset.Families {
 				p := rs.Family(f)
 				if p == nil {
