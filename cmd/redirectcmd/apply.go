@@ -289,7 +289,7 @@ func (c *common) validate(cmd *cobra.Command, t *target, ns *netnsexec.NetNS) er
 		Redirect: t.Plan.Redirect, ProbePort: c.probePort(t), Timeout: t.action.probeTimeout, Namespace: ns,
 	})
 	if errors.Is(err, validate.ErrNothingTested) {
-		err = fmt.Errorf("validate: %w: run it as the proxy's user, %v, or give the pod a route", err, t.Plan.Redirect.Proxy.UIDs)
+		err = fmt.Errorf("validate: %w; with --%s it waits for a connection from outside", err, fromOutside)
 	}
 	return c.validated(report, err)
 }

@@ -12,11 +12,13 @@
 //	the proxy's      TCP to an address of the pod itself (127.0.0.6, or an IPv6 address of an interface; never
 //	                 127.0.0.1 and ::1) leaves by lo and must come back on the inbound port. The proxy's own DNS
 //	                 queries are not captured; DNS capture shows only by TCP to port 53 of the pod itself, which
-//	                 rules with DNS capture leave alone and other rules send to the inbound port.
+//	                 rules with DNS capture leave alone and other rules send to the inbound port. Where calls within
+//	                 the pod pass, nothing that the proxy sends tells: the error says who could try.
 //	any other        TCP to an address outside the pod must arrive at the outbound port. The address is one for
 //	                 documentation (RFC 5737, RFC 3849), or from the included ranges. It needs a route, but no
 //	                 answer. DNS queries over UDP and TCP must arrive at the DNS port. If all servers are captured,
-//	                 they go to the pod's own loopback addresses.
+//	                 they go to the pod's own loopback addresses. Where they go to another address, it is tried if that is
+//	                 the loopback address.
 //	root             Both: with CAP_SETUID and CAP_SETGID it opens sockets as either.
 //
 // Each captured family that the namespace has is tried. Redirection of connections from outside cannot be seen from

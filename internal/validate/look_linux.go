@@ -60,23 +60,7 @@ func route(dst netip.Addr) (src netip.Addr, by string, ok bool) {
 func identities(r redirect.Redirect) []Identity {
 	own := self()
 	all := []Identity{own}
-	proxy, app := own, Identity{nobody, nobody}
-	if ids := r.Proxy.UIDs; len(ids) > 0 {
-		proxy.UID = ids[0]
-	}
-	if ids := r.Proxy.GIDs; len(ids) > 0 {
-		proxy.GID = ids[0]
-	}
-	for slices.Contains(r.Proxy.UIDs, app.UID) {
-		app.UID--
-	}
-	if groups := r.Outbound.OwnerGroups; len(groups) > 0 {
-		app.GID = groups[0]
-	}
-	for slices.Contains(r.Proxy.GIDs, app.GID) || slices.Contains(r.Outbound.ExcludeOwnerGroups, app.GID) {
-		app.GID--
-	}
-	for _, id := range []Identity{proxy, app} {
+	for _, id := range []Identity{proxyOf(r, own), appOf(r)} {
 		if slices.Contains(all, id) {
 			continue
 		}
@@ -87,9 +71,6 @@ func identities(r redirect.Redirect) []Identity {
 	}
 	return all
 }
-
-// nobody is the overflow id, which owns nothing (sysctl kernel.overflowuid).
-const nobody = 65534
 
 // self is the process's own identity.
 func self() Identity {

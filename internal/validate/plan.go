@@ -1,9 +1,11 @@
 package validate
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/meshcni/meshcni/redirect"
@@ -86,16 +88,20 @@ func notTried(f ruleset.Family, aspect, why string) *trial {
 
 func (p *planner) family(f ruleset.Family) []*trial {
 	proxy := p.redirect.Proxy
-	in := p.find(f, inbound, proxy.InboundPort, p.toSelf(f, ruleset.TCP, p.probe))
+	in := p.find(f, inbound, netip.AddrPortFrom(netip.Addr{}, proxy.InboundPort), p.toSelf(f, ruleset.TCP, p.probe))
 	if in.Outcome == untested && f == ruleset.IPv6 && !slices.ContainsFunc(p.addrs, func(a netip.Addr) bool { return a.Is6() && !a.IsLoopback() }) {
 		in.Detail = "the network namespace has no address of the family but ::1, and calls to that pass"
 	}
-	trials := []*trial{in, p.find(f, outbound, proxy.OutboundPort, p.toOthers(f))}
+	trials := []*trial{in, p.find(f, outbound, netip.AddrPortFrom(netip.Addr{}, proxy.OutboundPort), p.toOthers(f))}
 	if !p.redirect.DNS.Enabled() {
 		return trials
 	}
-	udp := p.find(f, dnsOverUDP, p.redirect.DNS.Port, p.lookups(f, ruleset.UDP))
-	tcp := p.find(f, dnsOverTCP, p.redirect.DNS.Port, p.lookups(f, ruleset.TCP))
+	to, why := p.resolver(f)
+	if why != "" {
+		return append(trials, notTried(f, dnsOverUDP, why), notTried(f, dnsOverTCP, why))
+	}
+	udp := p.find(f, dnsOverUDP, to, p.lookups(f, ruleset.UDP))
+	tcp := p.find(f, dnsOverTCP, to, p.lookups(f, ruleset.TCP))
 	trials = append(trials, udp, tcp)
 	if udp.Outcome == untested && tcp.Outcome == untested {
 		trials = append(trials, p.exemption(f))
@@ -103,8 +109,34 @@ func (p *planner) family(f ruleset.Family) []*trial {
 	return trials
 }
 
-// find returns a trial with the first candidate that the rules send to the port, for any of the identities.
-func (p *planner) find(f ruleset.Family, aspect string, port uint16, candidates []candidate) *trial {
+// resolver returns where look-ups of the family go: to a port of the proxy's, or to an address and port that DNS.To names. It says why they cannot
+// be seen, if there is no listening there.
+func (p *planner) resolver(f ruleset.Family) (to netip.AddrPort, why string) {
+	if len(p.redirect.DNS.To) == 0 {
+		return netip.AddrPortFrom(netip.Addr{}, p.redirect.DNS.Port), ""
+	}
+	for _, to := range p.redirect.DNS.To {
+		switch {
+		case ruleset.FamilyOf(to.Addr()) != f:
+			continue
+		case to.Addr() != loopback(f):
+			return to, fmt.Sprintf("look-ups go to %s, where this program cannot listen", to)
+		}
+		return netip.AddrPortFrom(to.Addr(), cmp.Or(to.Port(), dnsPort)), ""
+	}
+	return to, "look-ups of the family are not captured"
+}
+
+func loopback(f ruleset.Family) netip.Addr {
+	if f == ruleset.IPv6 {
+		return netip.IPv6Loopback()
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
+
+// find returns a trial with the first candidate that the rules send to a port, of this host if there is no address, for any of the identities.
+func (p *planner) find(f ruleset.Family, aspect string, to netip.AddrPort, candidates []candidate) *trial {
+	port := to.Port()
 	why := "no address to send to"
 	for _, id := range p.identities {
 		for _, c := range candidates {
@@ -112,7 +144,7 @@ func (p *planner) find(f ruleset.Family, aspect string, port uint16, candidates 
 			switch {
 			case err != nil:
 				why = err.Error()
-			case r.Verdict == trace.Redirect && r.ToPort == port && !r.ToAddr.IsValid():
+			case r.Verdict == trace.Redirect && r.ToPort == port && r.ToAddr == to.Addr():
 				return &trial{port: port, Step: Step{
 					Family: f, Aspect: aspect, Proto: c.proto.String(), Destination: c.dst, As: &id, WantPort: port,
 					Rule: wanted(r),
@@ -124,6 +156,59 @@ func (p *planner) find(f ruleset.Family, aspect string, port uint16, candidates 
 	}
 	return notTried(f, aspect, why)
 }
+
+// elsewhere says who could try something in this namespace, where nothing that the process itself can send would tell.
+func (p *planner) elsewhere() string {
+	r := p.redirect
+	own := "this process"
+	if len(p.identities) > 0 {
+		own = "user " + p.identities[0].String()
+		if slices.Contains(r.Proxy.UIDs, p.identities[0].UID) || slices.Contains(r.Proxy.GIDs, p.identities[0].GID) {
+			own += ", the proxy's own,"
+		}
+	}
+	var who []string
+	for i, id := range []Identity{proxyOf(r, Identity{nobody, nobody}), appOf(r)} {
+		there := *p
+		there.identities = []Identity{id}
+		if slices.ContainsFunc(there.plan(), func(t *trial) bool { return t.Outcome == "" }) {
+			who = append(who, []string{fmt.Sprintf("the proxy's user (%s)", id), "a user who is not the proxy's, such as the application's"}[i])
+		}
+	}
+	if len(who) > 0 {
+		return fmt.Sprintf("what %s sends shows nothing: run it as %s", own, strings.Join(who, " or "))
+	}
+	return fmt.Sprintf("what %s sends shows nothing, and nobody else's would: the namespace has no route out of it", own)
+}
+
+// proxyOf is the identity of the proxy, as far as it has one.
+func proxyOf(r redirect.Redirect, otherwise Identity) Identity {
+	if ids := r.Proxy.UIDs; len(ids) > 0 {
+		otherwise.UID = ids[0]
+	}
+	if ids := r.Proxy.GIDs; len(ids) > 0 {
+		otherwise.GID = ids[0]
+	}
+	return otherwise
+}
+
+// appOf is an identity that is not the proxy's.
+func appOf(r redirect.Redirect) Identity {
+	app := Identity{nobody, nobody}
+	for slices.Contains(r.Proxy.UIDs, app.UID) {
+		app.UID--
+	}
+	if groups := r.Outbound.OwnerGroups; len(groups) > 0 {
+		app.GID = groups[0]
+	}
+	for slices.Contains(r.Proxy.GIDs, app.GID) || slices.Contains(r.Outbound.ExcludeOwnerGroups, app.GID) {
+		app.GID--
+	}
+	return app
+}
+
+// nobody is the overflow id, which owns nothing (sysctl kernel.overflowuid).
+const nobody = 65534
 
 // wanted names the rule that decided and the one that does it.
 func wanted(r trace.Result) string {

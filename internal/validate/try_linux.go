@@ -15,7 +15,7 @@ import (
 
 // try makes the trials that the planner chooses, all at once. Sockets are opened in
 // the namespace and watched from outside it.
-func try(ctx context.Context, in func(func() error) error, p planner) (trials []*trial, err error) {
+func try(ctx context.Context, in func(func() error) error, p *planner) (trials []*trial, err error) {
 	t := tryer{listeners: map[listenKey]int{}}
 	defer func() { t.close(trials) }()
 	err = in(func() (err error) {
@@ -116,13 +116,6 @@ func socket(id Identity, f ruleset.Family, proto string) (int, error) {
 		typ = unix.SOCK_DGRAM
 	}
 	return ownsock.Open(id.UID, id.GID, loopback(f), typ)
-}
-
-func loopback(f ruleset.Family) netip.Addr {
-	if f == ruleset.IPv6 {
-		return netip.IPv6Loopback()
-	}
-	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
 // launch sends what the trial is about.

@@ -13,6 +13,6 @@ func accept(context.Context, func(func() error) error, uint16, uint16) (Step, er
 }
 
 // try fails: only Linux has redirection.
-func try(context.Context, func(func() error) error, planner) ([]*trial, error) {
+func try(context.Context, func(func() error) error, *planner) ([]*trial, error) {
 	return nil, fmt.Errorf("try connections: %w", errors.ErrUnsupported)
 }

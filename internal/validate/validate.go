@@ -110,8 +110,8 @@ func (r Report) String() string {
 	return b.String()
 }
 
-// ErrNothingTested says that this process can send nothing that would show whether redirection works: it runs as the
-// wrong user, or the namespace has no address to send to. Check with errors.Is(err, validate.ErrNothingTested).
+// ErrNothingTested says that this process can send nothing that would show whether redirection works: it runs as a user whose connections pass,
+// or the namespace has no address to send to. The error that Run returns says who could. Check with errors.Is(err, validate.ErrNothingTested).
 var ErrNothingTested = errors.New("nothing could be tested")
 
 // MissingError says that redirection, or a part of it, is missing. Get at it
@@ -178,7 +178,8 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	o = o.withDefaults()
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
-	trials, err := try(ctx, o.in(), planner{redirect: o.Redirect, rules: rs, probe: o.ProbePort})
+	p := &planner{redirect: o.Redirect, rules: rs, probe: o.ProbePort}
+	trials, err := try(ctx, o.in(), p)
 	var report Report
 	var failed []Step
 	for _, t := range trials {
@@ -194,7 +195,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	case len(failed) > 0:
 		return report, &MissingError{failed}
 	case !slices.ContainsFunc(report.Steps, func(s Step) bool { return s.Outcome == works }):
-		return report, ErrNothingTested
+		who := ""
+		err := o.in()(func() error { who = p.elsewhere(); return nil }) // by that namespace's routes
+		return report, errors.Join(fmt.Errorf("%w: %s", ErrNothingTested, who), err)
 	}
 	return report, nil
 }

@@ -117,7 +117,19 @@ func config(change ...func(*redirect.Redirect)) redirect.Redirect {
 	return r
 }
 
-func dns(r *redirect.Redirect)    { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053} }
+func dns(r *redirect.Redirect)  { r.DNS = redirect.DNS{Servers: redirect.AllPrefixes(), Port: 15053} }
+func pass(r *redirect.Redirect) { r.Loopback, r.Proxy.PassSources = redirect.LoopbackPass, nil }
+
+// resolver is a proxy's that listens on the loopback addresses, or another.
+func resolver(to ...string) func(*redirect.Redirect) {
+	return func(r *redirect.Redirect) {
+		r.DNS.Servers = redirect.AllPrefixes()
+		for _, a := range to {
+			r.DNS.To = append(r.DNS.To, netip.MustParseAddrPort(a))
+		}
+	}
+}
+
 func tproxy(r *redirect.Redirect) { r.Mode = redirect.ModeTProxy }
 func group(r *redirect.Redirect)  { r.Proxy.GIDs = []uint32{1337} }
 func v4only(r *redirect.Redirect) { r.IPv6 = redirect.FamilyPass }
@@ -275,6 +287,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv("MESHCNI_VALIDATE_DNS") != "" {
 		change = append(change, dns)
 	}
+	if os.Getenv("MESHCNI_VALIDATE_PASS") != "" {
+		change = append(change, pass)
+	}
 	if os.Getenv("MESHCNI_VALIDATE_GROUP") != "" {
 		change = append(change, group)
 	}
@@ -296,6 +311,7 @@ func TestWithoutCapabilities(t *testing.T) {
 	tests := map[string]struct {
 		dns      string
 		group    string
+		pass     string
 		uid, gid uint32
 		addrs    []string
 		live     redirect.Redirect
@@ -304,13 +320,20 @@ func TestWithoutCapabilities(t *testing.T) {
 		exit     int
 		alsoSaid string
 	}{
-		"proxy":                    {uid: 1337, gid: 1337, addrs: dual, live: config(), works: []string{"ipv4 inbound", "ipv6 inbound"}},
-		"proxy, only lo":           {uid: 1337, gid: 1337, live: config(), works: []string{"ipv4 inbound"}},
-		"proxy, dns":               {uid: 1337, gid: 1337, dns: "1", addrs: dual, live: config(dns), works: []string{"ipv4 inbound", "ipv4 dns-exemption", "ipv6 inbound", "ipv6 dns-exemption"}},
-		"proxy, dns missing":       {uid: 1337, gid: 1337, dns: "1", addrs: dual, live: config(), works: []string{"ipv4 inbound", "ipv6 inbound"}, missing: []string{"ipv4 dns-exemption", "ipv6 dns-exemption"}, exit: 1},
-		"application":              {uid: 1000, gid: 1000, addrs: dual, live: config(), works: []string{"ipv4 outbound", "ipv6 outbound"}},
-		"application, dns":         {uid: 1000, gid: 1000, dns: "1", addrs: dual, live: config(dns), works: []string{"ipv4 outbound", "ipv4 dns-udp", "ipv4 dns-tcp", "ipv6 outbound", "ipv6 dns-udp", "ipv6 dns-tcp"}},
-		"application, only lo":     {uid: 1000, gid: 1000, live: config(), exit: 1, alsoSaid: validate.ErrNothingTested.Error()},
+		"proxy":                {uid: 1337, gid: 1337, addrs: dual, live: config(), works: []string{"ipv4 inbound", "ipv6 inbound"}},
+		"proxy, only lo":       {uid: 1337, gid: 1337, live: config(), works: []string{"ipv4 inbound"}},
+		"proxy, dns":           {uid: 1337, gid: 1337, dns: "1", addrs: dual, live: config(dns), works: []string{"ipv4 inbound", "ipv4 dns-exemption", "ipv6 inbound", "ipv6 dns-exemption"}},
+		"proxy, dns missing":   {uid: 1337, gid: 1337, dns: "1", addrs: dual, live: config(), works: []string{"ipv4 inbound", "ipv6 inbound"}, missing: []string{"ipv4 dns-exemption", "ipv6 dns-exemption"}, exit: 1},
+		"application":          {uid: 1000, gid: 1000, addrs: dual, live: config(), works: []string{"ipv4 outbound", "ipv6 outbound"}},
+		"application, dns":     {uid: 1000, gid: 1000, dns: "1", addrs: dual, live: config(dns), works: []string{"ipv4 outbound", "ipv4 dns-udp", "ipv4 dns-tcp", "ipv6 outbound", "ipv6 dns-udp", "ipv6 dns-tcp"}},
+		"application, only lo": {uid: 1000, gid: 1000, live: config(), exit: 1, alsoSaid: "nothing could be tested: what user 1000/1000 sends shows nothing: run it as the proxy's user (1337/65534)"},
+		"proxy, calls within the pod pass": {uid: 1337, gid: 1337, pass: "1", addrs: dual, live: config(pass), exit: 1,
+			alsoSaid: "nothing could be tested: what user 1337/1337, the proxy's own, sends shows nothing: run it as a user who is not the proxy's, such as the application's"},
+		"proxy, calls within the pod pass, dns": {uid: 1337, gid: 1337, pass: "1", dns: "1", addrs: dual, live: config(pass, dns), exit: 1,
+			alsoSaid: "run it as a user who is not the proxy's"},
+		"proxy, calls within the pod pass, only lo": {uid: 1337, gid: 1337, pass: "1", live: config(pass), exit: 1,
+			alsoSaid: "nobody else's would: the namespace has no route out of it"},
+		"application, calls within the pod pass, dns": {uid: 1000, gid: 1000, pass: "1", dns: "1", addrs: dual, live: config(pass, dns), works: []string{"ipv4 outbound", "ipv6 outbound"}},
 		"proxy's group":            {uid: 1000, gid: 1337, group: "1", addrs: dual, live: config(group), exit: 1, alsoSaid: validate.ErrNothingTested.Error()},
 		"a group, not the proxy's": {uid: 1000, gid: 1337, addrs: dual, live: config(), works: []string{"ipv4 outbound", "ipv6 outbound"}},
 	}
@@ -320,7 +343,7 @@ func TestWithoutCapabilities(t *testing.T) {
 			ns := pod(t, tt.addrs...)
 			load(t, ns, tt.live.MustRuleset())
 			cmd := exec.Command(binary)
-			cmd.Env = []string{"MESHCNI_VALIDATE_AS=1", "MESHCNI_VALIDATE_DNS=" + tt.dns, "MESHCNI_VALIDATE_GROUP=" + tt.group}
+			cmd.Env = []string{"MESHCNI_VALIDATE_AS=1", "MESHCNI_VALIDATE_DNS=" + tt.dns, "MESHCNI_VALIDATE_GROUP=" + tt.group, "MESHCNI_VALIDATE_PASS=" + tt.pass}
 			var said bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &said, &said
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: tt.uid, Gid: tt.gid}}
@@ -335,6 +358,25 @@ func TestWithoutCapabilities(t *testing.T) {
 			assert.Equal(t, len(tt.works), bytes.Count(said.Bytes(), []byte("works ")), "%s", &said)
 			assert.Contains(t, said.String(), tt.alsoSaid)
 		})
+	}
+}
+
+// TestResolverOfTheProxy: look-ups that go to another address are tried where this program can listen there.
+func TestResolverOfTheProxy(t *testing.T) {
+	t.Parallel()
+	for to, want := range map[string]string{
+		"127.0.0.1:8600": "works    ipv4 dns-udp: udp to 127.0.0.6:53 as 0/0: arrived at port 8600\n",
+		"10.96.0.10:53":  "untested ipv4 dns-udp: look-ups go to 10.96.0.10:53, where this program cannot listen\n",
+	} {
+		ns := pod(t, dual...)
+		expected := config(v4only, resolver(to))
+		_, err := validate.Run(t.Context(), validate.Options{Redirect: expected, Namespace: ns, Timeout: time.Second})
+		var missing *validate.MissingError
+		require.ErrorAs(t, err, &missing, "without rules")
+		load(t, ns, expected.MustRuleset())
+		report, err := validate.Run(t.Context(), validate.Options{Redirect: expected, Namespace: ns})
+		require.NoError(t, err, "%s", report)
+		assert.Contains(t, report.String(), want)
 	}
 }
 
