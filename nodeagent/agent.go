@@ -226,7 +226,6 @@ func (a *Agent) openSocket(o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	a.repairs.keeper = keeper.New(pods)
 	a.held = newProxied(o.Config, o.Log, ambientOpener(a.ambient))
 	a.held.forget = o.forgetProxied
 	a.sock = o.newSocket(o.Config, pods, a.held)
@@ -244,7 +243,7 @@ func (a *Agent) connect() {
 	if a.sock != nil {
 		a.sock.states, a.sock.left = a.pods, a.left
 		if a.sock.pods != nil {
-			a.repairs.watch = a.sock.pods
+			a.repairs.watch, a.repairs.keeper = a.sock.pods, keeper.New(a.sock.pods)
 		}
 	}
 	a.repairs.installed = a.installed

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,8 +39,6 @@ const (
 	mostLooks = 2 * verifiers
 	// attemptTimeout bounds one attempt.
 	attemptTimeout = 30 * time.Second
-	// sayAgain is the interval at which a lasting outage is logged.
-	sayAgain = 30 * time.Minute
 	// askAgain is the interval at which the server is asked for missing permissions, and all pods are looked at for their rules.
 	askAgain = 10 * time.Second
 )
@@ -71,15 +70,12 @@ type Controller struct {
 	looks         chan struct{} // holds one for each look into a pod's namespace
 
 	detecting sync.Mutex
+	started   atomic.Bool
 
 	mu         sync.Mutex
-	started    bool
 	families   map[string]bool // the causes by which a family passes by the mesh that have been said of one pod for all
 	denied     error           // a permission is missing
-	watchErr   error           // why the pods could not be listed or watched
-	watchSaid  time.Time
-	unreadable string       // what was said of an inventory that cannot be read
-	others     []status.Pod // of Options.Others
+	unreadable string          // what was said of an inventory that cannot be read
 }
 
 // newController makes a controller from valid options with defaults filled in.
@@ -124,6 +120,7 @@ func newController(o Options) (*Controller, error) {
 	if c.source = o.Pods; c.source == nil {
 		c.source, err = nodepods.New(nodepods.Options{
 			API: c.cluster, Meshes: o.Meshes, Dialects: o.Meshes.Known(), Namespaces: o.readsNamespaces(), Attached: nodepods.Attachments(c.inventory),
+			Log: o.Log,
 		})
 	}
 	if err != nil {
@@ -189,11 +186,7 @@ func (c *Controller) useAPI() error {
 
 // Run works until the context ends, and then returns nil. A controller runs once.
 func (c *Controller) Run(ctx context.Context) error {
-	c.mu.Lock()
-	again := c.started
-	c.started = true
-	c.mu.Unlock()
-	if again {
+	if c.started.Swap(true) {
 		return errors.New("the repair controller runs or has run already")
 	}
 	defer c.keeper.Subscribe(c.changed)()
@@ -221,7 +214,6 @@ func (c *Controller) Run(ctx context.Context) error {
 		c.queue.Add(uid)
 	}
 	c.sweep()
-	c.metrics.setReady(c.Ready())
 	c.opts.Log.Info("repair controller has the node's pods", "node", c.opts.Node,
 		"pods", len(c.pods()), "action", string(c.opts.Action))
 	wg.Go(func() { c.queue.Run(ctx) })
@@ -245,7 +237,6 @@ func (c *Controller) tick(ctx context.Context) {
 			c.sweep()
 			c.retryReports()
 		}
-		c.metrics.setReady(c.Ready())
 	}
 }
 
@@ -281,16 +272,15 @@ func (c *Controller) keep() {
 // pods are not listed yet. A broken watch does not count: it resumes, and the known pods remain valid.
 func (c *Controller) Ready() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.denied != nil:
-		return fmt.Errorf("repair: %w", c.denied)
-	case c.source.Synced():
-		return nil
-	case c.watchErr != nil:
-		return fmt.Errorf("repair: list the node's pods: %w", c.watchErr)
+	err := c.denied
+	c.mu.Unlock()
+	if err == nil && !c.source.Synced() {
+		err = c.source.Ready()
 	}
-	return errors.New("repair: the node's pods are not listed yet")
+	if err != nil {
+		return fmt.Errorf("repair: %w", err)
+	}
+	return nil
 }
 
 // News tells, of what needs attention while the controller works, that the API server has told nothing of the node's pods for over a minute. Of

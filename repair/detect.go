@@ -68,38 +68,35 @@ const eventBypass = "MeshBypass"
 func (c *Controller) detect(pod *corev1.Pod, found inventory.Reading) {
 	c.detecting.Lock()
 	defer c.detecting.Unlock()
-	t := c.track(pod)
+	was := c.track(pod)
+	t := was
 	seen, mesh := c.look(pod, found)
-	c.note(pod, func(t *track) { t.seenIn = seen })
 	t.seenIn = seen
 	now := c.captured(pod, t)
-	in := mesh != nil
-	if lost := c.opts.Detect.Lost.has(pod, now, found); lost != t.lost {
-		c.note(pod, func(t *track) { t.lost = lost })
-	}
-	if in && t.dialect != mesh.Name {
-		c.note(pod, func(t *track) { t.dialect = mesh.Name })
+	t.lost = c.opts.Detect.Lost.has(pod, now, found)
+	if mesh != nil {
+		t.dialect = mesh.Name
 	}
 	if j := c.judged(pod); now.State == status.StateCaptured && j != t.extentOf {
-		extent := c.extent(pod)
-		c.note(pod, func(t *track) { t.extent, t.extentOf = extent, j })
+		t.extent, t.extentOf = c.extent(pod), j
 	}
 	if now.State != status.StateFailed {
-		c.note(pod, func(t *track) {
-			t.capture = now
-			if now.State == status.StateCaptured {
-				t.told = "" // should it start anew without the plugin, that is news
-			}
-		})
+		t.capture = now
 	}
-	log := c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID))
+	if now.State == status.StateCaptured {
+		t.told = "" // should it start anew without the plugin, that is news
+	}
+	c.note(pod, func(is *track) {
+		is.seenIn, is.lost, is.dialect, is.extent, is.extentOf, is.capture, is.told = t.seenIn, t.lost, t.dialect, t.extent, t.extentOf, t.capture, t.told
+	})
+	log := c.log(pod)
 	switch {
-	case !in || now.State == t.capture.State && now.Reason == t.capture.Reason && (now.State != status.StateFailed || t.told == now.Reason):
+	case mesh == nil || now.State == was.capture.State && now.Reason == was.capture.Reason && (now.State != status.StateFailed || was.told == now.Reason):
 	case now.State == status.StateFailed:
 		c.foundUncaptured(pod, now)
 	case now.State == status.StateUnknown:
 		log.Info("cannot tell whether a pod is captured", "reason", string(now.Reason), "detail", words(fmt.Errorf("%s", now.Detail)))
-	case t.capture.State == status.StateFailed:
+	case was.capture.State == status.StateFailed:
 		log.Info("a pod is captured now", "reason", string(now.Reason), "detail", now.Detail)
 	}
 }
@@ -124,8 +121,7 @@ func (c *Controller) foundUncaptured(pod *corev1.Pod, now status.Pod) {
 	detail := "this pod is in the mesh and its traffic bypasses it: " + now.Detail + "; " + c.remedy(pod)
 	if was.capture.State != status.StateFailed || was.capture.Reason != now.Reason {
 		c.metrics.uncaptured.WithLabelValues(string(now.Reason)).Inc()
-		c.opts.Log.Warn("a pod in the mesh is not captured", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
-			"reason", string(now.Reason), "detail", truncate.Text(detail, maxNote))
+		c.log(pod).Warn("a pod in the mesh is not captured", "reason", string(now.Reason), "detail", truncate.Text(detail, maxNote))
 	}
 	told := was.told == now.Reason
 	if !told && c.mayTell() {
@@ -367,22 +363,26 @@ func (c *Controller) Pods() (all []status.Pod) {
 		t := c.track(pod)
 		e := c.evidence(pod, t)
 		v := e.verdict()
-		if !e.in || v.state == "" {
+		var s status.Pod
+		switch {
+		case e.in && v.state != "":
+			s = c.said(pod, t, v.state, v.reason)
+			s.Dialect = t.dialect
+			part := v.reason == e.part.Reason && v.reason != ""
+			if part {
+				s.Detail = e.part.Detail
+			}
+			if part || s.State == status.StateCaptured {
+				s.Bypasses = e.part.Bypasses
+			}
+		case t.other != "":
+			s = c.ofOther(t.other)
+		default:
 			continue
 		}
-		s := c.said(pod, t, v.state, v.reason)
-		s.ID, s.Dialect = status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, t.dialect
-		if v.reason == e.part.Reason && v.reason != "" {
-			s.Detail = e.part.Detail
-		}
-		if s.State == status.StateCaptured || v.reason == e.part.Reason && v.reason != "" {
-			s.Bypasses = e.part.Bypasses
-		}
+		s.ID = status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
 		all = append(all, s)
 	}
-	c.mu.Lock()
-	all = append(all, c.others...)
-	c.mu.Unlock()
 	slices.SortFunc(all, func(a, b status.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

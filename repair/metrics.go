@@ -17,7 +17,6 @@ type metrics struct {
 	otherDialect *prometheus.GaugeVec
 	uncaptured   *prometheus.CounterVec
 	held         *prometheus.GaugeVec
-	ready        prometheus.Gauge
 	duration     *prometheus.HistogramVec
 }
 
@@ -40,8 +39,7 @@ func newMetrics(o Options) *metrics {
 			"Pods of this node of a mesh that the plugin is not configured for, and no other plugin serves, by its dialect.", "dialect"),
 		uncaptured: counter("pods_uncaptured_total",
 			"Pods in the mesh that were found without their rules, by how: not-called, passed-over, no-rules. A pod counts once for each.", "reason"),
-		held:  gauge("repair_held", "Whether deleting is held back, by reason.", "reason"),
-		ready: gauge("pods_controller_ready", "Whether the controller of running pods works: 1 or 0.").WithLabelValues(),
+		held: gauge("repair_held", "Whether deleting is held back, by reason.", "reason"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    o.Identity.Metric("repair_action_duration_seconds"),
 			Help:    "How long an attempt took, from reading the pod again to seeing the effect.",
@@ -51,7 +49,7 @@ func newMetrics(o Options) *metrics {
 	m.setHeld("")
 	m.begin(o)
 	if reg := o.Metrics; reg != nil {
-		reg.MustRegister(m.watch, m.otherDialect, m.uncaptured, m.ready)
+		reg.MustRegister(m.watch, m.otherDialect, m.uncaptured)
 		if o.Action != ActionNone {
 			reg.MustRegister(m.outcomes, m.held, m.duration)
 		}
@@ -98,8 +96,6 @@ func (m *metrics) begin(o Options) {
 	}
 }
 
-func (m *metrics) setReady(err error) { m.ready.Set(oneIf(err == nil)) }
-
 // setHeld shows why deletions are held back; empty: they are not.
 func (m *metrics) setHeld(now status.Code) {
 	for _, reason := range []status.Code{statuscode.PluginNotReady, statuscode.NotConfined} {
@@ -116,8 +112,8 @@ func oneIf(b bool) float64 {
 
 // podCounts counts the node's pods at each scrape.
 type podCounts struct {
-	c                     *Controller
-	pods, known, bypasses *prometheus.Desc
+	c                            *Controller
+	pods, known, bypasses, ready *prometheus.Desc
 }
 
 func newPodCounts(c *Controller) podCounts {
@@ -125,7 +121,8 @@ func newPodCounts(c *Controller) podCounts {
 	return podCounts{c, prometheus.NewDesc(name("pods"),
 		"Pods of this node that have not ended, by state: captured, uncaptured, cannot-tell, drifted (other rules), broken (by its check), nothing-captured (by its settings, or past its rules), other-dialect, outside.", []string{"state"}, nil),
 		prometheus.NewDesc(name("pods_known"), "Pods of this node that have not ended, in any state.", nil, nil),
-		prometheus.NewDesc(name("pod_bypasses"), "Captured pods with a proxy of their own that leave a way past the mesh open, by its kind.", []string{"bypass"}, nil)}
+		prometheus.NewDesc(name("pod_bypasses"), "Captured pods with a proxy of their own that leave a way past the mesh open, by its kind.", []string{"bypass"}, nil),
+		prometheus.NewDesc(name("pods_controller_ready"), "Whether the controller of running pods works: 1 or 0.", nil, nil)}
 }
 
 // Describe implements [prometheus.Collector].
@@ -133,6 +130,7 @@ func (p podCounts) Describe(ch chan<- *prometheus.Desc) {
 	ch <- p.pods
 	ch <- p.known
 	ch <- p.bypasses
+	ch <- p.ready
 }
 
 // Collect implements [prometheus.Collector].
@@ -152,5 +150,6 @@ func (p podCounts) Collect(ch chan<- prometheus.Metric) {
 	for _, state := range podStates {
 		ch <- prometheus.MustNewConstMetric(p.pods, prometheus.GaugeValue, float64(n[state]), state)
 	}
+	ch <- prometheus.MustNewConstMetric(p.ready, prometheus.GaugeValue, oneIf(p.c.Ready() == nil))
 	ch <- prometheus.MustNewConstMetric(p.known, prometheus.GaugeValue, float64(len(pods)))
 }

@@ -16,29 +16,24 @@ func (c *Controller) findOthers() {
 	if others.Len() == 0 {
 		return
 	}
-	var found []status.Pod
 	n := map[string]int{}
 	for _, pod := range c.pods() {
 		mesh := c.other(pod)
 		if mesh != c.track(pod).other {
 			c.note(pod, func(t *track) { t.other = mesh })
 		}
-		if mesh == "" {
-			continue
-		}
 		n[mesh]++
-		found = append(found, status.Pod{
-			ID: status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}, Dialect: mesh, State: status.StateOutside, Reason: statuscode.OtherDialect,
-			Detail: "the pod is of mesh " + mesh + ", which the node's plugin is not configured for (" + c.opts.Meshes.String() + "): its traffic bypasses the mesh; " +
-				"add " + mesh + " to the plugin's dialect, then delete the pod",
-		})
 	}
 	for d := range others.All() {
 		c.metrics.otherDialect.WithLabelValues(d.Name).Set(float64(n[d.Name]))
 	}
-	c.mu.Lock()
-	c.others = found
-	c.mu.Unlock()
+}
+
+// ofOther says that a pod is of such a mesh.
+func (c *Controller) ofOther(mesh string) status.Pod {
+	return status.Pod{Dialect: mesh, State: status.StateOutside, Reason: statuscode.OtherDialect,
+		Detail: "the pod is of mesh " + mesh + ", which the node's plugin is not configured for (" + c.opts.Meshes.String() + "): its traffic bypasses the mesh; " +
+			"add " + mesh + " to the plugin's dialect, then delete the pod"}
 }
 
 // other returns the name of the mesh that a pod with a network is of, if the node is not configured for it; else "".

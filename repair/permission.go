@@ -21,7 +21,6 @@ func (c *Controller) deny(err error) {
 	if first {
 		c.opts.Log.Error("repair is suspended", "error", err.Error())
 	}
-	c.metrics.setReady(err)
 }
 
 // suspended returns how long to wait while a permission is missing, or zero.
@@ -45,20 +44,6 @@ func (c *Controller) refused(err error) bool {
 	return c.suspended() > 0
 }
 
-// unreachable notes why the server does not answer. client-go keeps trying, so an occasional line in the log is enough.
-func (c *Controller) unreachable(err error) {
-	c.mu.Lock()
-	quiet := time.Since(c.watchSaid) > sayAgain
-	c.watchErr = err
-	if quiet {
-		c.watchSaid = time.Now()
-	}
-	c.mu.Unlock()
-	if quiet {
-		c.opts.Log.Warn("the API server does not answer; the node's pods may have changed meanwhile", "error", err.Error())
-	}
-}
-
 // askPermissions asks the server which permissions are missing. If nobody knows, it clears the last refusal, so that the
 // next attempt tells.
 func (c *Controller) askPermissions(ctx context.Context) {
@@ -68,7 +53,7 @@ func (c *Controller) askPermissions(ctx context.Context) {
 		defer cancel()
 		missing, err := c.permissions(ctx)
 		if err != nil {
-			c.unreachable(err)
+			c.opts.Log.Debug("cannot ask for missing permissions", "error", err.Error()) // whoever watches the pods says why
 			return
 		}
 		var names []string
@@ -89,5 +74,4 @@ func (c *Controller) askPermissions(ctx context.Context) {
 	case now == nil && was != nil && c.permissions != nil:
 		c.opts.Log.Info("repair goes on: all permissions are there")
 	}
-	c.metrics.setReady(c.Ready())
 }

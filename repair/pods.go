@@ -69,8 +69,6 @@ func (c *Controller) watchFailed(err error) {
 		c.refused(err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		kind = "closed"
-	default:
-		c.unreachable(err)
 	}
 	c.metrics.watch.WithLabelValues(kind).Inc()
 }

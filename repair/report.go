@@ -2,6 +2,7 @@ package repair
 
 import (
 	"cmp"
+	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,6 +16,10 @@ const maxNote = truncate.MaxFinding
 
 // words shortens an error for an event and the log. The names of the settings that it is about stay.
 func words(err error) string { return truncate.Error(err, maxNote) }
+
+func (c *Controller) log(pod *corev1.Pod) *slog.Logger {
+	return c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID))
+}
 
 // event tells the pod's owner. A writer of rules that differ decides how long they are, so the note is cut.
 func (c *Controller) event(pod *corev1.Pod, kind, reason, note string) {
@@ -52,7 +57,6 @@ func (c *Controller) report(pod *corev1.Pod, r result) {
 	if r.reason == statuscode.NotCaptured { // as detection has said it
 		r.reason = cmp.Or(c.track(pod).uncaptured, r.reason)
 	}
-	c.opts.Log.Info("broken pod", "namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID),
-		"action", string(c.opts.Action), "outcome", string(r.outcome), "reason", string(r.reason), "detail", truncate.Finding(r.detail))
+	c.log(pod).Info("broken pod", "action", string(c.opts.Action), "outcome", string(r.outcome), "reason", string(r.reason), "detail", truncate.Finding(r.detail))
 	c.tell(pod, status.KindOutcome, r.outcome, r.detail)
 }

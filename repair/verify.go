@@ -205,7 +205,7 @@ func (c *Controller) verified(pod *corev1.Pod, result status.Code, detail string
 		}
 	})
 	detail = truncate.Finding(detail)
-	log := c.opts.Log.With("namespace", pod.Namespace, "pod", pod.Name, "uid", string(pod.UID), "result", string(result))
+	log := c.log(pod).With("result", string(result))
 	switch {
 	case result == statuscode.Drifted && !was:
 		log.Warn("rules of a running pod have drifted", "reason", "rules", "detail", detail)

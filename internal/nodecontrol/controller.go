@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +24,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
 	"github.com/meshcni/meshcni/internal/node/podid"
+	"github.com/meshcni/meshcni/internal/node/recent"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/status"
@@ -80,7 +81,7 @@ func New(o Options) (*Controller, error) {
 		return nil, fmt.Errorf("make controller of the node's proxy: %w", err)
 	}
 	if o.Probes != nil {
-		o.Probes = &exemptions{Probes: o.Probes, age: o.VerifyInterval / 10}
+		o.Probes = &exemptions{Probes: o.Probes, last: recent.Value[exempted]{Age: o.VerifyInterval / 10}}
 	}
 	c := &Controller{
 		opts:     o,
@@ -235,27 +236,28 @@ func (c *Controller) foresee(ctx context.Context, pods []*corev1.Pod, asks func(
 // enqueueAll has each pod looked at, and each of which something is left. Of pods that have ended only these, and those that say that
 // they are in the mesh: a node may have thousands.
 func (c *Controller) enqueueAll() {
-	var entries map[netip.Addr]types.UID
-	var err error
-	if c.opts.Probes != nil {
-		if entries, err = c.opts.Probes.Entries(); err != nil {
-			c.opts.Log.Warn("cannot read the addresses of probes", "error", truncate.Finding(err.Error()))
-		}
+	left, err := c.left()
+	if err != nil {
+		c.opts.Log.Warn("cannot read the addresses of probes", "error", truncate.Finding(err.Error()))
 	}
 	for _, pod := range c.opts.Pods.Pods() {
 		if err != nil || !podid.Ended(pod) || c.told(pod) {
-			c.queue.Add(c.uidOf(pod))
+			left = append(left, c.uidOf(pod))
 		}
 	}
-	for _, uid := range c.opts.Namespaces.Known() {
+	for _, uid := range slices.AppendSeq(left, maps.Keys(c.entries.All())) {
 		c.queue.Add(uid)
 	}
-	for uid := range c.entries.All() {
-		c.queue.Add(uid)
+}
+
+// left returns the pods whose namespaces are noted, and those that are in the set of probes.
+func (c *Controller) left() ([]types.UID, error) {
+	noted := slices.Clone(c.opts.Namespaces.Known())
+	if c.opts.Probes == nil {
+		return noted, nil
 	}
-	for _, uid := range entries {
-		c.queue.Add(uid)
-	}
+	entries, err := c.opts.Probes.Entries()
+	return slices.AppendSeq(noted, maps.Values(entries)), err
 }
 
 // ProxyChanged says that a proxy has come or gone. Each pod is handed over again, unless the Proxy is [nodeproxy.Accepting] and says that this is
@@ -288,15 +290,8 @@ func (c *Controller) round(ctx context.Context) []types.UID {
 
 // lookForStrays has those looked at of which something is left and nobody knows.
 func (c *Controller) lookForStrays() {
-	stray := c.opts.Namespaces.Known()
-	if c.opts.Probes != nil {
-		if entries, err := c.opts.Probes.Entries(); err == nil {
-			for _, uid := range entries {
-				stray = append(stray, uid)
-			}
-		}
-	}
-	for _, uid := range stray {
+	left, _ := c.left() // what of it can be read
+	for _, uid := range left {
 		if c.pod(uid) == nil {
 			c.queue.Add(uid)
 		}

@@ -30,8 +30,9 @@ import (
 
 // work is one run of the machine for one pod, on the real kernel. The entry's mu is held.
 type work struct {
-	c *Controller
-	e *entry
+	c     *Controller
+	e     *entry
+	visit *keeper.Visit // is told what time the run spends in the pod's namespace; nil: nobody is
 	want
 
 	backend apply.Backend // for the namespace; nil: this run has not found it yet
@@ -61,6 +62,7 @@ type work struct {
 
 // Observe implements [machine.Effects].
 func (w *work) Observe(ctx context.Context) (a machine.Actual, err error) {
+	defer w.visit.Since(time.Now())
 	// To have looked into a namespace notes it, so that is no sign that rules in it are ours.
 	a.Noted, a.Ours = slices.Contains(w.c.opts.Namespaces.Known(), w.e.uid), w.e.ours
 	a.Proxy = w.c.opts.Proxy.Ready() == nil
@@ -276,6 +278,11 @@ func (w *work) listening() (bool, error) {
 // Do implements [machine.Effects].
 func (w *work) Do(ctx context.Context, act machine.Action) error {
 	c, e := w.c, w.e
+	switch act {
+	case machine.WriteRules, machine.DrainRules, machine.RemoveRules, machine.SetSysctl, machine.Forget:
+		defer w.visit.Since(time.Now())
+	default:
+	}
 	switch act {
 	case machine.ClearStatus, machine.SetPending:
 		value := ""

@@ -16,14 +16,11 @@ const endedAge = 10 * time.Minute
 // nothingLeft reports whether a pod that has ended needs no look: it is not known here, and has left nothing. A node may have many thousands of
 // such pods, so each is looked at once.
 func (c *Controller) nothingLeft(uid types.UID, pod *corev1.Pod) bool {
-	if c.entries.Get(uid) != nil || c.told(pod) || slices.Contains(c.opts.Namespaces.Known(), uid) {
+	if c.entries.Get(uid) != nil || c.told(pod) {
 		return false
 	}
-	if c.opts.Probes == nil {
-		return true
-	}
-	entries, err := c.opts.Probes.Entries()
-	return err == nil && len(addrsWith(entries, uid)) == 0
+	left, err := c.left()
+	return err == nil && !slices.Contains(left, uid)
 }
 
 // told reports whether a pod's annotations say that it is in a mesh.

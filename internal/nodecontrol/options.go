@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/budget"
@@ -100,6 +102,19 @@ func (o Options) withDefaults() Options {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return o
+}
+
+const (
+	// slowLook bounds the time of a run in a pod's namespace before the pod counts as slow, but at most half of [Options.Timeout]. A look
+	// takes some milliseconds, and is slow only if the pod has filled its namespace.
+	slowLook = time.Second
+	// busyAgain is the wait before a further look at a pod that somebody else works on, such as an ADD of it.
+	busyAgain = 50 * time.Millisecond
+)
+
+// bounds returns how long one attempt at a pod may take, and from which time in its namespace on it counts as slow.
+func (o Options) bounds(types.UID) (attempt, look time.Duration) {
+	return o.Timeout, min(slowLook, o.Timeout/2)
 }
 
 func (o Options) validate() error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/judge"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/netnsstore"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/status"
@@ -53,22 +54,16 @@ type Sought = netnsstore.Pod
 
 // Pods is this node's pods and the namespaces that they are in; package nodepods has one that watches the API server.
 type Pods interface {
+	keeper.Pods
+
 	// Pods returns all pods of the node, which the caller must not change.
 	Pods() []*corev1.Pod
-	// ByUID returns the pod that the runtime knows by the UID, or whose own it is, or nil.
-	ByUID(uid types.UID) *corev1.Pod
-	// RuntimeUID returns the UID by which the runtime and the control groups know the pod: a static pod's mirror has another. It must not
-	// rest on what the pod says of itself.
-	RuntimeUID(pod *corev1.Pod) types.UID
 	// Known returns the pod that the runtime means by a namespace, a name and a UID, or nil.
 	Known(id status.ID) *corev1.Pod
 	// Judgement returns what the node's meshes say of a pod, with what is known of its namespace now.
 	Judgement(pod *corev1.Pod) *judge.Judgement
 	// Synced reports whether Pods is complete: a pod that it lacks does not exist.
 	Synced() bool
-	// Subscribe calls changed with the UID of each pod that is new, changed or gone, or whose namespace changed, until the
-	// function that it returns is called. changed must not block.
-	Subscribe(changed func(types.UID)) (cancel func())
 }
 
 // Probes is the set of pods to which the host's own connections get the addresses that the pods' rules let pass; package

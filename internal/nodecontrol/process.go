@@ -51,7 +51,7 @@ func (c *Controller) process(ctx context.Context, v *keeper.Visit) (next keeper.
 	attempt, _ := c.bounds(e.uid)
 	running, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	w := &work{c: c, e: e, want: c.want(running, e)}
+	w := &work{c: c, e: e, visit: v, want: c.want(running, e)}
 	if m := c.mode(); m.to != nil {
 		begin := time.Now()
 		if given, err := c.give(running, w, m); given {
@@ -74,7 +74,7 @@ func (c *Controller) process(ctx context.Context, v *keeper.Visit) (next keeper.
 		}
 	}
 	c.publish(w)
-	first, last, seen, err := machine.Run(running, w.Wanted, &timed{w, v})
+	first, last, seen, err := machine.Run(running, w.Wanted, w)
 	if ctx.Err() != nil {
 		return next // what was not found or not done for that says nothing about the pod
 	}

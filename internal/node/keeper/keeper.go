@@ -18,9 +18,11 @@ import (
 type Pods interface {
 	// ByUID returns the pod that the runtime knows by the UID, or whose own it is, or nil.
 	ByUID(uid types.UID) *corev1.Pod
-	// RuntimeUID returns the UID by which the runtime knows a pod.
+	// RuntimeUID returns the UID by which the runtime and the control groups know a pod: a static pod's mirror has another. It must not rest on what
+	// the pod says of itself.
 	RuntimeUID(pod *corev1.Pod) types.UID
-	// Subscribe calls changed with the UID of each pod that is new, changed or gone, until cancel is called. changed does not block.
+	// Subscribe calls changed with the UID of each pod that is new, changed or gone, or whose namespace changed, until cancel is called. changed
+	// must not block.
 	Subscribe(changed func(types.UID)) (cancel func())
 }
 
@@ -33,7 +35,6 @@ type Keeper struct {
 	memory map[types.UID]*memory
 	subs   map[int]func(types.UID, time.Duration)
 	last   int
-	cancel func() // of the one subscription; nil: there is none
 }
 
 // memory is what is kept of a pod while it exists, or a policy has something of it.
@@ -43,9 +44,11 @@ type memory struct {
 	parts map[string]any // a *T for each Part[T], by its name
 }
 
-// New returns a keeper of the pods that has nothing of them yet.
+// New returns a keeper of the pods that has nothing of them yet. It lives as long as they do.
 func New(pods Pods) *Keeper {
-	return &Keeper{pods: pods, slow: make(chan struct{}, 1), memory: map[types.UID]*memory{}, subs: map[int]func(types.UID, time.Duration){}}
+	k := &Keeper{pods: pods, slow: make(chan struct{}, 1), memory: map[types.UID]*memory{}, subs: map[int]func(types.UID, time.Duration){}}
+	pods.Subscribe(k.changed)
+	return k
 }
 
 // uid returns the UID by which the runtime knows a pod that somebody may call by the API server's. The caller holds mu.
@@ -83,16 +86,10 @@ func (k *Keeper) Subscribe(changed func(uid types.UID, wait time.Duration)) (can
 	k.last++
 	id := k.last
 	k.subs[id] = changed
-	if k.cancel == nil {
-		k.cancel = k.pods.Subscribe(k.changed)
-	}
 	return func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if delete(k.subs, id); len(k.subs) == 0 && k.cancel != nil {
-			k.cancel()
-			k.cancel = nil
-		}
+		delete(k.subs, id)
 	}
 }
 

@@ -42,8 +42,12 @@ type Visit struct {
 	cut   bool
 }
 
-// Since notes that what the pod decides on began then and is over now.
-func (v *Visit) Since(begin time.Time) { v.spent, v.spend = v.spent+time.Since(begin), true }
+// Since notes that what the pod decides on began then and is over now. A nil Visit notes nothing.
+func (v *Visit) Since(begin time.Time) {
+	if v != nil {
+		v.spent, v.spend = v.spent+time.Since(begin), true
+	}
+}
 
 // Cut notes that a part of the work was ended because it took long. The pod is slow then, and is worked on again at once.
 func (v *Visit) Cut() { v.cut, v.spend = true, true }

@@ -159,7 +159,6 @@ func TestFlappingKey(t *testing.T) {
 		assert.False(t, k.Slow("a"))
 		q.Took("a", 2*time.Second)
 		assert.True(t, k.Slow("a"))
-		defer k.Subscribe(func(types.UID, time.Duration) {})()
 		p.gone("a")
 		assert.False(t, k.Slow("a"))
 	})
@@ -304,7 +303,6 @@ func TestMemory(t *testing.T) {
 	assert.Zero(t, changes[30].wait, "it has ended")
 	assert.Zero(t, changes[31].wait, "it is gone")
 	stop()
-	assert.Empty(t, p.subs)
 	changes = nil
 	p.set(corev1.PodRunning, "a")
 	assert.Empty(t, changes)

@@ -29,6 +29,13 @@ func (v *Value[T]) Get(answer func() T) T {
 	return v.answer
 }
 
+// Forget has the next who asks get a new answer. It waits for one that is being made.
+func (v *Value[T]) Forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.made = time.Time{}
+}
+
 // maxKept bounds the answers that [Values] keeps.
 const maxKept = 1024
 
