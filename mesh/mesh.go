@@ -48,15 +48,12 @@ type Advice struct {
 	Meant, Annotation, Do string
 }
 
-// ExcludedPort is a port that no mesh has a meaning for. The settings of a [TestPod] exclude it, in both directions.
-const ExcludedPort uint16 = 28001
-
 // TestPod holds the settings of a pod that tries the mesh's rules. A program of the test's takes the proxy's place: its container has the
-// user and the ports that the dialect makes of the pod.
+// user that the dialect makes of the pod. The zero value does for a mesh whose pods are known by the proxy's container.
 type TestPod struct {
 	// Container is the name of the proxy's. Empty: the first of the dialect's ProxyContainers.
 	Container string
-	// Labels and Annotations are the pod's, and Env the proxy's. They capture both families of addresses, and exclude [ExcludedPort].
+	// Labels and Annotations are the pod's, and Env the proxy's. They capture both families of addresses.
 	Labels, Annotations map[string]string
 	Env                 []corev1.EnvVar
 }

@@ -113,11 +113,6 @@ func (c *cluster) get(ctx context.Context, a agents.Agent, path string, into any
 	if a.Trouble != "" {
 		return fmt.Errorf("agent %s/%s cannot be asked: %s", a.Namespace, a.Name, a.Trouble)
 	}
-	return c.askPort(ctx, a, "agent "+a.Namespace+"/"+a.Name, path, into)
-}
-
-// askPort asks a program on the loopback interface of a pod. The error begins with who was asked.
-func (c *cluster) askPort(ctx context.Context, a agents.Agent, who, path string, into any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.agentTimeout, fmt.Errorf("no answer within %s", c.agentTimeout))
 	defer cancel()
 	err := c.agents.get(ctx, a, path, into)
@@ -125,7 +120,7 @@ func (c *cluster) askPort(ctx context.Context, a agents.Agent, who, path string,
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", who, err)
+		return fmt.Errorf("ask agent %s/%s: %w", a.Namespace, a.Name, err)
 	}
 	return nil
 }

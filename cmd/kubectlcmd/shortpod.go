@@ -27,7 +27,7 @@ const (
 	oneWrite = 10 * time.Second
 )
 
-// image is a program with the command stand-in or look, as a node has it.
+// image is a program with the command prove or look, as a node has it.
 type image struct {
 	name    string
 	command []string // nil: the image's entry point
@@ -90,7 +90,7 @@ func (c *cluster) await(ctx context.Context, pod *corev1.Pod, missing string, do
 			return nil, err
 		case err == nil && now.Status.Phase == corev1.PodFailed:
 			return nil, c.why(ctx, now, errors.New("it has failed"))
-		case err == nil && slices.ContainsFunc(now.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		case err == nil && slices.ContainsFunc(containersOf(now), func(s corev1.ContainerStatus) bool {
 			return s.State.Waiting != nil && slices.Contains(hopeless, s.State.Waiting.Reason)
 		}):
 			return nil, c.why(ctx, now, errors.New("it does not start"))
@@ -110,6 +110,11 @@ func (c *cluster) await(ctx context.Context, pod *corev1.Pod, missing string, do
 	}
 }
 
+// containersOf returns how a pod's containers are, in the order in which they start.
+func containersOf(pod *corev1.Pod) []corev1.ContainerStatus {
+	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+}
+
 // why adds to an error what the cluster says of the pod: how its containers ended, and its last warning. It is asked even if the
 // time is up.
 func (c *cluster) why(ctx context.Context, pod *corev1.Pod, err error) error {
@@ -117,7 +122,7 @@ func (c *cluster) why(ctx context.Context, pod *corev1.Pod, err error) error {
 	if text := cmp.Or(pod.Status.Message, pod.Status.Reason); text != "" {
 		texts = append(texts, text)
 	}
-	for _, s := range pod.Status.ContainerStatuses {
+	for _, s := range containersOf(pod) {
 		switch w, end := s.State.Waiting, s.State.Terminated; {
 		case end != nil:
 			texts = append(texts, strings.TrimSpace(fmt.Sprintf("container %s has ended with code %d: %s", s.Name, end.ExitCode, end.Message)))

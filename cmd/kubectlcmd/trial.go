@@ -25,9 +25,6 @@ const (
 // trialRow is the result of one connection, or of a step before it.
 type trialRow struct {
 	Node string `json:"node"`
-	// From and To are the nodes of a connection's ends if they are not the same; then From is also Node. Empty: they are, or none was tried.
-	From string `json:"from,omitempty"`
-	To   string `json:"to,omitempty"`
 	// Dialect is the mesh whose pod was tried; empty: none was.
 	Dialect string `json:"dialect,omitempty"`
 	// Family is IPv4 or IPv6; empty: no connection was tried.
@@ -37,14 +34,6 @@ type trialRow struct {
 	Result string `json:"result"`
 	// Detail is the reason that the result is not ok.
 	Detail string `json:"detail,omitempty"`
-}
-
-// where is the node, or for a connection between nodes both.
-func (r trialRow) where() string {
-	if r.To == "" {
-		return r.Node
-	}
-	return r.From + " -> " + r.To
 }
 
 // trialReport is the output of test.
@@ -87,13 +76,12 @@ func (c *cluster) testCommand() *cobra.Command {
 	o := trialOptions{timeout: 2 * time.Minute, nodes: 10}
 	var output string
 	cmd := &cobra.Command{
-		Use: "test", Short: "make connections between throw-away pods of each node, and say which went past the proxy",
-		Long: `On each node it runs a pod outside the mesh, and one of each mesh that the plugin
-knows, whose proxy is a stand-in. It connects between them in both directions and
-families, and from each node to the next. It deletes the pods again, also when it is
-interrupted. Exits 1 if a connection went where it should not, or something could not
-be deleted; 3 if something could not be tried. Without --namespace it makes a
-namespace of its own.`,
+		Use: "test", Short: "run a throw-away pod of each mesh on each node, and say which connections went past the proxy",
+		Long: `On each node it runs a pod of each mesh that the plugin knows, which makes
+connections as an application and as the proxy, and takes one from the node. It
+deletes the pods again, also when it is interrupted. Exits 1 if a connection went
+where it should not, or something could not be deleted; 3 if something could not be
+tried. Without --namespace it makes a namespace of its own.`,
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case o.timeout <= 0:
@@ -117,7 +105,7 @@ namespace of its own.`,
 		}),
 	}
 	cmd.Flags().StringVar(&o.image, "image", "", "image of the pods, which has the agent as its entry point (default: that of the node's agent)")
-	cmd.Flags().BoolVar(&o.keep, "keep", false, "leave the pods for a look at them; they end by themselves after an hour")
+	cmd.Flags().BoolVar(&o.keep, "keep", false, "leave the pods, which have ended, for a look at them")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", o.timeout, "how long all of it may take, except for the deletion")
 	cmd.Flags().IntVar(&o.nodes, "nodes", o.nodes, "how many nodes to try at most, in the order of their names; 0: all")
 	cmd.Flags().StringSliceVar(&o.names, "node", nil, "a node to try, and no others; again or with commas for more")
@@ -180,14 +168,14 @@ func (r trialReport) print(w *visible.Printer) error {
 	count := map[string]int{}
 	for _, row := range r.Rows {
 		count[row.Result]++
-		table.Printf("%s\t%s\t%s\t%s\t%s\n", row.where(), cmp.Or(row.Dialect, "-"), cmp.Or(row.Family, "-"), row.What, row.Result)
+		table.Printf("%s\t%s\t%s\t%s\t%s\n", row.Node, cmp.Or(row.Dialect, "-"), cmp.Or(row.Family, "-"), row.What, row.Result)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, row := range r.Rows {
 		if row.Detail != "" {
-			at := []string{row.where(), row.Dialect, row.Family, row.What}
+			at := []string{row.Node, row.Dialect, row.Family, row.What}
 			at = slices.DeleteFunc(at, func(s string) bool { return s == "" })
 			w.Printf("%s: %s: %s\n", strings.Join(at, " "), row.Result, row.Detail)
 		}

@@ -5,10 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -22,8 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/netprobe"
-	"github.com/meshcni/meshcni/internal/diagnosis/agents"
+	"github.com/meshcni/meshcni/cmd/internal/proof"
 	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
 	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
@@ -32,24 +28,21 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// trialFixture is a world whose pods of the test run, as far as the API server and whoever asks them can tell.
+// trialFixture is a world whose pods of the test run, as far as the API server can tell.
 type trialFixture struct {
 	*world
-	// started is called with each new pod, and says what becomes of it; nil: it runs.
+	// started is called with each new pod, and says what becomes of it; nil: it has ended, and its containers have proved what they were to.
 	started func(*corev1.Pod) corev1.PodStatus
-	// past are connections, as "pod container port", that no proxy captures.
+	// past are trials, as "pod what", of connections that no proxy captures.
 	past map[string]bool
-	// cut are connections, as "pod pod" of those that connect and answer, that do not arrive.
-	cut map[string]bool
 
-	mu    sync.Mutex
-	pods  map[string]corev1.Pod
-	count int
+	mu   sync.Mutex
+	pods map[string]corev1.Pod
 }
 
 func newTrialFixture(t *testing.T, w *world) *trialFixture {
 	t.Helper()
-	y := &trialFixture{world: w, pods: map[string]corev1.Pod{}, past: map[string]bool{}, cut: map[string]bool{}}
+	y := &trialFixture{world: w, pods: map[string]corev1.Pod{}, past: map[string]bool{}}
 	w.WatchPods(t, own.Key(kubectl.TestLabel), func(ctx context.Context, client kubernetes.Interface, e watch.Event, pod *corev1.Pod) {
 		if e.Type == watch.Added {
 			y.admit(t, ctx, client, pod)
@@ -65,87 +58,47 @@ func (y *trialFixture) admit(t *testing.T, ctx context.Context, client kubernete
 		y.mu.Unlock()
 		return // seen before
 	}
-	y.count++
-	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.0.0.%d", y.count)}, {IP: fmt.Sprintf("fd00::%d", y.count)}}}
-	pod.Status.PodIP = pod.Status.PodIPs[0].IP
+	y.pods[pod.Name] = *pod
 	started := y.started
 	y.mu.Unlock()
+	pod.Status = y.proved(t, pod)
 	if started != nil {
 		pod.Status = started(pod)
 	}
-	y.mu.Lock()
-	y.pods[pod.Name] = *pod
-	y.mu.Unlock()
 	if _, err := client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil && ctx.Err() == nil {
 		t.Logf("status of %s: %v", pod.Name, err) // it may have been deleted
 	}
 }
 
-// get implements [asker].
-func (y *trialFixture) get(ctx context.Context, a agents.Agent, path string, into any) error {
-	y.mu.Lock()
-	pod, ours := y.pods[a.Name]
-	y.mu.Unlock()
-	if !ours {
-		return y.world.get(ctx, a, path, into)
-	}
-	container := pod.Spec.Containers[0]
-	if a.Port == proxyControl {
-		container = pod.Spec.Containers[1]
-	}
-	if path == netprobe.ReadyPath {
-		return nil
-	}
-	u, err := url.Parse(path)
-	if err != nil || u.Path != netprobe.DialPath {
-		return fmt.Errorf("%q: %w", path, err)
-	}
-	to, err := netip.ParseAddrPort(u.Query().Get("to"))
-	if err != nil {
-		return err
-	}
-	d := netprobe.Dialed{Answer: y.connect(pod, container, to)}
-	if d.Answer == nil {
-		d.Error = "no route to host"
-	}
-	text, err := json.Marshal(d)
-	return errors.Join(err, json.Unmarshal(text, into))
-}
-
-// connect is what a mesh does: connections of other users than the proxy's go to the proxy, and so do those that come in, except for
-// those of the excluded port.
-func (y *trialFixture) connect(from corev1.Pod, container corev1.Container, to netip.AddrPort) *netprobe.Answer {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	captured := to.Port() != excludedPort && !y.past[fmt.Sprintf("%s %s %d", from.Name, container.Name, to.Port())]
-	proxyOf := func(pod corev1.Pod) (fakeSidecar, bool) {
-		dialect, _, _ := strings.Cut(pod.Name, "-")
-		p := Program{Dialects: y.dialects, Facts: y.facts}
-		p.setDefaults()
-		as, err := (&cluster{Program: p}).fakeSidecar(dialect)
-		return as, err == nil && as.proxy != ""
-	}
-	if as, meshed := proxyOf(from); meshed && captured && container.Name == "app" {
-		return &netprobe.Answer{Name: from.Name + "/" + as.proxy, Port: as.out, Original: to}
-	}
-	for _, other := range y.pods {
-		if address(&other, corev1.IPv4Protocol) != to.Addr() && address(&other, corev1.IPv6Protocol) != to.Addr() {
-			continue
+// proved is the status of a pod whose containers have ended: an application proves outbound, a proxy the rest.
+func (y *trialFixture) proved(t *testing.T, pod *corev1.Pod) (s corev1.PodStatus) {
+	status := func(containers []corev1.Container) (all []corev1.ContainerStatus) {
+		for _, c := range containers {
+			what := []string{"outbound"}
+			if c.Name != "app" {
+				what = []string{"inbound", "inbound from outside"}
+			}
+			var a proof.Answer
+			for _, what := range what {
+				for _, family := range []string{"IPv4", "IPv6"} {
+					y.mu.Lock()
+					past := y.past[pod.Name+" "+what]
+					y.mu.Unlock()
+					a.Trials = append(a.Trials, proof.Trial{Family: family, What: what, Works: !past, Detail: "where"})
+				}
+			}
+			text, err := json.Marshal(a)
+			assert.NoError(t, err)
+			all = append(all, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: string(text)}}})
 		}
-		if y.cut[from.Name+" "+other.Name] {
-			return nil
-		}
-		if as, meshed := proxyOf(other); meshed && captured {
-			return &netprobe.Answer{Name: other.Name + "/" + as.proxy, Port: as.in, Original: to}
-		}
-		return &netprobe.Answer{Name: other.Name + "/app", Port: to.Port(), Original: to}
+		return all
 	}
-	return nil
+	return corev1.PodStatus{Phase: corev1.PodSucceeded, InitContainerStatuses: status(pod.Spec.InitContainers), ContainerStatuses: status(pod.Spec.Containers)}
 }
 
 func (y *trialFixture) test(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	p := Program{Dialects: y.dialects, Facts: y.facts, Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return y }}
+	p := Program{Dialects: y.dialects, Facts: y.facts, Stdout: &out, Stderr: &errs, ask: func(*rest.Config) asker { return y.world }}
 	code = p.Main(ctx, append([]string{"--kubeconfig", y.Kubeconfig, "test"}, args...))
 	return code, out.String(), errs.String()
 }
@@ -181,25 +134,25 @@ func TestTrial(t *testing.T) {
 	code, out, errs := y.test(t.Context())
 	require.Equal(t, exitOK, code, out+errs)
 	rows := kubectltest.Lines(out)
-	assert.Equal(t, "NODE  MESH     FAMILY  CONNECTION               RESULT", rows[0])
-	assert.Equal(t, "a     istio    IPv4    outbound                 ok", rows[1])
-	assert.Equal(t, "a     consul   IPv6    inbound, excluded port   ok", rows[40])
-	assert.Equal(t, "1 of 1 nodes were tried: 40 ok, 0 failed, 0 unknown", rows[41])
-	assert.Len(t, rows, 42)
+	assert.Equal(t, "NODE  MESH     FAMILY  CONNECTION            RESULT", rows[0])
+	assert.Equal(t, "a     istio    IPv4    outbound              ok", rows[1])
+	assert.Equal(t, "a     consul   IPv6    inbound from outside  ok", rows[24])
+	assert.Equal(t, "1 of 1 nodes were tried: 24 ok, 0 failed, 0 unknown", rows[25])
+	assert.Len(t, rows, 26)
 	left, all := y.left(t)
 	assert.Empty(t, left)
 	assert.Len(t, all, 1, "the pods had a namespace of their own")
-	assert.Equal(t, "i", y.pods["istio-0"].Spec.Containers[1].Image, "the agent's")
+	assert.Equal(t, "i", y.pods["istio-0"].Spec.Containers[0].Image, "the agent's")
 
 	t.Run("past the proxy", func(t *testing.T) {
-		y.set(func() { y.past["peer-0 app 28000"] = true })
+		y.set(func() { y.past["kuma-0 inbound"] = true })
 		defer y.set(func() { clear(y.past) })
 		code, out, _ := y.test(t.Context(), "-o", "json", "--image", "registry.example/other:1")
 		assert.Equal(t, exitWrong, code)
 		r := kubectltest.Decode[trialReport](t, out)
 		for _, row := range r.Rows {
-			assert.Equal(t, row.What == "inbound", row.Result == resultFailed, row)
-			assert.Equal(t, row.Result == resultFailed, strings.HasPrefix(row.Detail, "not captured: it went to "), row)
+			assert.Equal(t, row.Dialect == "kuma" && row.What == "inbound", row.Result == resultFailed, row)
+			assert.Equal(t, row.Result == resultFailed, row.Detail == "where", row)
 		}
 		assert.Equal(t, "registry.example/other:1", y.pods["kuma-0"].Spec.Containers[0].Image)
 	})
@@ -273,7 +226,6 @@ func TestTrial(t *testing.T) {
 		y.Do(t, http.MethodDelete, "/api/v1/namespaces/"+left[0], nil, nil)
 	})
 	t.Run("other nodes", func(t *testing.T) { otherNodes(t, y) })
-	t.Run("between nodes", func(t *testing.T) { betweenNodes(t, y) })
 	t.Run("usage", func(t *testing.T) {
 		for _, args := range [][]string{{"--timeout", "0s"}, {"--nodes", "-1"}, {"extra"}, {"-o", "yaml"}} {
 			code, _, errs := y.test(t.Context(), args...)
@@ -295,16 +247,16 @@ func noStart(t *testing.T, y *trialFixture) {
 				Type:           corev1.EventTypeWarning, Reason: "FailedCreatePodSandBox", Message: "plugin type=\"meshcni\" failed (add): no such backend",
 			}, nil))
 			return corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{
-				Terminated: &corev1.ContainerStateTerminated{ExitCode: 2, Message: "unknown command \"stand-in\""},
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: 2, Message: "unknown command \"prove\""},
 			}}}}
 		}
 	})
 	defer y.set(func() { y.started = nil })
 	code, out, errs := y.test(t.Context())
 	assert.Equal(t, exitWrong, code, errs)
-	assert.Regexp(t, `a linkerd pod starts: failed: pod meshcni-test-\w+/linkerd-0: it has failed; container app has ended with code 2: unknown command "stand-in"; `+
+	assert.Regexp(t, `a linkerd pod starts: failed: pod meshcni-test-\w+/linkerd-0: it has failed; container app has ended with code 2: unknown command "prove"; `+
 		`event FailedCreatePodSandBox: plugin type="meshcni" failed \(add\): no such backend\n`, out)
-	assert.Contains(t, out, ": 30 ok, 1 failed, 0 unknown\n", "other meshes' pods are tried")
+	assert.Contains(t, out, ": 18 ok, 1 failed, 0 unknown\n", "other meshes' pods are tried")
 	left, _ := y.left(t)
 	assert.Empty(t, left)
 
@@ -324,7 +276,7 @@ func noStart(t *testing.T, y *trialFixture) {
 	c.client, err = kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	run := newTrial(c, trialOptions{namespace: y.Namespace(t)})
-	_, err = run.start(over, run.run.pod("waits", "a", image{name: "i"}))
+	_, err = run.end(over, run.run.meshed("waits", "a", image{name: "i"}, fakeSidecar{}))
 	assert.ErrorContains(t, err, "/waits: not within an hour")
 	assert.Empty(t, run.clean(t.Context()))
 }
@@ -350,26 +302,30 @@ func otherNodes(t *testing.T, y *trialFixture) {
 	assert.Equal(t, exitWrong, code)
 	assert.Contains(t, errs, "--node x: there is no such node\n")
 
-	uid := ""
-	y.Answer("d", func(path string) (any, error) {
-		if path == agentapi.NodePath {
-			return agentapi.Node{Node: "d", Ready: true, About: agentapi.About{Dialects: []string{"ambient"}}}, nil
-		}
-		uid = strings.TrimPrefix(path, agentapi.PodPath)
-		return agentapi.Pod{State: &status.Pod{State: "captured", ID: status.ID{UID: uid}}}, nil
-	})
+	y.Answer("d", kubectltest.Sound("d", func(n *agentapi.Node) { n.Dialects = []string{"ambient"} }))
 	code, out, errs = y.test(t.Context(), "--node", "d")
 	assert.Equal(t, exitOK, code, out+errs)
-	assert.Regexp(t, `d +ambient +- +captured +ok\n`, out)
-	assert.Contains(t, out, ": 5 ok, 0 failed, 0 unknown\n")
-	assert.Equal(t, string(y.pods["ambient-0"].UID), uid)
-	y.Answer("d", func(path string) (any, error) {
-		if path == agentapi.NodePath {
-			return agentapi.Node{Node: "d", Ready: true, About: agentapi.About{Dialects: []string{"ambient"}}}, nil
-		}
-		return agentapi.Pod{State: &status.Pod{State: "failed", Reason: "enter"}}, nil
-	})
-	code, out, _ = y.test(t.Context(), "--node", "d")
-	assert.Equal(t, exitWrong, code)
-	assert.Contains(t, out, "d ambient captured: failed: failed: enter: no detail\n")
+	assert.Contains(t, out, ": 2 ok, 0 failed, 0 unknown\n", "the proxy is the node's: there is an application alone")
+	assert.Empty(t, y.pods["ambient-0"].Spec.InitContainers)
+
+	// What a container could not try, and why.
+	says := func(message string) {
+		y.set(func() {
+			y.started = func(pod *corev1.Pod) corev1.PodStatus {
+				pod.Status.ContainerStatuses[0].State.Terminated.Message = message
+				return pod.Status
+			}
+		})
+	}
+	defer y.set(func() { y.started = nil })
+	for message, want := range map[string]string{
+		`{"trials":[]}`: "d ambient connections: unknown: its containers could try none\n",
+		`{"trials":[],"error":"the pod is none of ambient: x"}`: "d ambient connections: unknown: container app: the pod is none of ambient: x\n",
+		"": "d ambient connections: unknown: container app: what it says is no answer: ",
+	} {
+		says(message)
+		code, out, _ = y.test(t.Context(), "--node", "d")
+		assert.Equal(t, exitUnknown, code, out)
+		assert.Contains(t, out, want)
+	}
 }

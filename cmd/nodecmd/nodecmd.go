@@ -182,7 +182,7 @@ func (p Program) command() *cobra.Command {
 		s.register(c.Flags(), p.Dialects)
 		root.AddCommand(c)
 	}
-	root.AddCommand(append(p.statusCommands(), p.releaseCommand(), p.bundleCommand(), p.awaitUninstall(), p.netProbeCommand(), p.lookCommand(), p.peerEntryCommand())...)
+	root.AddCommand(append(p.statusCommands(), p.releaseCommand(), p.bundleCommand(), p.awaitUninstall(), p.proveCommand(), p.lookCommand(), p.peerEntryCommand())...)
 	root.AddCommand(p.probeCommands()...)
 	return root
 }

@@ -168,14 +168,14 @@ func TestKubectl(t *testing.T) {
 	step(t, c, "connections between throw-away pods", func(t *testing.T) {
 		code, out, errs := c.meshcni(t, "test")
 		assert.Equal(t, 0, code, out+errs)
-		for _, what := range []string{"outbound", "inbound", "outbound, excluded port", "inbound, excluded port", "the proxy's own"} {
+		for _, what := range []string{"outbound", "inbound", "inbound from outside"} {
 			assert.Regexp(t, `node-1 +istio +IPv4 +`+what+` +ok\n`, out)
 		}
 		assert.Regexp(t, `1 of 1 nodes were tried: \d+ ok, 0 failed, 0 unknown\n`, out)
 		c.nothingOfTests(t)
 		code, out, _ = c.meshcni(t, "test", "--image", image.Tool)
 		assert.Equal(t, 1, code, out)
-		assert.Contains(t, out, "node-1 pod outside the mesh starts: failed: ", "the image has no such program")
+		assert.Contains(t, out, "node-1 istio pod starts: failed: ", "the image has no such program")
 	})
 
 	step(t, c, "a drifted pod", func(t *testing.T) {

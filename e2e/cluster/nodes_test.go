@@ -124,26 +124,13 @@ func TestTwoNodes(t *testing.T) {
 			assert.Regexp(t, `(?m)^`+node+` +ready `, out)
 		}
 	})
-	step(t, c, "connections between nodes", func(t *testing.T) {
+	step(t, c, "pods of each node", func(t *testing.T) {
 		code, out, errs := c.meshcni(t, "test")
 		assert.Equal(t, 0, code, out+errs)
-		for _, way := range []string{nodeName + " -> " + secondName, secondName + " -> " + nodeName} {
-			for _, what := range []string{
-				"outbound", "outbound, excluded port", "the proxy's own", "outbound to the mesh", "outbound to the mesh, excluded port", "proxy to proxy",
-			} {
-				assert.Regexp(t, `(?m)^`+way+` +istio +IPv4 +`+what+` +ok$`, out)
-			}
+		for _, node := range []string{nodeName, secondName} {
+			assert.Regexp(t, `(?m)^`+node+` +istio +IPv4 +inbound from outside +ok$`, out)
 		}
-		assert.Contains(t, out, "2 of 2 nodes were tried: 22 ok, 0 failed, 0 unknown\n", "five on each, and six each way")
-	})
-	step(t, c, "the wire takes no pod's packets", func(t *testing.T) {
-		do(t, "ip", "route", "replace", "unreachable", secondPods)
-		defer do(t, "ip", "route", "replace", secondPods, "via", secondIP, "dev", secondName, "src", nodeIP)
-		code, out, _ := c.meshcni(t, "test")
-		assert.Equal(t, 1, code)
-		assert.Regexp(t, `(?m)^`+nodeName+` -> `+secondName+` istio IPv4 proxy to proxy: failed: no connection to 10\.88\.8\.\d+:28000: `, out, "refused at once or not, since the kernel tells a sender only so often")
-		assert.Regexp(t, `(?m)^`+nodeName+` -> `+secondName+` +istio +IPv4 +outbound +ok$`, out, "the pod's own proxy has it")
-		assert.Contains(t, out, "2 of 2 nodes were tried: 14 ok, 8 failed, 0 unknown\n", "each of a node's own is well")
+		assert.Contains(t, out, "2 of 2 nodes were tried: 6 ok, 0 failed, 0 unknown\n")
 	})
 	c.nothingOfTests(t)
 	assert.Contains(t, uninstall(t, c), "The plugin is uninstalled on all 2 nodes. ")

@@ -57,7 +57,7 @@ func TestPlan(t *testing.T) {
 			t.Parallel()
 			addrs := append(append([]netip.Addr{}, loopback...), tt.addrs...)
 			p := planner{
-				redirect: tt.redirect, rules: tt.redirect.MustRuleset(), probe: defaultProbePort,
+				redirect: tt.redirect, rules: tt.redirect.MustRuleset(), probe: DefaultProbePort,
 				surroundings: surroundings{identities: []Identity{tt.as}, addrs: addrs, route: routesOf(tt.addrs)},
 			}
 			got := map[string]string{}

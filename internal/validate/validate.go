@@ -13,9 +13,9 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// defaultProbePort is a port of the pod on which nobody listens. Istio reserves it
+// DefaultProbePort is a port of the pod on which nobody listens. Istio reserves it
 // for this (istio.io/latest/docs/ops/deployment/application-requirements).
-const defaultProbePort = 15002
+const DefaultProbePort uint16 = 15002
 
 // defaultTimeout bounds a whole [Run]. A redirected connection takes less than
 // a millisecond; the rest is for a node that is starting many pods.
@@ -81,6 +81,12 @@ type Step struct {
 	// "missing", it is the one that is not in force.
 	Rule string `json:"rule,omitempty"`
 }
+
+// Tried reports whether the step says anything.
+func (s Step) Tried() bool { return s.Outcome != untested }
+
+// Works reports whether what was sent arrived where the rules send it.
+func (s Step) Works() bool { return s.Outcome == works }
 
 // String returns the step in one line.
 func (s Step) String() string {
@@ -151,7 +157,7 @@ func FromOutside(ctx context.Context, o Options) (Report, error) {
 
 func (o Options) withDefaults() Options {
 	if o.ProbePort == 0 {
-		o.ProbePort = defaultProbePort
+		o.ProbePort = DefaultProbePort
 	}
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout

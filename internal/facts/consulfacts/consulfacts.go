@@ -28,8 +28,8 @@ func New() mesh.Facts {
 		},
 		TestPod: mesh.TestPod{Container: "consul-dataplane", Annotations: map[string]string{
 			consul.InjectStatus: "injected", consul.TransparentProxyStatus: "enabled", consul.DualStack: "true",
-			consul.RedirectTrafficConfig: fmt.Sprintf(`{"ProxyUserID":"%d","ProxyInboundPort":%d,"ProxyOutboundPort":%d,"ExcludeInboundPorts":["%[4]d"],"ExcludeOutboundPorts":["%[4]d"]}`,
-				consul.ProxyUID, consul.InboundPort, consul.OutboundPort, mesh.ExcludedPort),
+			consul.RedirectTrafficConfig: fmt.Sprintf(`{"ProxyUserID":"%d","ProxyInboundPort":%d,"ProxyOutboundPort":%d}`,
+				consul.ProxyUID, consul.InboundPort, consul.OutboundPort),
 		}},
 		Init:        &mesh.Init{Annotations: annotations, ForPlugin: true},
 		PluginTypes: []string{"consul-cni"},

@@ -33,11 +33,8 @@ func New() mesh.Facts {
 			Never:      []string{"kube-system", "kube-public", "kube-node-lease"},
 		},
 		TestPod: mesh.TestPod{
-			Annotations: map[string]string{
-				istio.StatusAnnotation:    `{"containers":["istio-proxy"]}`,
-				istio.ExcludeInboundPorts: fmt.Sprint(mesh.ExcludedPort), istio.ExcludeOutboundPorts: fmt.Sprint(mesh.ExcludedPort),
-			},
-			Env: []corev1.EnvVar{{Name: istio.DualStack, Value: "true"}},
+			Annotations: map[string]string{istio.StatusAnnotation: `{"containers":["istio-proxy"]}`},
+			Env:         []corev1.EnvVar{{Name: istio.DualStack, Value: "true"}},
 		},
 		Init:        &mesh.Init{Commands: []string{"istio-iptables"}, Flags: append(Flags(), others...), Redirect: written},
 		PluginTypes: []string{"istio-cni"}, Deliberate: deliberate,

@@ -28,10 +28,7 @@ func New() mesh.Facts {
 			Health:     "kubectl --namespace kuma-system get pods says whether the control plane, which injects, runs",
 			PluginMode: "KUMA_RUNTIME_KUBERNETES_INJECTOR_CNI_ENABLED=true in the variables of Kuma's control plane",
 		},
-		TestPod: mesh.TestPod{Annotations: map[string]string{
-			kuma.SidecarInjected: "true",
-			kuma.Config:          fmt.Sprintf("redirect:\n  inbound: {excludePorts: [%[1]d]}\n  outbound: {excludePorts: [%[1]d]}\n", mesh.ExcludedPort),
-		}},
+		TestPod:     mesh.TestPod{Annotations: map[string]string{kuma.SidecarInjected: "true", kuma.Config: "{}"}},
 		Init:        &mesh.Init{Flags: flags, Annotations: annotations},
 		PluginTypes: []string{"kuma-cni"},
 		Advice: map[status.Code]mesh.Advice{status.CodeDryRun: {

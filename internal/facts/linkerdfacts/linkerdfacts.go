@@ -23,9 +23,7 @@ func New() mesh.Facts {
 			PluginMode: "cniEnabled=true in the values of linkerd-control-plane's chart",
 			Never:      []string{"kube-system"},
 		},
-		TestPod: mesh.TestPod{Annotations: map[string]string{
-			linkerd.ProxyVersion: "test", linkerd.SkipInboundPorts: fmt.Sprint(mesh.ExcludedPort), linkerd.SkipOutboundPorts: fmt.Sprint(mesh.ExcludedPort),
-		}},
+		TestPod:     mesh.TestPod{Annotations: map[string]string{linkerd.ProxyVersion: "test"}},
 		Init:        &mesh.Init{Flags: Flags(), Redirect: written},
 		PluginTypes: []string{"linkerd-cni"},
 	}

@@ -1,5 +1,5 @@
-// Package facts has what the commands for people know of the mesh beside its dialect: how pods get into it, what its init container writes,
-// and how a pod looks that tries its rules. The plugin links none of it.
+// Package facts has what the commands for people know of the mesh beside its dialect: how pods get into it, and what its init container
+// writes. The plugin links none of it.
 package facts
 
 import (
@@ -17,7 +17,6 @@ func List() mesh.List {
 			Webhook:    "injector.acme.io",
 			PluginMode: "cni: true in acme's configuration",
 		},
-		TestPod: mesh.TestPod{Annotations: map[string]string{acme.SkipPorts: "28001"}}, // mesh.ExcludedPort
 		Init: &mesh.Init{
 			Flags: []mesh.Flag{
 				{Name: "skip-ports", List: true, Field: "outbound.excludePorts", Grammar: redirect.Grammar{Ranges: true}},
