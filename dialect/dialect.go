@@ -164,7 +164,7 @@ func (d Dialect) Decide(pod *corev1.Pod, namespace *corev1.Namespace) selection.
 // Redirect reads a selected pod's configuration. It is the dialect's own step of [Dialect.Plan], for its tests; the
 // Plan also applies the operator's options. Addrs are all of the pod's addresses, its primary one first; without any
 // the pod counts as IPv4 only. The Redirect is valid. Without the Namespace that the settings are inherited from,
-// errors.Is(err, dialect.ErrNamespaceUnknown).
+// errors.Is(err, redirect.ErrNamespaceUnknown).
 func (d Dialect) Redirect(pod *corev1.Pod, namespace *corev1.Namespace, addrs []netip.Addr) (Reading, error) {
 	if pod == nil {
 		return Reading{}, selection.ErrNoPod
@@ -201,7 +201,7 @@ func (d Dialect) build(pod *corev1.Pod, namespace *corev1.Namespace, addrs []net
 	}
 	b, err := d.try(Input{Pod: pod, Namespace: namespace, Proxy: d.Policy.Proxy(pod), Addrs: addrs})
 	if errors.Is(err, redirect.ErrNamespaceUnknown) {
-		err = fmt.Errorf("%w; dialect %s reads it, and does not say so by NeedsNamespace: %w", ErrNamespaceUnknown, d.Name, err)
+		err = fmt.Errorf("%w; dialect %s reads it, and does not say so by NeedsNamespace", err, d.Name)
 	}
 	switch {
 	case errors.Is(err, redirect.ErrSchema), errors.Is(err, errPanic):

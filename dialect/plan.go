@@ -85,7 +85,7 @@ type Plan struct {
 // Ruleset, and nothing applies the zero value of either. errors.As
 // finds a [*redirect.SettingError] for each setting that is wrong, a [*SettingsError] for settings that are wrong
 // together, and a [*BypassError] for each container, or the RuntimeClass, that the options refuse.
-// Without a Namespace that the dialect needs, errors.Is(err, dialect.ErrNamespaceUnknown); Decision.Selected is then true, and
+// Without a Namespace that the dialect needs, errors.Is(err, redirect.ErrNamespaceUnknown); Decision.Selected is then true, and
 // Decision.Undecided, if it is not the settings alone that are unknown. Decision.Reason is [status.CodeProxyMissing] of a pod that is refused
 // for the lack of a proxy. An [*InvalidError] is about the dialect, not the pod.
 func (d Dialect) Plan(s Subject, o Options) (Plan, error) {
@@ -107,7 +107,7 @@ func (d *Dialect) plan(s Subject, o Options, decision selection.Decision) (Plan,
 	}
 	b, err := d.build(s.Pod, s.Namespace, s.Addrs)
 	p.Warnings = append(b.Warnings, d.retired(s.Pod)...)
-	if err != nil && (errors.Is(err, ErrNamespaceUnknown) || errors.As(err, new(*InvalidError))) {
+	if err != nil && (errors.Is(err, redirect.ErrNamespaceUnknown) || errors.As(err, new(*InvalidError))) {
 		return p, err
 	}
 	own := slices.Concat(d.Policy.ProxyContainers, b.ProxyContainers)

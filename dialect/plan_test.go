@@ -143,7 +143,7 @@ func TestPlanDoesNotGuessAtLabels(t *testing.T) {
 	assert.True(t, mesh.ReadsNamespace(nil))
 	assert.True(t, mesh.ReadsNamespace(toyPod(nil)))
 	plan, err := mesh.Plan(dialect.Subject{Pod: toyPod(nil)}, dialect.Options{})
-	require.ErrorIs(t, err, dialect.ErrNamespaceUnknown)
+	require.ErrorIs(t, err, redirect.ErrNamespaceUnknown)
 	require.ErrorContains(t, err, "pod shop/cart")
 	assert.Nil(t, plan.Ruleset.IPv4)
 

@@ -15,10 +15,6 @@ import (
 
 // What a mesh reads of a pod's namespace is derived here, from all of the [Dialect], and nowhere else.
 
-// ErrNamespaceUnknown refuses a pod whose Namespace is not known, though it decides whether the pod is in the mesh, or what its
-// settings are. Check with errors.Is(err, dialect.ErrNamespaceUnknown).
-var ErrNamespaceUnknown = errors.New("its namespace is not known")
-
 // ReadsNamespace reports whether the pod's Namespace is needed. It is not if the pod alone rules itself out, or if it could not
 // help. With nil it reports whether that of any pod is: by the Policy, by a schema whose settings are inherited from it, or by a
 // Build that says so ([Dialect.NeedsNamespace]). Whoever captures pods then has to be able to read namespaces.
@@ -115,7 +111,7 @@ func (d *Dialect) unknown(pod *corev1.Pod, alone selection.Decision) error {
 	case alone.Undecided:
 		what = "whether " + d.Name + " selects it"
 	}
-	return fmt.Errorf("pod %s/%s: %w, so it cannot be told %s", pod.Namespace, pod.Name, ErrNamespaceUnknown, what)
+	return fmt.Errorf("pod %s/%s: %w, so it cannot be told %s", pod.Namespace, pod.Name, redirect.ErrNamespaceUnknown, what)
 }
 
 // maybe is the decision about a pod that is refused because it cannot be decided about: nobody may take it for outside.

@@ -280,7 +280,7 @@ func (c Choice) Plan(subject Subject) (Plan, error) {
 	return p, err
 }
 
-// Choose asks all meshes about the pod. Without the Namespace, errors.Is(err, dialect.ErrNamespaceUnknown) if it decides which mesh
+// Choose asks all meshes about the pod. Without the Namespace, errors.Is(err, redirect.ErrNamespaceUnknown) if it decides which mesh
 // has the pod; the Choice is then the mesh that may have it, with Decision.Undecided. An [*InvalidError] says the same of a mesh whose
 // Policy.Decline panics.
 func (s Set) Choose(pod *corev1.Pod, namespace *corev1.Namespace) (Choice, error) {

@@ -130,7 +130,7 @@ func TestOneMesh(t *testing.T) {
 				assert.Equal(t, want.Decision.Selected, choice.Dialect != nil)
 				assert.Equal(t, want.Decision, choice.Decision)
 				if choice.Decision.Undecided {
-					require.ErrorIs(t, err, dialect.ErrNamespaceUnknown)
+					require.ErrorIs(t, err, redirect.ErrNamespaceUnknown)
 					assert.Equal(t, errWant, err)
 				} else {
 					require.NoError(t, err, "what settings it inherits is no matter of choice")
@@ -184,7 +184,7 @@ func TestUnknownNamespaceRefuses(t *testing.T) {
 			require.NoError(t, err, tt.list)
 			continue
 		}
-		require.ErrorIs(t, err, dialect.ErrNamespaceUnknown, tt.list)
+		require.ErrorIs(t, err, redirect.ErrNamespaceUnknown, tt.list)
 		assert.ErrorContains(t, err, tt.what)
 		assert.True(t, p.Decision.Selected, "nobody may take it for a pod outside")
 		assert.Equal(t, tt.refuses == "ambient", p.Decision.Undecided)
@@ -201,7 +201,7 @@ func TestUnknownNamespaceRefuses(t *testing.T) {
 	second.Policy.ExcludedNamespaceLabels = []labels.Selector{off}
 	l := dialect.SetOf(istio.New(), second)
 	_, err = l.Plan(dialect.Subject{Pod: joined("kuma")})
-	require.ErrorIs(t, err, dialect.ErrNamespaceUnknown)
+	require.ErrorIs(t, err, redirect.ErrNamespaceUnknown)
 	_, err = l.Plan(dialect.Subject{Pod: joined("istio")})
 	require.NoError(t, err)
 }

@@ -116,7 +116,7 @@ func TestValidate(t *testing.T) {
 				return own(in)
 			}
 		},
-		"which may have mine/inherited": func(d *dialect.Dialect) { // the schema does not go through Input.Read
+		"whose annotations may have mine/inherited": func(d *dialect.Dialect) { // the schema does not go through Input.Read
 			d.NeedsNamespace, d.Build = false, func(in dialect.Input) (r dialect.Reading, err error) {
 				s := redirect.Schema{Defaults: redirect.Default(), Settings: []redirect.Setting{{Field: "dropInvalid", Keys: []string{"mine/inherited"}, Inherited: true}}}
 				r.Redirect, _, _, err = s.Build(in.Values())

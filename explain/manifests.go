@@ -478,7 +478,7 @@ func (m *manifests) explain(o *object) {
 	switch {
 	case err != nil:
 		add(p.Line, undecided, "", err.Error(), "")
-	case errors.Is(x.err, dialect.ErrNamespaceUnknown):
+	case errors.Is(x.err, redirect.ErrNamespaceUnknown):
 		add(p.Line, undecided, v.Code, v.Sentence, "Give the manifest of the namespace "+remedy.Word(o.pod.Namespace)+" too")
 	case x.err != nil:
 		for _, part := range parts(x.err) {

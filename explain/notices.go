@@ -90,7 +90,7 @@ func (x Explanation) warned() []Notice {
 func (x Explanation) refused(v *Verdict) {
 	pod, err := x.Subject.Pod, x.err
 	v.Sentence = "This pod is refused, and does not start, because its settings are wrong."
-	if errors.Is(err, dialect.ErrNamespaceUnknown) {
+	if errors.Is(err, redirect.ErrNamespaceUnknown) {
 		v.Code = status.CodeNamespaceUnknown
 		v.Sentence = "It cannot be told whether this pod is captured, because its namespace is not known."
 		if !x.Plan.Decision.Undecided {

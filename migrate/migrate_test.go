@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshcni/meshcni/cmd/kubectlcmd"
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/explain"
@@ -29,6 +28,7 @@ import (
 	"github.com/meshcni/meshcni/migrate/internal/migration"
 	"github.com/meshcni/meshcni/migrate/otherplugin"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -284,7 +284,7 @@ func TestMigrateUnmodelled(t *testing.T) {
 		x, err := m.judge.Explain(pod, nil)
 		require.NoError(t, err)
 		require.True(t, x.Decision.Selected)
-		require.ErrorIs(t, x.Err(), dialect.ErrNamespaceUnknown)
+		require.ErrorIs(t, x.Err(), redirect.ErrNamespaceUnknown)
 		x, err = m.judge.Explain(pod, &corev1.Namespace{})
 		require.NoError(t, err)
 		m.judge.Add(t.Context(), x, migration.Observed{LiveError: "no agent"})

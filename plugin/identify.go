@@ -99,7 +99,7 @@ func (t target) refusal(c netconf.Config, plan dialect.Plan, err error) *types.E
 	switch {
 	case errors.As(err, &invalid):
 		return hint(failure, "dialect %s is wrong, and not the pod: no pod of that mesh starts before its makers correct it", invalid.Dialect)
-	case errors.Is(err, dialect.ErrNamespaceUnknown):
+	case errors.Is(err, redirect.ErrNamespaceUnknown):
 		return hint(failure, "the pod's namespace decides too; it does not start before that is known")
 	case plan.Decision.Reason == status.CodeProxyMissing && t.meshes.Lookup(plan.Dialect).Policy.MissingProxy == status.StateRefused:
 		return hint(failure, "see that the mesh's injector runs, and create the pod anew")

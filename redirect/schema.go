@@ -128,9 +128,9 @@ func (e *SettingError) Setting() string { return string(e.Source) + " " + e.Key 
 // Unwrap returns what is wrong with the value.
 func (e *SettingError) Unwrap() error { return e.Err }
 
-// ErrNamespaceUnknown: a setting may be inherited from the pod's namespace, whose annotations are not known. Check with
-// errors.Is(err, redirect.ErrNamespaceUnknown).
-var ErrNamespaceUnknown = errors.New("the annotations of its namespace are not known")
+// ErrNamespaceUnknown: the pod's namespace is not known, though it decides whether the pod is in the mesh, or what its settings are. Check
+// with errors.Is(err, redirect.ErrNamespaceUnknown).
+var ErrNamespaceUnknown = errors.New("its namespace is not known")
 
 // ReadsNamespace reports whether a setting may be inherited from the pod's namespace, so that [Schema.Build] needs its
 // annotations.
@@ -173,7 +173,7 @@ func (s Schema) Build(g Values) (r Redirect, origins []Origin, warnings warning.
 		}
 	}
 	if len(unknown) > 0 {
-		errs = append(errs, fmt.Errorf("%w, which may have %s", ErrNamespaceUnknown, strings.Join(unknown, ", ")))
+		errs = append(errs, fmt.Errorf("%w, whose annotations may have %s", ErrNamespaceUnknown, strings.Join(unknown, ", ")))
 	}
 	user, group := g.RunAsUser, g.RunAsGroup
 	if s.RunAsUser {

@@ -163,7 +163,7 @@ func (c *Controller) plan(pod *corev1.Pod, kernel redirect.Kernel) (dialect.Plan
 		return dialect.Plan{}, nil
 	}
 	p, err := j.Plan(judge.Addrs(pod), kernel)
-	if errors.Is(err, dialect.ErrNamespaceUnknown) {
+	if errors.Is(err, redirect.ErrNamespaceUnknown) {
 		return dialect.Plan{}, nil // it says nothing about the pod's settings
 	}
 	return p, err

@@ -251,7 +251,7 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (w wanted, err er
 		return w, selection.ErrNoPod
 	}
 	j := m.judgement(ctx, pod)
-	if errors.Is(j.Err, dialect.ErrNamespaceUnknown) || errors.Is(j.Err, dialect.ErrTooLarge) {
+	if errors.Is(j.Err, redirect.ErrNamespaceUnknown) || errors.Is(j.Err, dialect.ErrTooLarge) {
 		return w, j.Err
 	}
 	addrs, errAddrs := podAddrs(pod)
@@ -264,7 +264,7 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (w wanted, err er
 	for _, order := range orders {
 		plan, err := j.Plan(order, redirect.Kernel{})
 		switch {
-		case errors.Is(err, dialect.ErrNamespaceUnknown):
+		case errors.Is(err, redirect.ErrNamespaceUnknown):
 			return wanted{}, err
 		case err == nil && !plan.Decision.Selected:
 			return wanted{}, fmt.Errorf("%w: %s", ErrNotSelected, plan.Decision.Detail)

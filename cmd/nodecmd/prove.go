@@ -18,9 +18,11 @@ import (
 	"github.com/meshcni/meshcni/cmd/internal/cli"
 	"github.com/meshcni/meshcni/cmd/internal/proof"
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/internal/validate"
+	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -63,12 +65,13 @@ func (p Program) prove(ctx context.Context, a *proof.Answer, q proof.Question, o
 	if err != nil {
 		return err
 	}
-	plan, err := dialect.SetOf(p.Dialects...).Plan(dialect.Subject{Pod: q.Pod, Namespace: q.Namespace, Addrs: addrs})
+	pod := judge.New(dialect.SetOf(p.Dialects...)).Pod(q.Pod, q.Namespace, nil)
+	plan, err := pod.Plan(addrs, redirect.Kernel{})
 	switch {
 	case err != nil:
 		return err
-	case plan.Dialect != q.Dialect || !plan.Decision.Selected:
-		return fmt.Errorf("the pod is none of %s: %s", q.Dialect, plan.Decision.Reason)
+	case !pod.Selected() || pod.Mesh.Name != q.Dialect:
+		return fmt.Errorf("the pod is none of %s: %s", q.Dialect, pod.Decision.Reason)
 	}
 	o := validate.Options{Redirect: plan.Redirect, ProbePort: q.ProbePort}
 	if err := told(a, "", validate.Run, ctx, o); err != nil || outside == 0 {

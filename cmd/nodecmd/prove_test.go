@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -86,18 +85,18 @@ func TestProve(t *testing.T) {
 	go func() { // as the kubelet tries a port, until it is done
 		defer close(kubelet)
 		for {
+			select {
+			case <-ends:
+				return
+			default:
+			}
 			_ = node.Do(func() error {
-				conn, err := net.DialTimeout("tcp4", "10.88.0.2:15002", time.Second)
+				conn, err := net.DialTimeout("tcp4", "10.88.0.2:15002", netnstest.Patience)
 				if err == nil {
 					_ = conn.Close()
 				}
 				return err
 			})
-			select {
-			case <-ends:
-				return
-			case <-time.After(10 * time.Millisecond):
-			}
 		}
 	}()
 	assert.Equal(t, map[string]bool{"IPv4 inbound": true, "IPv4 outbound": true, "IPv4 inbound from outside": true}, trials(prove("--outside=1m")))

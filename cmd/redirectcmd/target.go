@@ -55,7 +55,7 @@ type common struct {
 func (p Program) newCommand(use, short string, run func(c *common, cmd *cobra.Command) error) (*cobra.Command, *common) {
 	cmd, c := p.settingsCommand(use, short, func(c *common, cmd *cobra.Command) error {
 		err := run(c, cmd)
-		if errors.Is(err, dialect.ErrNamespaceUnknown) && c.namespaceFile == "" {
+		if errors.Is(err, redirect.ErrNamespaceUnknown) && c.namespaceFile == "" {
 			return fmt.Errorf("%w: give it with --namespace-file", err)
 		}
 		return err

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/keeper"
@@ -157,7 +156,7 @@ func (c *Controller) knowsNamespace(pod *corev1.Pod) bool {
 		return true
 	}
 	_, err := j.Plan(nil, redirect.Kernel{})
-	return !errors.Is(err, dialect.ErrNamespaceUnknown)
+	return !errors.Is(err, redirect.ErrNamespaceUnknown)
 }
 
 // attaching is the work of an Attach. Nothing runs in the pod yet, so what this run does itself is what is the case: only

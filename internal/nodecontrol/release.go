@@ -162,7 +162,7 @@ func (c *Controller) give(ctx context.Context, w *work, m mode) (given bool, err
 	j := c.opts.Pods.Judgement(w.pod)
 	p, err := j.Plan(w.addrs, redirect.Kernel{})
 	switch {
-	case j.Undecided(), errors.Is(err, dialect.ErrNamespaceUnknown):
+	case j.Undecided(), errors.Is(err, redirect.ErrNamespaceUnknown):
 		return true, err
 	case !j.Selected() || j.Mesh.NodeProxy == nil || j.Mesh.NodeProxy.Agents[m.name].Rules == nil:
 		return false, nil // not in the mesh, so it is not that agent's either

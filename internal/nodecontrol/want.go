@@ -81,7 +81,7 @@ func (c *Controller) decide(ctx context.Context, w *want) {
 	switch {
 	case errors.Is(err, dialect.ErrTooLarge):
 		w.Choice, w.Why, w.detail = machine.Unsure, statuscode.TooLarge, err.Error()
-	case errors.Is(err, dialect.ErrNamespaceUnknown):
+	case errors.Is(err, redirect.ErrNamespaceUnknown):
 		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeNamespaceUnknown, err.Error()
 	case j.Undecided():
 		w.Choice, w.Why, w.detail = machine.Unsure, statuscode.SelectionUnknown, err.Error()

@@ -61,7 +61,7 @@ type Judgement struct {
 	Mesh *dialect.Dialect
 	// Decision is that mesh's; without a mesh, it has the reason of the first and the details of all.
 	Decision selection.Decision
-	// Err is why it cannot be told whether a mesh has the pod, or which: errors.Is(err, dialect.ErrNamespaceUnknown), dialect.ErrTooLarge, or
+	// Err is why it cannot be told whether a mesh has the pod, or which: errors.Is(err, redirect.ErrNamespaceUnknown), dialect.ErrTooLarge, or
 	// a *dialect.InvalidError. nil: it can. That the pod's settings are refused is no such reason; see [Judgement.Plan].
 	Err error
 
@@ -127,7 +127,7 @@ func (j *Judgement) Plan(addrs []netip.Addr, kernel redirect.Kernel) (dialect.Pl
 
 // because adds why the namespace is not known.
 func (j *Judgement) because(err error) error {
-	if j.unknown != nil && errors.Is(err, dialect.ErrNamespaceUnknown) {
+	if j.unknown != nil && errors.Is(err, redirect.ErrNamespaceUnknown) {
 		return fmt.Errorf("%w: %w", err, j.unknown)
 	}
 	return err

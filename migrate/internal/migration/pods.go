@@ -179,7 +179,7 @@ func Init(pod *corev1.Pod, meshes dialect.Set) (*dialect.Dialect, *corev1.Contai
 func (j *Judge) Add(ctx context.Context, x explain.Explanation, o Observed) {
 	var g Group
 	switch {
-	case errors.Is(x.Err(), dialect.ErrNamespaceUnknown):
+	case errors.Is(x.Err(), redirect.ErrNamespaceUnknown):
 		g = unknown(None, "the pod's namespace decides too, and is not known")
 	case x.Err() != nil:
 		g = Group{Verdict: Refused, Evidence: None, Cause: strings.Join(x.Refused, "; ")}
