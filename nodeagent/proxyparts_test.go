@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/ambient"
@@ -19,17 +18,12 @@ import (
 
 type anyPods = nodecontrol.Pods
 
-// noPods are those of a controller that does not run.
-type noPods struct{ anyPods }
-
-func (noPods) Subscribe(func(types.UID)) (cancel func()) { return nil }
-
 // TestNoJournal: that pods' namespaces are not kept for the next agent is not only in the log.
 func TestNoJournal(t *testing.T) {
 	a := &ambientParts{store: netnsstore.New(netnsstore.Options{RunDir: t.TempDir(), ProcRoot: t.TempDir(), Log: quiet()})}
 	p := newProxied(in(t.TempDir()), quiet(), nil)
 	c, err := nodecontrol.New(nodecontrol.Options{
-		Meshes: dialect.SetOf(ambient.New(ambient.Options{})), Pods: noPods{}, Namespaces: nodecontrol.Store{Store: a.store}, Proxy: struct{ nodeproxy.Proxy }{},
+		Meshes: dialect.SetOf(ambient.New(ambient.Options{})), Pods: struct{ anyPods }{}, Namespaces: nodecontrol.Store{Store: a.store}, Proxy: struct{ nodeproxy.Proxy }{},
 	})
 	require.NoError(t, err)
 	var h holder = ending{c, a}

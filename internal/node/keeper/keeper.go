@@ -46,9 +46,7 @@ type memory struct {
 
 // New returns a keeper of the pods that has nothing of them yet. It lives as long as they do.
 func New(pods Pods) *Keeper {
-	k := &Keeper{pods: pods, slow: make(chan struct{}, 1), memory: map[types.UID]*memory{}, subs: map[int]func(types.UID, time.Duration){}}
-	pods.Subscribe(k.changed)
-	return k
+	return &Keeper{pods: pods, slow: make(chan struct{}, 1), memory: map[types.UID]*memory{}, subs: map[int]func(types.UID, time.Duration){}}
 }
 
 // uid returns the UID by which the runtime knows a pod that somebody may call by the API server's. The caller holds mu.
@@ -86,6 +84,9 @@ func (k *Keeper) Subscribe(changed func(uid types.UID, wait time.Duration)) (can
 	k.last++
 	id := k.last
 	k.subs[id] = changed
+	if id == 1 {
+		k.pods.Subscribe(k.changed)
+	}
 	return func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()

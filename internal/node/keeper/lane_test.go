@@ -159,6 +159,7 @@ func TestFlappingKey(t *testing.T) {
 		assert.False(t, k.Slow("a"))
 		q.Took("a", 2*time.Second)
 		assert.True(t, k.Slow("a"))
+		k.Subscribe(func(types.UID, time.Duration) {})
 		p.gone("a")
 		assert.False(t, k.Slow("a"))
 	})
