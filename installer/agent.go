@@ -62,7 +62,7 @@ type Options struct {
 	// has taken its place: here then says that the other one is in the same network namespace. It must return at once. Nil: nobody is told.
 	OnTurn func(acts, here bool)
 	// Hooked reports whether pods that the plugin is not called for are captured all the same, by the container runtime's own hook: then
-	// OwnFileAuto takes no list of its own. It must not wait. Nil: they are not.
+	// SwitchAuto takes no list of its own. It must not wait. Nil: they are not.
 	Hooked func() bool
 	// Poll is the time between looks at the node if no change is announced. Default: 5 s. Without inotify it is at most
 	// 500 ms.

@@ -372,7 +372,7 @@ func TestStopAsksWhetherItIsForGood(t *testing.T) {
 
 func TestOwnFileFollowsTheOwner(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
-	n.OwnFile = OwnFileAlways
+	n.OwnFile = SwitchOn
 	a, _ := n.agent(onEvents)
 	within(t, patience, "ready", ready(a))
 	changed := strings.Replace(calicoList, `"calico"`, `"calico", "mtu": 1440`, 1)

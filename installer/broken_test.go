@@ -59,7 +59,7 @@ func TestBrokenFileIsLeft(t *testing.T) {
 	})
 	t.Run("another's, of the name that ours is to have", func(t *testing.T) {
 		n := newNode(t, map[string]string{"10-calico.conflist": calicoList, "05-theirs.conflist": calicoList[:50]})
-		n.OwnFile, n.CNIConfName = OwnFileAlways, "05-theirs.conflist"
+		n.OwnFile, n.CNIConfName = SwitchOn, "05-theirs.conflist"
 		_, err := Install(t.Context(), n.Config, discard)
 		assert.Equal(t, []string{"own-name-taken"}, codes(err))
 		assert.ErrorContains(t, err, "remove it")

@@ -73,7 +73,7 @@ const (
 	causeEntryElsewhere     cause = "entry-elsewhere"     // the entry is in a file that is not the target
 	causeConfAppeared       cause = "conf-appeared"       // a .conf appeared that sorts before the list
 	causeOwnFileMissing     cause = "own-file-missing"    // our own file was removed
-	causeOwnFileTaken       cause = "own-file-taken"      // the entry was fought over, and OwnFile is OwnFileAuto
+	causeOwnFileTaken       cause = "own-file-taken"      // the entry was fought over, and OwnFile is SwitchAuto
 	causeOwnFileOutdated    cause = "own-file-outdated"   // the file that ours is derived from has changed
 	causeBinaryMissing      cause = "binary-missing"      // there is no usable binary
 	causeBinaryChanged      cause = "binary-changed"      // the binary is not the one to install

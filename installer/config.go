@@ -50,14 +50,16 @@ type Config struct {
 	HookDir, Preinstall string
 	// CNIConfName names a file in CNIConfDir. Chained, it is the file to edit (.conf and .conflist stand for each other), by
 	// default the one that the runtime loads. Otherwise it is our own file: by default 00-TYPE.conflist with OwnFile, and
-	// TYPE.conf without Chained. With OwnFileAuto it names the network's file only, and our own has the default name.
+	// TYPE.conf without Chained. With SwitchAuto it names the network's file only, and our own has the default name.
 	CNIConfName string
 	// Chained adds the entry to the node's network. If false, the file has the plugin alone, for Multus to delegate to.
 	// Default: true.
 	Chained bool
-	// OwnFile keeps a file of our own, which sorts first and is derived from the runtime's, instead of editing that. Default:
-	// OwnFileAuto. The zero value means OwnFileNever.
-	OwnFile OwnFile
+	// OwnFile keeps a list of our own, which sorts first and is derived from the runtime's, and leaves others' files alone. SwitchAuto chains
+	// into the network's file, and keeps a list of our own once the entry was lost at a boot, or twice, however far apart. That outlives the
+	// agent and a boot, until an uninstall or another value. None is taken while [Options].Hooked, nor where the network's list delegates,
+	// as Multus' does. Without Chained it means SwitchOff. Default: SwitchAuto. The zero value means SwitchOff.
+	OwnFile Switch
 	// RunDir contains the kubeconfig and the log socket. It has the same path on the host. Default: /var/run/meshcni.
 	RunDir string
 	// KubeconfigName is the file name of the plugin's credentials in RunDir. Default: kubeconfig. Empty: the plugin asks no API server, so none
@@ -82,7 +84,7 @@ func Default(id meshcni.Identity) Config {
 			PodNamespace: id.Namespace, AddDeadline: netconf.DefaultAddDeadline, UncapturedFamily: redirect.UncapturedAllow,
 		},
 		BinSourceDir: "/opt/" + id.Name + "/bin", CNIBinDirs: []string{"/host" + netconf.DefaultCNIBinDir},
-		CNIConfDir: "/host/etc/cni/net.d", CNICacheDir: "/host/var/lib/cni", Chained: true, OwnFile: OwnFileAuto,
+		CNIConfDir: "/host/etc/cni/net.d", CNICacheDir: "/host/var/lib/cni", Chained: true, OwnFile: SwitchAuto,
 		RunDir: id.RunDir, KubeconfigName: netconf.KubeconfigName,
 		ServiceAccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
 		KubernetesPort:    "443", KubernetesProtocol: "https",
@@ -130,10 +132,10 @@ func (c Config) Validate() error {
 	if !c.Chained && (c.Plugin.CNIVersion != "" || c.Plugin.Name != "") {
 		bad("without chained, cniVersion and name follow from the plugin's type: leave them empty")
 	}
-	if err := c.OwnFile.validate(); err != nil {
-		errs = append(errs, err)
+	if err := c.OwnFile.Validate(); err != nil {
+		bad("own-file %w", err)
 	}
-	if c.OwnFile == OwnFileAlways && !c.Chained {
+	if c.OwnFile == SwitchOn && !c.Chained {
 		bad("own-file needs chained")
 	}
 	errs = append(errs, c.validateConfName())
@@ -173,9 +175,9 @@ func (c Config) validateConfName() error {
 		return nil
 	case name != filepath.Base(name) || !slices.Contains([]string{".conf", ".conflist", ".json"}, ext):
 		return fmt.Errorf("cni-conf-name %q: must be a file's name ending in .conf, .conflist or .json", name)
-	case c.OwnFile == OwnFileAuto && c.Chained && name == c.ownName():
+	case c.OwnFile == SwitchAuto && c.Chained && name == c.ownName():
 		return fmt.Errorf("cni-conf-name %q: is the name of the list that own-file=auto may keep, and cannot be the network's", name)
-	case c.OwnFile == OwnFileAlways && ext != ".conflist":
+	case c.OwnFile == SwitchOn && ext != ".conflist":
 		return fmt.Errorf("cni-conf-name %q: a list of our own must end in .conflist", name)
 	case !c.Chained && ext == ".conflist":
 		return fmt.Errorf("cni-conf-name %q: a configuration of the plugin alone must end in .conf or .json", name)
@@ -215,7 +217,7 @@ func (c Config) server() string {
 // ownName returns the name of the file that is entirely ours.
 func (c Config) ownName() string {
 	switch typ := c.ownType(); {
-	case c.CNIConfName != "" && (c.OwnFile == OwnFileAlways || !c.Chained):
+	case c.CNIConfName != "" && (c.OwnFile == SwitchOn || !c.Chained):
 		return c.CNIConfName
 	case !c.Chained:
 		return typ + ".conf"

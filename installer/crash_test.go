@@ -28,11 +28,11 @@ import (
 // crashAgent is the process that is killed: an agent on even rounds, installs and uninstalls in turn on odd ones.
 func crashAgent(dir string) {
 	c := nodeConfig(dir)
-	c.OwnFile = OwnFile(os.Getenv("MESHCNI_TEST_OWN_FILE"))
+	c.OwnFile = Switch(os.Getenv("MESHCNI_TEST_OWN_FILE"))
 	if os.Getenv("MESHCNI_TEST_ODD") == "" {
 		a, err := New(Options{Config: c, Settle: time.Millisecond})
 		if err == nil {
-			if c.OwnFile != OwnFileAuto {
+			if c.OwnFile != SwitchAuto {
 				a.contest.limit = 1 << 30
 			}
 			err = a.Run(context.Background())
@@ -61,13 +61,13 @@ func TestCrash(t *testing.T) {
 	all := longtest.On || os.Getenv("MESHCNI_CRASH_ROUNDS") != ""
 	for k, kind := range []struct {
 		name, file, data string
-		own              OwnFile
+		own              Switch
 	}{
-		{"list", "10-calico.conflist", calicoList, OwnFileNever},
-		{"conf", "10-x.conf", bridgeConf, OwnFileNever},
-		{"own-file", "10-calico.conflist", calicoList, OwnFileAlways},
-		{"auto", "10-calico.conflist", calicoList, OwnFileAuto},
-		{"auto-conf", "10-x.conf", bridgeConf, OwnFileAuto},
+		{"list", "10-calico.conflist", calicoList, SwitchOff},
+		{"conf", "10-x.conf", bridgeConf, SwitchOff},
+		{"own-file", "10-calico.conflist", calicoList, SwitchOn},
+		{"auto", "10-calico.conflist", calicoList, SwitchAuto},
+		{"auto-conf", "10-x.conf", bridgeConf, SwitchAuto},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			n := newNode(t, nil)

@@ -37,7 +37,7 @@ func TestPluginTypeOfOnesOwn(t *testing.T) {
 		file   string
 	}{
 		"chained":    {func(*Config) {}, "10-x.conflist"},
-		"own file":   {func(c *Config) { c.OwnFile = OwnFileAlways }, "00-acme-cni.conflist"},
+		"own file":   {func(c *Config) { c.OwnFile = SwitchOn }, "00-acme-cni.conflist"},
 		"for Multus": {func(c *Config) { c.Chained = false }, "acme-cni.conf"},
 		"the binary has the plugin's name": {func(c *Config) {
 			_ = os.Rename(filepath.Join(c.BinSourceDir, c.BinaryName), filepath.Join(c.BinSourceDir, "acme-cni"))

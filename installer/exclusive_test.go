@@ -57,7 +57,7 @@ func (n *node) cilium() (took *atomic.Int64, stop func()) {
 
 // Beside a Cilium that wants the directory alone the agent is not ready, and names the setting that ends it; once that is set, it is.
 func TestBesideAnExclusiveCilium(t *testing.T) {
-	for _, own := range []OwnFile{OwnFileAuto, OwnFileAlways, OwnFileNever} {
+	for _, own := range []Switch{SwitchAuto, SwitchOn, SwitchOff} {
 		t.Run("own-file="+string(own), func(t *testing.T) {
 			n := newNode(t, map[string]string{"05-cilium.conflist": ciliumList})
 			n.OwnFile = own

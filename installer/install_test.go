@@ -28,7 +28,7 @@ func TestNodeFilesThereAndBack(t *testing.T) {
 	paths, err := filepath.Glob("../conflist/testdata/nodes/*")
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
-	for _, own := range []OwnFile{OwnFileNever, OwnFileAlways, OwnFileAuto} {
+	for _, own := range []Switch{SwitchOff, SwitchOn, SwitchAuto} {
 		for _, path := range paths {
 			name := filepath.Base(path)
 			t.Run("own-file="+string(own)+"/"+name, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestNodeFilesThereAndBack(t *testing.T) {
 				require.NoError(t, err)
 				n := newNode(t, map[string]string{name: string(data), "notes.txt": "x"})
 				n.OwnFile = own
-				if own == OwnFileAlways && name < n.ownName() {
+				if own == SwitchOn && name < n.ownName() {
 					n.CNIConfName = "00-00.conflist"
 				}
 				if os.Geteuid() == 0 {
@@ -45,7 +45,7 @@ func TestNodeFilesThereAndBack(t *testing.T) {
 				before := n.tree()
 				was := n.loaded()
 
-				if own == OwnFileAlways && delegating(was.File) != "" {
+				if own == SwitchOn && delegating(was.File) != "" {
 					_, err := Install(t.Context(), n.Config, discard)
 					require.ErrorContains(t, err, "self-delegating: ")
 					assert.Equal(t, before, n.tree())
@@ -58,7 +58,7 @@ func TestNodeFilesThereAndBack(t *testing.T) {
 				assert.Equal(t, was.File.Network(), is.File.Network())
 				_, err = libcni.ConfListFromFile(n.conf(is.Name))
 				require.NoError(t, err)
-				if own == OwnFileAlways {
+				if own == SwitchOn {
 					assert.Equal(t, string(data), n.read(n.conf(name)), "the owner's file is left alone")
 				}
 
@@ -246,11 +246,11 @@ func TestInstallBlocked(t *testing.T) {
 			n.write(filepath.Join(n.BinSourceDir, pluginName), "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"0.3.1\",\"1.0.0\"]}'\n", 0o755)
 		}, "unsupported-version", []string{"10-a.conflist", "0.2.0", "0.3.1, 1.0.0"}},
 		{"a version of its own that the plugin does not speak", nil, func(n *node) {
-			n.Chained, n.OwnFile, n.PluginConfig = false, OwnFileNever, `{"type": "meshcni", "cniVersion": "9.9.9"}`
+			n.Chained, n.OwnFile, n.PluginConfig = false, SwitchOff, `{"type": "meshcni", "cniVersion": "9.9.9"}`
 			n.write(filepath.Join(n.BinSourceDir, pluginName), "#!/bin/sh\n[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"0.3.1\",\"1.0.0\"]}'\n", 0o755)
 		}, "unsupported-version", []string{"template", "9.9.9", "0.3.1, 1.0.0"}},
-		{"own name taken", map[string]string{"00-meshcni.conflist": calicoList}, func(n *node) { n.OwnFile = OwnFileAlways }, "own-name-taken", []string{"00-meshcni.conflist"}},
-		{"own name sorts later", map[string]string{"00-a.conflist": calicoList}, func(n *node) { n.OwnFile = OwnFileAlways }, "sorts-later", []string{"00-a.conflist", "--cni-conf-name"}},
+		{"own name taken", map[string]string{"00-meshcni.conflist": calicoList}, func(n *node) { n.OwnFile = SwitchOn }, "own-name-taken", []string{"00-meshcni.conflist"}},
+		{"own name sorts later", map[string]string{"00-a.conflist": calicoList}, func(n *node) { n.OwnFile = SwitchOn }, "sorts-later", []string{"00-a.conflist", "--cni-conf-name"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := newNode(t, tc.files)
@@ -325,11 +325,11 @@ func TestFromChainedToOwnFileAndBack(t *testing.T) {
 	n := newNode(t, map[string]string{"10-x.conf": bridgeConf})
 	before := n.tree()
 	n.install()
-	n.OwnFile = OwnFileAlways
+	n.OwnFile = SwitchOn
 	assert.Equal(t, "00-meshcni.conflist", n.install().Target)
 	assert.Equal(t, bridgeConf, n.read(n.conf("10-x.conf")))
 	assert.Len(t, n.tree(), 2)
-	n.OwnFile = OwnFileNever
+	n.OwnFile = SwitchOff
 	assert.Equal(t, "10-x.conflist", n.install().Target)
 	n.uninstall()
 	assert.Equal(t, before, n.tree())
@@ -372,7 +372,7 @@ func TestBinaryStaysWhileAttachmentsNeedIt(t *testing.T) {
 
 func TestWrongConfigurationIsReportedAtOnce(t *testing.T) {
 	c := Default(meshcni.Identity{})
-	c.Plugin.LogLevel, c.Plugin.Backend, c.RunDir, c.CNIConfName, c.OwnFile, c.Chained = "x", "y", "run", "../a.conf", OwnFileAlways, false
+	c.Plugin.LogLevel, c.Plugin.Backend, c.RunDir, c.CNIConfName, c.OwnFile, c.Chained = "x", "y", "run", "../a.conf", SwitchOn, false
 	err := c.Validate()
 	for _, key := range []string{"log_level", "backend", "run-dir", "cni-conf-name", "own-file"} {
 		require.ErrorContains(t, err, key)

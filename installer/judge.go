@@ -22,7 +22,7 @@ type verdict struct {
 }
 
 // judge decides what of a plan is to be done now, in the light of what the agent remembers. A loss of the entry counts only where it is fresh.
-// OwnFileAuto may make another plan of it.
+// SwitchAuto may make another plan of it.
 func (m *memory) judge(c Config, seen observed, plan Plan, fresh bool) verdict {
 	v := verdict{Plan: plan}
 	v.Blocked = append(v.Blocked, plan.unwhole...)
@@ -129,13 +129,13 @@ func (m *memory) goneWhileAway(c Config, seen observed, v *verdict) {
 }
 
 const (
-	// enoughLosses is the number of removals by another program, however far apart, from which on OwnFileAuto takes a list of its own.
+	// enoughLosses is the number of removals by another program, however far apart, from which on SwitchAuto takes a list of its own.
 	enoughLosses = 2
 	// booting bounds the age of an agent at which a removal, after a boot, still counts as one of that boot.
 	booting = 10 * time.Minute
 )
 
-// lost counts a loss of the entry from a file of the network, and reports whether there have been enough for OwnFileAuto: two, or one at a boot.
+// lost counts a loss of the entry from a file of the network, and reports whether there have been enough for SwitchAuto: two, or one at a boot.
 func (m *memory) lost() bool {
 	m.past.Losses++
 	return m.past.Losses >= enoughLosses || m.rebooted && m.now().Sub(m.begun) < booting
@@ -143,7 +143,7 @@ func (m *memory) lost() bool {
 
 // take makes the agent keep a file of its own from now on, if that is left to it and can be done. The conflict is then over.
 func (m *memory) take(c Config, seen observed, v *verdict, why string) bool {
-	if c.OwnFile != OwnFileAuto || v.Target == c.ownName() {
+	if c.OwnFile != SwitchAuto || v.Target == c.ownName() {
 		return false
 	}
 	seen.taken = true

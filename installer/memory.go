@@ -45,7 +45,7 @@ type memory struct {
 type remembered struct {
 	// held are the files that have had the entry since this process began.
 	held map[string]bool
-	// taken: a file of our own is kept by OwnFileAuto.
+	// taken: a file of our own is kept by SwitchAuto.
 	taken bool
 	// whole is the target when all that it names was last there.
 	whole string
@@ -70,7 +70,7 @@ type history struct {
 	Whole string `json:"whole,omitempty"`
 	// Losses counts how often another program has removed the entry from a file of the network.
 	Losses int `json:"losses,omitempty"`
-	// Taken says that OwnFileAuto keeps a list of our own.
+	// Taken says that SwitchAuto keeps a list of our own.
 	Taken bool `json:"taken,omitempty"`
 	// Since is the time at which the entry was last put back. Zero: it has been in place since it was first installed.
 	Since time.Time `json:"since,omitzero"`
@@ -100,10 +100,10 @@ func (h history) keep(c Config) error {
 	return err
 }
 
-// forgetTaken makes OwnFileAuto begin anew when it is next chosen.
+// forgetTaken makes SwitchAuto begin anew when it is next chosen.
 func forgetTaken(c Config) error {
 	h := recall(c)
-	if c.OwnFile == OwnFileAuto || !h.Taken {
+	if c.OwnFile == SwitchAuto || !h.Taken {
 		return nil
 	}
 	h.Taken, h.Losses = false, 0
@@ -125,7 +125,7 @@ func (m *memory) recall(c Config) {
 		m.rebooted = m.past.File != "" && (m.past.Boot != m.boot() || inMemory) // the run directory is in memory
 		m.taken = m.past.Taken
 	}
-	m.taken = m.taken && c.OwnFile == OwnFileAuto
+	m.taken = m.taken && c.OwnFile == SwitchAuto
 }
 
 // forget leaves what became of the entry to the files on the node.
@@ -153,7 +153,7 @@ func (m *memory) inPlace(c Config, seen observed, plan Plan) error {
 		m.log.Info("installed", "file", filepath.Join(c.CNIConfDir, plan.Target), "network", plan.Network)
 	}
 	m.wrote, m.weighed = seen.conf.files[plan.Target].data, true
-	m.taken = c.Chained && c.OwnFile == OwnFileAuto && plan.Target == c.ownName()
+	m.taken = c.Chained && c.OwnFile == SwitchAuto && plan.Target == c.ownName()
 	now, at := m.past, m.now().UTC().Truncate(time.Millisecond)
 	now.Boot, now.File, now.Taken = m.boot(), plan.Target, m.taken
 	if len(plan.unwhole) == 0 {

@@ -39,7 +39,7 @@ func (n *node) cached(name, list string, more map[string]any) string {
 func TestUninstallWithoutTheSettingsOfTheInstall(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"chained":  func(*Config) {},
-		"own file": func(c *Config) { c.OwnFile = OwnFileAlways },
+		"own file": func(c *Config) { c.OwnFile = SwitchOn },
 		"for Multus": func(c *Config) {
 			c.Chained = false
 			c.PluginConfig = strings.Replace(acme, "{", `{"name": "acme", "cniVersion": "1.0.0", `, 1)

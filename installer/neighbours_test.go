@@ -44,7 +44,7 @@ func TestNeighbours(t *testing.T) {
 			require.NoError(n.t, os.Mkdir(n.conf("n"), 0o755))
 			n.write(n.conf("n/10-istio.conf"), `{"type":"istio-cni"}`, 0o644)
 		}, nil},
-		"with a list of our own": {map[string]string{file: listOf("calico", "istio-cni")}, func(n *node) { n.OwnFile = OwnFileAlways },
+		"with a list of our own": {map[string]string{file: listOf("calico", "istio-cni")}, func(n *node) { n.OwnFile = SwitchOn },
 			[]string{"istio-cni before 00-meshcni.conflist"}},
 		"delegated to ourselves": {map[string]string{file: listOf("calico", "istio-cni")}, func(n *node) { n.Chained = false }, []string{"istio-cni beside " + file}},
 		"a type of the embedder's": {map[string]string{file: listOf("calico", "acme-cni", "acme")}, func(n *node) { n.MeshPlugins = []string{"acme-cni"} },

@@ -56,7 +56,7 @@ type node struct {
 
 func nodeConfig(dir string) Config {
 	c := Default(meshcni.Identity{})
-	c.OwnFile = OwnFileNever // unless a test is about another
+	c.OwnFile = SwitchOff // unless a test is about another
 	c.BinSourceDir, c.CNIBinDirs = filepath.Join(dir, "image"), []string{filepath.Join(dir, "bin")}
 	c.CNIConfDir, c.CNICacheDir = filepath.Join(dir, "net.d"), filepath.Join(dir, "cache")
 	c.RunDir, c.ServiceAccountDir = filepath.Join(dir, "run"), filepath.Join(dir, "sa")

@@ -137,7 +137,7 @@ func (o *observer) lookForInstall(c Config) observed {
 		seen.credentials.token = kept
 	}
 	past := recall(c)
-	seen.taken, seen.whole = c.OwnFile == OwnFileAuto && past.Taken, past.Whole
+	seen.taken, seen.whole = c.OwnFile == SwitchAuto && past.Taken, past.Whole
 	return seen
 }
 

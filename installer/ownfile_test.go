@@ -76,7 +76,7 @@ func listening(out *proctest.Buffer) func(*Options) {
 func TestAutoTakesAFileOfItsOwn(t *testing.T) {
 	const file, own = "10-calico.conflist", "00-meshcni.conflist"
 	n := newNode(t, map[string]string{file: strings.Replace(rewritten, "MTU", "1", 1)})
-	n.OwnFile = OwnFileAuto
+	n.OwnFile = SwitchAuto
 	var log proctest.Buffer
 	a, stop := n.agent(listening(&log))
 	within(t, patience, "ready", ready(a))
@@ -116,10 +116,10 @@ func TestAutoTakesAFileOfItsOwn(t *testing.T) {
 	assert.Contains(t, scrape(t, b), "\nmeshcni_fights_total 0\n")
 	assert.Empty(t, b.News())
 
-	n.OwnFile = OwnFileNever
+	n.OwnFile = SwitchOff
 	assert.Equal(t, file, n.install().Target)
 	assert.NoFileExists(t, n.conf(own))
-	n.OwnFile = OwnFileAuto
+	n.OwnFile = SwitchAuto
 	assert.Equal(t, file, n.install().Target)
 	n.uninstall()
 	entries, err := os.ReadDir(n.CNIConfDir)
@@ -131,7 +131,7 @@ func TestAutoTakesAFileOfItsOwn(t *testing.T) {
 func TestAutoDoesNotTakeWhatWouldNotHelp(t *testing.T) {
 	const file = "00-a.conflist"
 	n := newNode(t, map[string]string{file: strings.Replace(rewritten, "MTU", "1", 1)})
-	n.OwnFile = OwnFileAuto
+	n.OwnFile = SwitchAuto
 	var log proctest.Buffer
 	a, _ := n.agent(listening(&log))
 	within(t, patience, "ready", ready(a))
@@ -172,22 +172,22 @@ func TestAConflictIsToldWithItsRemedy(t *testing.T) {
 }
 
 func TestOwnFileValues(t *testing.T) {
-	for text, want := range map[string]OwnFile{"true": OwnFileAlways, "1": OwnFileAlways, "false": OwnFileNever, "auto": OwnFileAuto} {
-		var o OwnFile
+	for text, want := range map[string]Switch{"true": SwitchOn, "1": SwitchOn, "false": SwitchOff, "auto": SwitchAuto} {
+		var o Switch
 		require.NoError(t, o.UnmarshalText([]byte(text)))
 		assert.Equal(t, want, o)
 	}
-	var o OwnFile
+	var o Switch
 	require.ErrorContains(t, o.UnmarshalText([]byte("perhaps")), `"perhaps" is not auto, true or false`)
 
 	n := newNode(t, nil)
 	for _, tc := range []struct {
-		own  OwnFile
+		own  Switch
 		name string
 		says string
 	}{
-		{"", "", ""}, {OwnFileAuto, "", ""},
-		{OwnFileAuto, "00-a.conflist", ""}, {OwnFileAuto, "00-meshcni.conflist", "is the name of the list that own-file=auto may keep"},
+		{"", "", ""}, {SwitchAuto, "", ""},
+		{SwitchAuto, "00-a.conflist", ""}, {SwitchAuto, "00-meshcni.conflist", "is the name of the list that own-file=auto may keep"},
 		{"perhaps", "", `own-file "perhaps"`},
 	} {
 		n.OwnFile, n.CNIConfName = tc.own, tc.name
@@ -198,16 +198,16 @@ func TestOwnFileValues(t *testing.T) {
 			require.ErrorContains(t, err, tc.says)
 		}
 	}
-	n.OwnFile, n.CNIConfName, n.Chained = OwnFileAuto, "", false
+	n.OwnFile, n.CNIConfName, n.Chained = SwitchAuto, "", false
 	require.NoError(t, n.Validate())
-	n.OwnFile = OwnFileAlways
+	n.OwnFile = SwitchOn
 	require.ErrorContains(t, n.Validate(), "own-file needs chained")
 }
 
 // A file by our own name that is somebody else's is refused from the start, not when it is needed.
 func TestAutoNeedsItsName(t *testing.T) {
 	n := newNode(t, map[string]string{"00-meshcni.conflist": calicoList})
-	n.OwnFile = OwnFileAuto
+	n.OwnFile = SwitchAuto
 	_, err := Install(t.Context(), n.Config, discard)
 	require.ErrorContains(t, err, "own-name-taken")
 	require.ErrorContains(t, err, filepath.Join(n.CNIConfDir, "00-meshcni.conflist"))
@@ -217,7 +217,7 @@ func TestAutoNeedsItsName(t *testing.T) {
 // While the owner writes the file in place, from which ours is derived, the node stays ready: ours is in force.
 func TestTornFileIsNoNews(t *testing.T) {
 	const file = "10-calico.conflist"
-	for _, own := range []OwnFile{OwnFileNever, OwnFileAlways} {
+	for _, own := range []Switch{SwitchOff, SwitchOn} {
 		n := newNode(t, map[string]string{file: calicoList})
 		n.OwnFile = own
 		a, _ := n.agent(func(o *Options) { onEvents(o); o.Settle = time.Hour })

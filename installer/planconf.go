@@ -28,6 +28,19 @@ func (p *planner) conf() bool {
 	return p.chained()
 }
 
+// keepsOwn reports whether our own file is the target. With SwitchAuto that is so once it has been taken, which its existence
+// tells an agent that has begun since. It is not taken beside a plugin that delegates, which would delegate to it.
+func (p *planner) keepsOwn() bool {
+	switch there := p.exists(p.c.ownName()); {
+	case p.c.OwnFile != SwitchAuto:
+		return p.c.OwnFile == SwitchOn
+	case there || !p.o.taken:
+		return there
+	}
+	first, err := conflist.Primary(p.o.conf, p.oursAlone()...)
+	return err != nil || delegating(first.File) == ""
+}
+
 func (p *planner) chained() bool {
 	if p.returned(); p.c.CNIConfName == "" {
 		p.left = p.abandoned()
@@ -263,7 +276,7 @@ func (p *planner) ownFile() bool {
 	if !ok {
 		return false
 	}
-	named := p.c.OwnFile == OwnFileAuto && p.c.CNIConfName != ""
+	named := p.c.OwnFile == SwitchAuto && p.c.CNIConfName != ""
 	first, err := conflist.Primary(p.o.conf, append(p.oursAlone(), own)...)
 	if err != nil && !named {
 		return p.noChoice(err) // our file stays: the owner's plugin refuses pods itself while its agent is away

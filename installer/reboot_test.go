@@ -74,7 +74,7 @@ func TestReboots(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, map[string]string{file: calicoList})
-			n.OwnFile = OwnFileAuto
+			n.OwnFile = SwitchAuto
 			writes := func(boot int) { n.put(n.conf(file), strings.Replace(rewritten, "MTU", fmt.Sprint(boot), 1)) }
 			first, stop := n.agent(onEvents)
 			within(t, patience, "installed", func() bool { return n.captured() && recall(n.Config).File != "" })
@@ -130,7 +130,7 @@ func TestReboots(t *testing.T) {
 			} else {
 				assert.Equal(t, boots, taken)
 			}
-			n.OwnFile = OwnFileAuto
+			n.OwnFile = SwitchAuto
 			n.uninstall()
 			for _, path := range append(diskfile.ReservePaths(n.CNIConfDir), n.historyPath()) {
 				assert.NoFileExists(t, path)
@@ -163,7 +163,7 @@ func TestRewrittenBetweenTheFirstLooks(t *testing.T) {
 	for name, absent := range map[string]bool{"between two looks": false, "where it was away at the first": true} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, map[string]string{file: calicoList})
-			n.OwnFile = OwnFileAuto
+			n.OwnFile = SwitchAuto
 			first, stop := n.agent(onEvents)
 			within(t, patience, "ready", ready(first))
 			stop()
@@ -195,7 +195,7 @@ func TestRewrittenBetweenTheFirstLooks(t *testing.T) {
 func TestTwoRemovalsAreEnough(t *testing.T) {
 	const file, own = "10-calico.conflist", "00-meshcni.conflist"
 	n := newNode(t, map[string]string{file: calicoList})
-	n.OwnFile = OwnFileAuto
+	n.OwnFile = SwitchAuto
 	a, stop := n.agent(onEvents)
 	within(t, patience, "ready", ready(a))
 	n.put(n.conf(file), calicoList)
@@ -222,7 +222,7 @@ func TestRewritesOnAFullDisk(t *testing.T) {
 	n := newNode(t, nil)
 	mount(t, n.CNIConfDir, "size=128k")
 	n.write(n.conf(file), calicoList, 0o644)
-	n.OwnFile = OwnFileAuto
+	n.OwnFile = SwitchAuto
 	a, _ := n.agent(onEvents)
 	within(t, patience, "ready", ready(a))
 	within(t, patience, "reserved", func() bool {
@@ -245,7 +245,7 @@ func TestRewritesOnAFullDisk(t *testing.T) {
 // One file is remembered by. An uninstall takes away what agents of before have kept beside the network's lists too.
 func TestHistoryIsOneFile(t *testing.T) {
 	n := newNode(t, map[string]string{"10-calico.conflist": calicoList})
-	n.OwnFile = OwnFileAuto
+	n.OwnFile = SwitchAuto
 	a, stop := n.agent(onEvents)
 	within(t, patience, "ready", ready(a))
 	stop()
@@ -263,7 +263,7 @@ func TestHistoryIsOneFile(t *testing.T) {
 func TestHookedNodeTakesNoList(t *testing.T) {
 	const file, own = "10-calico.conflist", "00-meshcni.conflist"
 	n := newNode(t, map[string]string{file: calicoList})
-	n.OwnFile = OwnFileAuto
+	n.OwnFile = SwitchAuto
 	var hooked atomic.Bool
 	hooked.Store(true)
 	a, _ := n.agent(func(o *Options) { onEvents(o); o.Hooked = hooked.Load }, func(a *Agent) { a.contest.limit = 100 })

@@ -31,7 +31,7 @@ func (l *loop) report(c Config, seen observed, v verdict, doing performer) time.
 		if err := l.memory.inPlace(c, seen, v.Plan); err != nil {
 			l.failed("history", err)
 		}
-		l.m.ownFile.Set(map[bool]float64{true: 1}[c.OwnFile.wanted() && v.Target == c.ownName()])
+		l.m.ownFile.Set(map[bool]float64{true: 1}[c.OwnFile.Wanted() && v.Target == c.ownName()])
 		_ = diskfile.Reserve(c.CNIConfDir) // where there is no room for it, what is reserved so far has to do
 	}
 	wait, why := l.memory.staying(seen, v.Plan)

@@ -104,7 +104,7 @@ const (
 // With a file of our own, a pod is then refused, not started outside of the mesh; and started when the agent is up.
 func TestRebootRefusesPodsUntilTheAgentIsUp(t *testing.T) {
 	c := newCluster(t)
-	c.OwnFile = OwnFileAlways
+	c.OwnFile = SwitchOn
 	a, stop := c.agent(onEvents)
 	within(t, patience, "ready", ready(a))
 	stop()

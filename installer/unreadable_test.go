@@ -65,7 +65,7 @@ func TestUnreadableFileBlocks(t *testing.T) {
 			if strings.HasPrefix(name, "plugin") && file == "05-pods.conf" || strings.HasPrefix(name, "a plugin") && file == "05-pods.conf" {
 				continue // a list's
 			}
-			for _, own := range []OwnFile{OwnFileNever, OwnFileAlways} {
+			for _, own := range []Switch{SwitchOff, SwitchOn} {
 				t.Run(name+"/"+file+"/own-file="+string(own), func(t *testing.T) {
 					n := newNode(t, map[string]string{"10-calico.conflist": calicoList, "20-cilium.conflist": ciliumList})
 					n.OwnFile = own

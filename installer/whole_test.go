@@ -185,7 +185,7 @@ func TestUninstallBringsBackNothingThatItsOwnerRemoved(t *testing.T) {
 
 // A list never delegates to itself, and none of ours stands before one that delegates.
 func TestNoListDelegatesToItself(t *testing.T) {
-	own := func(n *node) { n.OwnFile = OwnFileAlways }
+	own := func(n *node) { n.OwnFile = SwitchOn }
 	for name, tc := range map[string]struct {
 		files  map[string]string
 		change func(*node)
@@ -198,7 +198,7 @@ func TestNoListDelegatesToItself(t *testing.T) {
 		"ours before a file's":   {map[string]string{"00-multus.conf": multus("10-canal.conflist"), "10-canal.conflist": canalList}, own},
 		"ours before delegates":  {map[string]string{"00-multus.conf": `{"name":"m","cniVersion":"1.0.0","type":"multus","delegates":[{"type":"calico"}]}`}, own},
 		"ours before what waits": {map[string]string{"00-multus.conf": `{"name":"m","cniVersion":"1.0.0","type":"multus","readinessindicatorfile":"/run/x"}`}, own},
-		"ours was there before":  {map[string]string{"00-multus.conf": multus("00-meshcni.conflist"), "00-meshcni.conflist": listing(`{"type":"calico"},{"type":"meshcni"}`)}, func(n *node) { n.OwnFile = OwnFileAuto }},
+		"ours was there before":  {map[string]string{"00-multus.conf": multus("00-meshcni.conflist"), "00-meshcni.conflist": listing(`{"type":"calico"},{"type":"meshcni"}`)}, func(n *node) { n.OwnFile = SwitchAuto }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, tc.files)
@@ -218,7 +218,7 @@ func TestNoListDelegatesToItself(t *testing.T) {
 // A Multus that starts again and again never makes own-file=auto put a list before it, to which it would delegate.
 func TestOwnFileAutoBesideWhatDelegates(t *testing.T) {
 	n := multusNode(t)
-	n.OwnFile = OwnFileAuto
+	n.OwnFile = SwitchAuto
 	a, _ := n.agent(nil, func(a *Agent) { a.contest.limit = 100 })
 	within(t, patience, "ready", ready(a))
 	for range 4 { // its daemon takes the first file that is not its own

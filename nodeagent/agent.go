@@ -261,7 +261,7 @@ func (a *Agent) connect() {
 func (a *Agent) installation() installer.Options {
 	o := a.options
 	all := installer.Options{
-		Config: o.Config.Config, Log: o.Log, PluginLog: o.PluginLog, Registry: a.metrics, UninstallOnExit: o.Config.UninstallOnExit != OnExitKeep,
+		Config: o.Config.Config, Log: o.Log, PluginLog: o.PluginLog, Registry: a.metrics, UninstallOnExit: o.Config.UninstallOnExit.Wanted(),
 		Leaving: a.leavingFor(), Token: o.pluginToken(o.Config), OnDecision: a.repairs.decided, OnTurn: a.turn.set, Hooked: a.hook.captures,
 		TakeOver: func() error {
 			return news.Err(slices.Concat(a.left.News(), a.kernel.News(), news.NotReady(codeNoHook, a.hook.able())))
@@ -278,7 +278,7 @@ func (a *Agent) installation() installer.Options {
 
 // leavingFor returns what tells whether the agent leaves the node for good, when it ends. Nil: it does.
 func (a *Agent) leavingFor() (leaving func(context.Context) (bool, string)) {
-	if a.options.Config.UninstallOnExit == OnExitAuto {
+	if a.options.Config.UninstallOnExit == installer.SwitchAuto {
 		leaving = func(ctx context.Context) (bool, string) { return a.leaving(ctx) }
 	}
 	if a.held != nil {
@@ -301,7 +301,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		defer quiet()
 		a.events.Store(events)
 	}
-	if o.Config.UninstallOnExit == OnExitAuto {
+	if o.Config.UninstallOnExit == installer.SwitchAuto {
 		leaving, stop := o.watchDaemonSet(ctx, o.Config, o.Log)
 		defer stop()
 		a.leaving = leaving
@@ -366,7 +366,7 @@ func (a *Agent) keepInstalled(ctx context.Context) error {
 		case <-time.After(pollEvery):
 		}
 	}
-	if leaving := a.leavingFor(); leaving != nil && c.UninstallOnExit != OnExitKeep {
+	if leaving := a.leavingFor(); leaving != nil && c.UninstallOnExit.Wanted() {
 		leaving(context.WithoutCancel(ctx)) // which releases the pods of the node's proxy
 	}
 	return nil

@@ -55,9 +55,11 @@ type Config struct {
 	// StartSocket is the path of a socket at which the agent says whether it has begun its work on the node, to [AwaitStarted] in
 	// the same container; the agents of a node's two pods, in an update, may share the addresses above. Default: none.
 	StartSocket string
-	// UninstallOnExit lets the end of Run uninstall the plugin, or not. Default: OnExitKeep.
-	UninstallOnExit OnExit
-	// DaemonSetName is the agent's DaemonSet in the namespace Plugin.PodNamespace, which OnExitAuto watches. Default: the identity's Agent.
+	// UninstallOnExit lets the end of Run uninstall the plugin. Off: it stays on the node, and captures new pods, or makes them wait once its
+	// token is worthless. Auto: it is uninstalled if the agent has seen the deletion of its DaemonSet or namespace, or sees that the DaemonSet
+	// does not want the node any more; not when the pod is replaced or restarted, and when the reason is unknown. Default: off.
+	UninstallOnExit installer.Switch
+	// DaemonSetName is the agent's DaemonSet in the namespace Plugin.PodNamespace, which installer.SwitchAuto watches. Default: the identity's Agent.
 	DaemonSetName string
 	// PluginServiceAccount is the service account in the namespace Plugin.PodNamespace whose token the plugin gets; the agent must be
 	// allowed to create tokens of it (create on serviceaccounts/token). It needs Node. Default: the identity's PluginAccount. Empty: the plugin
@@ -73,7 +75,7 @@ type Config struct {
 func DefaultConfig(id meshcni.Identity) Config {
 	id = id.WithDefaults()
 	return Config{
-		Config: installer.Default(id), MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: OnExitKeep, DaemonSetName: id.Agent,
+		Config: installer.Default(id), MetricsAddress: ":15014", HealthAddress: ":8000", UninstallOnExit: installer.SwitchOff, DaemonSetName: id.Agent,
 		PluginServiceAccount: id.PluginAccount, TokenLifetime: netconf.Duration(4 * time.Hour), ProcRoot: "/proc",
 		RuntimeHook: hook.Auto, NRISocket: "/var/run/nri/nri.sock",
 		Repair: repair.Options{Action: repair.ActionNone, Detect: &repair.Detection{Act: true}},
@@ -136,33 +138,6 @@ func (a Ambient) drainTimeout() time.Duration {
 		return -1
 	}
 	return a.DrainTimeout
-}
-
-// OnExit decides about the plugin at the end of an agent.
-type OnExit string
-
-// The values of OnExit.
-const (
-	// OnExitKeep leaves the plugin on the node. It captures new pods, or makes them wait once its token is worthless.
-	OnExitKeep OnExit = "false"
-	// OnExitUninstall always uninstalls.
-	OnExitUninstall OnExit = "true"
-	// OnExitAuto uninstalls if the agent has seen the deletion of its DaemonSet or namespace, or sees that the DaemonSet does not
-	// want the node any more. It leaves the plugin when the pod is replaced or restarted, and when the reason is unknown.
-	OnExitAuto OnExit = "auto"
-)
-
-// UnmarshalText accepts "auto" and what strconv.ParseBool does.
-func (e *OnExit) UnmarshalText(text []byte) error {
-	if *e = OnExit(text); *e == OnExitAuto {
-		return nil
-	}
-	b, err := strconv.ParseBool(string(text))
-	if err != nil {
-		return fmt.Errorf("%q is not auto, true or false", text)
-	}
-	*e = OnExit(strconv.FormatBool(b))
-	return nil
 }
 
 // acts reports whether repair does more than to look for pods.
@@ -249,7 +224,7 @@ func (c Config) validate(work bool, known []dialect.Dialect) error {
 		errs = append(errs, errors.New("agent=off does not go with ambient, whose pods only the node's agent can capture"))
 	}
 	errs = append(errs, c.meets(entry))
-	if c.UninstallOnExit == OnExitAuto && (c.DaemonSetName == "" || c.Plugin.PodNamespace == "") {
+	if c.UninstallOnExit == installer.SwitchAuto && (c.DaemonSetName == "" || c.Plugin.PodNamespace == "") {
 		errs = append(errs, errors.New("uninstall-on-exit=auto needs daemonset-name and pod-namespace"))
 	}
 	return errors.Join(errs...)

@@ -3,6 +3,7 @@
 package nodeagent
 
 import (
+	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/api/rights"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/plugin/netconf"
@@ -24,7 +25,7 @@ func (o Options) permissions(s Config, ownToken bool) ([]agentapi.Right, error) 
 	if s.Alone { // the agent does what the plugin would, with the pods that it has
 		n.PluginAccount, n.OnlyServes = "", true
 	}
-	if s.UninstallOnExit == OnExitAuto {
+	if s.UninstallOnExit == installer.SwitchAuto {
 		n.DaemonSet = s.DaemonSetName
 	}
 	meshes, err := o.meshes(s)

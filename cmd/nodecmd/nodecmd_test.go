@@ -228,7 +228,7 @@ func TestPrecedence(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"linkerd", "iptables", "error", "00-mine.conflist"}, []string{s.Plugin.Dialects.String(), string(s.Plugin.Backend), string(s.Plugin.LogLevel), s.CNIConfName})
 	assert.Equal(t, []string{"a", "b"}, s.Plugin.Kubernetes.ExcludeNamespaces)
-	assert.Equal(t, installer.OwnFileAlways, s.OwnFile)
+	assert.Equal(t, installer.SwitchOn, s.OwnFile)
 	assert.Equal(t, "5s", s.Plugin.AddDeadline.String())
 
 	// A ConfigMap mounted as a directory, one file a key.

@@ -35,7 +35,7 @@ func TestParse(t *testing.T) {
 	p := Program{}
 	p.setDefaults()
 	want := p.defaults()
-	want.CNIBinDirs, want.MetricsAddress, want.UninstallOnExit = []string{"/a", "/b"}, "", nodeagent.OnExitUninstall
+	want.CNIBinDirs, want.MetricsAddress, want.UninstallOnExit = []string{"/a", "/b"}, "", installer.SwitchOn
 	want.Plugin.Dialects, want.Plugin.PodNamespace, want.Plugin.UncapturedFamily, want.Plugin.WriteStatus, want.DaemonSetName = netconf.Dialects{"kuma"}, "mesh", "drop", true, "agent"
 	assert.Equal(t, 3, s.Repair.NodeBudget.Burst)
 	assert.Equal(t, []string{"delete", "n"}, []string{string(s.Repair.Action), s.Node})
@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 	s.Repair, want.Node = want.Repair, "n"
 	assert.Equal(t, want.Config, s)
 
-	for value, exit := range map[string]nodeagent.OnExit{"auto": nodeagent.OnExitAuto, "true": nodeagent.OnExitUninstall, "1": nodeagent.OnExitUninstall, "false": nodeagent.OnExitKeep, "0": nodeagent.OnExitKeep} {
+	for value, exit := range map[string]installer.Switch{"auto": installer.SwitchAuto, "true": installer.SwitchOn, "1": installer.SwitchOn, "false": installer.SwitchOff, "0": installer.SwitchOff} {
 		s, err := parsed(nil, "--uninstall-on-exit="+value)
 		require.NoError(t, err)
 		assert.Equal(t, exit, s.UninstallOnExit)
