@@ -5,7 +5,8 @@
 //
 // # Whose is what
 //
-// Package internal/node/podrules has the way to a pod's rules, for this package and package repair alike. This one has the pods of meshes whose proxy is
+// Package internal/node/podrules has the way to a pod's rules, for this package and package repair alike, and internal/node/keeper the memory of pods, the
+// queue and the rounds. This one has the pods of meshes whose proxy is
 // on the node: one loop takes each from any state to the one that it should have, whatever ended it before. Pods with a proxy of their own
 // are package repair's, which acts only within its budgets.
 //

@@ -41,7 +41,7 @@ type Keeper struct {
 type memory struct {
 	looks budget.Changes // that its changes cause
 	stay  stay
-	parts map[string]any // a *T for each Part[T], by its name
+	parts map[string]any // a pointer to what each [Part] remembers, by its name
 }
 
 // New returns a keeper of the pods that has nothing of them yet. It lives as long as they do.
