@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -213,9 +214,18 @@ func (v *validator) own(r Redirect) {
 				"rule %d: its comment is not at most %d printable characters", n+1, maxComment)
 			v.check(slots(rule.SrcPorts) <= chains.MaxPortSlots && slots(rule.DstPorts) <= chains.MaxPortSlots, at, "rule %d: its ports take more than the %d slots of a match", n+1, chains.MaxPortSlots)
 			v.check(len(rule.Owner) <= maxOwners, at, "rule %d: %d owners; at most %d fit", n+1, len(rule.Owner), maxOwners)
+			v.check(readBack(*rule), at, "rule %d: the kernel would not show it as it is: a mark has bits outside its mask, ports are all there are, or a field is set that its target does not use", n+1)
 			v.check(rule.Target.Action != ruleset.ActionNoTrack || c.Table == ruleset.Raw, at, "rule %d: target notrack is for table raw", n+1)
 		}
 	}
+}
+
+// readBack reports whether a rule is read as it is written: else what is live would always differ from it.
+func readBack(r ruleset.Rule) bool {
+	r.Src.More, r.Dst.More = nil, nil // which the text may cut, and which are as they are read: the ruleset's own check has them in order
+	f := cmp.Or(ownFamily(&r), ruleset.IPv4)
+	again, err := ruleset.ParseRule(f, r.Text(f))
+	return err == nil && again.Equal(r)
 }
 
 func slots(m ruleset.PortMatch) (n int) {

@@ -151,6 +151,7 @@ func TestOwnIsChecked(t *testing.T) {
 		"its ports take more than the 15 slots":               at(ruleset.Mangle, "MESH_OUTPUT_FIRST", ruleset.Rule{Proto: ruleset.UDP, DstPorts: ruleset.MatchPorts(ports...)}),
 		"is there twice in table nat":                         append(at(ruleset.NAT, "MESH_OUTPUT_FIRST", syslog), at(ruleset.NAT, "MESH_OUTPUT_FIRST", syslog)...),
 		"1001 rules; at most 1000 are allowed":                at(ruleset.NAT, "MESH_OUTPUT_FIRST", make([]ruleset.Rule, 1001)...),
+		"rule 1: the kernel would not show it as it is":       at(ruleset.NAT, "MESH_OUTPUT_FIRST", ruleset.Rule{ConnMark: ruleset.MarkMatch{Value: 1}}),
 		"its comment is not at most 120 printable characters": at(ruleset.NAT, "MESH_OUTPUT_FIRST", ruleset.Rule{Comment: "a\nb"}),
 		"20000 rules; at most 1000 are allowed":               at(ruleset.NAT, "MESH_OUTPUT_FIRST", make([]ruleset.Rule, 20_000)...),
 	} {
@@ -223,4 +224,33 @@ func TestIncludedInterfaces(t *testing.T) {
 	assert.Empty(t, rs.IPv4.Diff(live))
 	r.IncludeInterfaces = make([]string, 100_000)
 	assert.ErrorContains(t, r.Validate(), "100000 interfaces; at most 64 are allowed")
+}
+
+// FuzzOwn: chains of a mesh's own that are accepted are rules that the kernel takes, and are read back as they are.
+func FuzzOwn(f *testing.F) {
+	for _, own := range [][]ruleset.Chain{
+		{ownChain(ruleset.Mangle, "MESH_OUTPUT_FIRST", quic)},
+		{ownChain(ruleset.NAT, "MESH_OUTPUT_LAST", syslog, special), ownChain(ruleset.NAT, "MESH_PREROUTING", syslog)},
+		{ownChain(ruleset.NAT, "MESH_OUTPUT", ruleset.Rule{Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "MESH_X"}}), ownChain(ruleset.NAT, "MESH_X", special)},
+		{ownChain(ruleset.Raw, "MESH_PREROUTING_FIRST", ruleset.Rule{
+			Src: ruleset.MatchPrefix(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("11.0.0.0/8")), Target: ruleset.Target{Action: ruleset.ActionNoTrack},
+		})},
+	} {
+		b, err := json.Marshal(own)
+		require.NoError(f, err)
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := redirect.Default()
+		if json.Unmarshal(b, &r.Own) != nil || r.Validate() != nil {
+			return
+		}
+		rs := r.MustRuleset()
+		require.NoError(t, rs.Validate())
+		for _, f := range ruleset.Families {
+			live, err := ruleset.Parse(f, rs.Family(f).String())
+			require.NoError(t, err)
+			require.Empty(t, rs.Family(f).Diff(live), "%s", rs)
+		}
+	})
 }

@@ -34,7 +34,7 @@ type config struct {
 func egress(c config) redirect.Redirect {
 	r := redirect.Default()
 	r.Names.ChainPrefix = "EGRESS_"
-	r.Proxy = redirect.Proxy{UIDs: []uint32{3128}, OutboundPort: c.Port, InboundPort: c.Port + 1} // nothing inbound is redirected
+	r.Proxy = redirect.Proxy{UIDs: []uint32{3128}, OutboundPort: c.Port} // no InboundPort: nothing inbound is redirected
 	r.Inbound.Ports = redirect.NoPorts()
 	r.Outbound.ExcludeCIDRs = c.Inside
 	r.Loopback = redirect.LoopbackPass

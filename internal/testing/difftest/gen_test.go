@@ -121,12 +121,51 @@ func genRedirect(t *rapid.T) redirect.Redirect {
 	if odds(t, "has virtualInterfaces", 4) {
 		r.VirtualInterfaces = some(t, "virtualInterfaces", 1, 2, interfaces)
 	}
+	if odds(t, "has includeInterfaces", 5) {
+		r.IncludeInterfaces = slices.DeleteFunc(some(t, "includeInterfaces", 1, 2, interfaces), func(name string) bool { return slices.Contains(r.VirtualInterfaces, name) })
+	}
+	if odds(t, "has own", 4) {
+		r.Own = genOwn(t)
+	}
 	if odds(t, "lo has an IPv6 address", 3) {
 		r.Names.LoopbackIPv6 = netip.MustParseAddr("::6")
 	}
 	r.DropInvalid = odds(t, "dropInvalid", 4)
 	r.Names.ChainPrefix = one(t, "names.chainPrefix", []string{"MESH_", "ISTIO_", "A", "PREFIX_OF_LEN_16"})
+	if len(r.Own) > 0 && len(r.Names.ChainPrefix) > 12 {
+		r.Names.ChainPrefix = "PREFIX_OF_12" // the longest with which each point has a name
+	}
+	for i := range r.Own {
+		r.Own[i].Name = r.Names.ChainPrefix + r.Own[i].Name
+	}
 	return r
+}
+
+// genOwn draws chains of the mesh's own, without the prefix: one at a hook of the nat table, and one that drops.
+func genOwn(t *rapid.T) []ruleset.Chain {
+	rule := rapid.Custom(func(t *rapid.T) ruleset.Rule {
+		r := ruleset.Rule{Proto: one(t, "own proto", []ruleset.Proto{ruleset.TCP, ruleset.UDP})}
+		if rapid.Bool().Draw(t, "own has ports") {
+			r.DstPorts = ruleset.MatchPorts(ruleset.Port(one(t, "own port", ports)))
+		}
+		if rapid.Bool().Draw(t, "own has a destination") {
+			r.Dst = ruleset.MatchPrefix(netip.MustParsePrefix(one(t, "own destination", prefixes)))
+		}
+		r.Target.Action = one(t, "own target", []ruleset.Action{ruleset.ActionReturn, ruleset.ActionAccept, ruleset.ActionRedirect})
+		if r.Target.Action == ruleset.ActionRedirect {
+			r.Target.Port = one(t, "own to", map[ruleset.Proto][]uint16{ruleset.TCP: outboundPorts, ruleset.UDP: proxyUDP}[r.Proto])
+		}
+		return r
+	})
+	point := one(t, "own point", []string{"OUTPUT_FIRST", "OUTPUT_LAST", "OUTPUT", "PREROUTING_FIRST", "PREROUTING_LAST", "PREROUTING"})
+	own := []ruleset.Chain{{Table: ruleset.NAT, Name: point, Rules: rapid.SliceOfN(rule, 1, 3).Draw(t, "own rules")}}
+	if rapid.Bool().Draw(t, "own drops") {
+		dropped := ruleset.Rule{
+			Proto: ruleset.UDP, DstPorts: ruleset.MatchPorts(ruleset.Port(one(t, "own dropped", outUDP))), Target: ruleset.Target{Action: ruleset.ActionDrop},
+		}
+		own = append(own, ruleset.Chain{Table: ruleset.Mangle, Name: "OUTPUT_FIRST", Rules: []ruleset.Rule{dropped}})
+	}
+	return own
 }
 
 func genDNS(t *rapid.T) redirect.DNS {
