@@ -13,6 +13,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -31,10 +32,12 @@ const (
 // Store keeps records in a directory. The zero Store keeps nothing. Several processes may use the same directory at once.
 type Store struct {
 	Dir string
+	// By is the writer of each record that is written here; "" leaves it as the record says.
+	By string
 }
 
 // Open is the store in a run_dir.
-func Open(runDir string) Store { return Store{filepath.Join(runDir, dirName)} }
+func Open(runDir string) Store { return Store{Dir: filepath.Join(runDir, dirName)} }
 
 const (
 	suffix    = ".json"
@@ -90,7 +93,7 @@ func (s Store) Write(r Record) error {
 	}
 	name, err := r.file()
 	if err == nil {
-		r.Version = Format
+		r.Version, r.By = Format, cmp.Or(s.By, r.By)
 		if err = s.write(name, r); err != nil {
 			err = errors.Join(err, s.remove(name))
 		}
@@ -241,6 +244,22 @@ func (s Store) names() ([]string, error) {
 	return names, wrap("list the records of attachments", err)
 }
 
+// of lists the files of a container's records.
+func (s Store) of(containerID string) ([]string, error) {
+	names, err := s.names()
+	part := "@" + short(containerID) + "@"
+	return slices.DeleteFunc(names, func(name string) bool { return !isRecord(name) || !strings.Contains(name, part) }), err
+}
+
+// Has reports whether a container has a record as wanted. One that cannot be read is none.
+func (s Store) Has(containerID string, wanted func(Record) bool) bool {
+	names, _ := s.of(containerID)
+	return slices.ContainsFunc(names, func(name string) bool {
+		r, err := s.read(name)
+		return err == nil && r.ContainerID == containerID && wanted(r)
+	})
+}
+
 // Remove removes the attachment's record; that there is none is no error. Rules belong to the namespace and outlive one of
 // its attachments, so earlier records of the same container and namespace take them over.
 func (s Store) Remove(id ID) error {
@@ -252,19 +271,17 @@ func (s Store) Remove(id ID) error {
 }
 
 func (s Store) handOver(id ID, name string) error {
+	others, err := s.of(id.ContainerID)
+	others = slices.DeleteFunc(others, func(other string) bool { return other == name })
+	if err != nil || len(others) == 0 {
+		return err
+	}
 	own, err := s.Read(id)
 	if err != nil || !own.Selected || own.NetNS.Ino == 0 {
 		return nil //nolint:nilerr // there is nothing to hand over
 	}
-	names, err := s.names()
-	if err != nil {
-		return err
-	}
 	var errs []error
-	for _, other := range names {
-		if other == name || !isRecord(other) || !strings.Contains(other, "@"+short(id.ContainerID)+"@") {
-			continue
-		}
+	for _, other := range others {
 		r, err := s.read(other)
 		if err != nil || !r.Selected || r.NetNS.Dev != own.NetNS.Dev || r.NetNS.Ino != own.NetNS.Ino || !r.Time.Before(own.Time) {
 			continue // CHECK cannot read a broken one either

@@ -55,6 +55,11 @@ func (h *Hook) add(ctx context.Context, p nri.Pod) (selected bool, err error) {
 	asked.OnEvent = func(_ context.Context, e plugin.Event) { done = e }
 	asked.OpenLog = func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) { return h.o.Log.With("by", by), nil }
 	here := agent{Hook: h}
+	asked.Attachments = func(c netconf.Config) attachment.Store {
+		records := attachment.Open(c.RunDir)
+		records.By = by
+		return records
+	}
 	asked.OpenNetNS = func(path string) (plugin.NetNS, error) {
 		id, seen, _ := netnsOf(path) // to hold a pod takes no namespace
 		if h.o.Mode != Capture {
@@ -80,9 +85,6 @@ func (h *Hook) add(ctx context.Context, p nri.Pod) (selected bool, err error) {
 		return false, errors.New(done.Err.Msg)
 	case code != 0:
 		return false, errors.New("the plugin's ADD failed in the agent, whose log says why")
-	}
-	if err := h.o.Inventory.Sign(recordID(p), by); err != nil {
-		h.o.Log.Warn("the record of a pod does not say that the runtime's hook has written it", "namespace", p.Namespace, "pod", p.Name, "error", err.Error())
 	}
 	return done.Decision.Selected, nil
 }

@@ -456,11 +456,11 @@ func (h *Hook) capture(ctx context.Context, p nri.Pod) (selected bool, err error
 // and this very namespace. Where the agent does not see the namespace, its path tells.
 func (h *Hook) known(p nri.Pod) (selected, known bool) {
 	ns, _, err := netnsOf(p.NetNS)
-	known = h.o.Inventory.Has(func(r inventory.Row) bool {
-		if r.Source != inventory.Record || r.ContainerID != p.ID || err == nil && !r.NetNS.Is(ns) || err != nil && (p.NetNS == "" || r.NetNS.Path != p.NetNS) {
+	known = h.o.Inventory.Recorded(p.ID, func(r attachment.Record) bool {
+		if err == nil && !r.NetNS.Is(ns) || err != nil && (p.NetNS == "" || r.NetNS.Path != p.NetNS) {
 			return false
 		}
-		selected = r.Record.Selected
+		selected = r.Selected
 		return true
 	})
 	return selected, known

@@ -257,16 +257,9 @@ func (i *Inventory) Write(r attachment.Record, writer string) error {
 	return i.o.Records.Write(r)
 }
 
-// Sign makes the record of an attachment the writer's. It is nil if there is none.
-func (i *Inventory) Sign(id attachment.ID, writer string) error {
-	r, err := i.o.Records.Read(id)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return i.Write(r, writer)
+// Recorded reports whether a container has a record as wanted, now. No other source is read, and of the records no other.
+func (i *Inventory) Recorded(containerID string, wanted func(attachment.Record) bool) bool {
+	return i.o.Records.Has(containerID, wanted)
 }
 
 // Remove removes an attachment's record, if there is one.
