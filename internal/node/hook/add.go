@@ -55,11 +55,7 @@ func (h *Hook) add(ctx context.Context, p nri.Pod) (selected bool, err error) {
 	asked.OnEvent = func(_ context.Context, e plugin.Event) { done = e }
 	asked.OpenLog = func(netconf.Config, io.Writer) (*slog.Logger, io.Closer) { return h.o.Log.With("by", by), nil }
 	here := agent{Hook: h}
-	asked.Attachments = func(c netconf.Config) attachment.Store {
-		records := attachment.Open(c.RunDir)
-		records.By = by
-		return records
-	}
+	asked.Attachments = func(netconf.Config) attachment.Store { return h.o.Inventory.As(by) }
 	asked.OpenNetNS = func(path string) (plugin.NetNS, error) {
 		id, seen, _ := netnsOf(path) // to hold a pod takes no namespace
 		if h.o.Mode != Capture {

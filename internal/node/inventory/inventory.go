@@ -257,6 +257,13 @@ func (i *Inventory) Write(r attachment.Record, writer string) error {
 	return i.o.Records.Write(r)
 }
 
+// As returns the records, for a writer.
+func (i *Inventory) As(writer string) attachment.Store {
+	records := i.o.Records
+	records.By = writer
+	return records
+}
+
 // Recorded reports whether a container has a record as wanted, now. No other source is read, and of the records no other.
 func (i *Inventory) Recorded(containerID string, wanted func(attachment.Record) bool) bool {
 	return i.o.Records.Has(containerID, wanted)

@@ -190,8 +190,7 @@ func TestRecorded(t *testing.T) {
 	assert.False(t, i.Recorded("c", by("ADD")))
 	is, err := records.Read(at)
 	require.NoError(t, err)
-	records.By = "nri"
-	require.NoError(t, records.Write(is))
+	require.NoError(t, i.As("nri").Write(is))
 	assert.True(t, i.Recorded("c1", by("nri")))
 	assert.False(t, i.Recorded("c1", by("ADD")))
 	require.NoError(t, i.Retain("other", nil))
