@@ -206,7 +206,7 @@ func New(o Options) (*Agent, error) {
 	served := versionmetric.Registry(o.Config.Identity, o.name())
 	served.MustRegister(a)
 	a.serving = serve.Options{
-		Local: a.api().handler(), HealthAddress: o.Config.HealthAddress, MetricsAddress: o.Config.MetricsAddress, Log: o.Log, Metrics: served,
+		Local: a.api().server().Handler(), HealthAddress: o.Config.HealthAddress, MetricsAddress: o.Config.MetricsAddress, Log: o.Log, Metrics: served,
 		Healthy: a.Healthy, Ready: a.Ready, News: a.report.News,
 	}
 	if o.Config.Alone {
@@ -330,6 +330,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	both.Go(func() error { return a.turn.first(staying, a.sock.run) })
 	both.Go(func() error { return a.turn.first(staying, a.held.run) })
+	both.Go(func() error { return a.turn.first(ctx, a.serveAPI) })
 	if a.invalid == nil {
 		both.Go(func() error { return a.turn.first(ctx, a.hook.run) })
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,8 +42,8 @@ type nodeAPI struct {
 	looks    *recent.Values[agentapi.Pod]
 }
 
-func (n nodeAPI) handler() http.Handler {
-	return agentapi.Server{Node: func() any { return n.node() }, Pod: n.pod}.Handler()
+func (n nodeAPI) server() agentapi.Server {
+	return agentapi.Server{Node: func() any { return n.node() }, Pod: n.pod}
 }
 
 // node returns what "meshcni-node status" prints, and the agent's own description.
@@ -134,7 +133,7 @@ func (n nodeAPI) installed(s Config) (i agentapi.Installed) {
 // pod tells all who ask for a second what one look at a pod of the node saw: any process of the node may ask.
 func (n nodeAPI) pod(ctx context.Context, uid string) agentapi.Pod {
 	return n.looks.Get(uid, func() agentapi.Pod {
-		ctx, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), agentapi.PodTimeout, errLookTime) // others wait for it too
+		ctx, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), lookTime, errLookTime) // others wait for it too
 		defer stop()
 		return n.look(ctx, uid)
 	})

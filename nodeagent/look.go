@@ -5,6 +5,7 @@ package nodeagent
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/attachment"
@@ -19,13 +20,16 @@ import (
 // Look returns what is on this node of a pod, by its UID as the runtime has it, as an agent would that may enter pods. It needs no
 // agent. hostRoot is the host's root directory, with its iptables; empty: our own.
 func Look(ctx context.Context, runDir, hostRoot string, known []dialect.Dialect, uid string) agentapi.Pod {
-	ctx, stop := context.WithTimeoutCause(ctx, agentapi.PodTimeout, errLookTime)
+	ctx, stop := context.WithTimeoutCause(ctx, lookTime, errLookTime)
 	defer stop()
 	there := inventory.New(inventory.Options{Records: attachment.Open(runDir)})
 	p := recorded(there, uid)
 	enter(ctx, there, builtIn(known), &p, uid, netnsstore.Pod{}, hostRoot)
 	return p
 }
+
+// lookTime bounds the look into a pod's namespace, for which programs may run.
+const lookTime = 10 * time.Second
 
 var errLookTime = errors.New("it took too long")
 

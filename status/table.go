@@ -112,6 +112,7 @@ func podTable() []Row {
 		step("forget-failed", "what is kept of it cannot be removed"),
 		step("look-failed", "the agent cannot look how it is"),
 
+		{Kind: KindPod, Code: "starting", States: only(StateWaiting), Sentence: "the runtime has not set up its network yet"},
 		{Kind: KindPod, Code: "released", Event: "MeshReleased", States: only(StateOutside), Page: nodeProxy, Sentence: "it is not in the mesh, or no more"},
 		{Kind: KindPod, Code: "releasing", States: only(StateOutside), Page: nodeProxy,
 			Sentence: "all pods of the node are being released", Do: []Remedy{"To capture them again: meshcni-node release --undo"}},

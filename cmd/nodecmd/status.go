@@ -49,6 +49,7 @@ func (p Program) statusCommands() []*cobra.Command {
 	}
 	return []*cobra.Command{
 		make(&cobra.Command{Use: "status", Short: "say how this node is: readiness, warnings, pods that bypass the mesh; exits 1 unless all is well"}, showStatus),
+		p.watchCommand(),
 		make(&cobra.Command{Use: "pods", Short: "list this node's pods and the state of each: captured, waiting, outside, drifted or failed; exits 1 unless all of the mesh are captured"}, showPods),
 	}
 }

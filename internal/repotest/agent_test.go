@@ -105,8 +105,8 @@ var kept = []struct {
 		"an agent has one keeper for all who act on its pods; who acts alone makes his own",
 	},
 	{
-		regexp.MustCompile(`(P|p)ods\.Subscribe\(|source\.Subscribe\(`), []string{"internal/nodecontrol/attach.go"},
-		"take changes of pods from keeper.Keeper.Subscribe, which bounds how often a pod is looked at for its changes: an ADD alone waits for its pod itself",
+		regexp.MustCompile(`(P|p)ods\.Subscribe\(|source\.Subscribe\(`), []string{"internal/nodecontrol/attach.go", "nodeagent/watch.go"},
+		"take changes of pods from keeper.Keeper.Subscribe, which bounds how often a pod is looked at for its changes: an ADD alone waits for its pod itself, and who follows the states looks into no pod",
 	},
 }
 

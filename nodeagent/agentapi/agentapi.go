@@ -1,12 +1,14 @@
 // Package agentapi is what an agent tells those who may reach its loopback interface, such as "kubectl meshcni": how its node
 // is, with which configuration the plugin runs, and of a pod what was decided and which rules are in force. It has nothing of a
-// pod's environment, and no credentials. Fields are added to the version of the paths, and never change their meaning.
+// pod's environment, and no credentials. Root of the node may follow the states of all of its pods at a socket. Fields are added to the version
+// of the paths, and never change their meaning.
 package agentapi
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"net/http"
 	"time"
 
@@ -23,6 +25,9 @@ const (
 	NodePath = "/v1/node"
 	PodPath  = "/v1/pods/"
 )
+
+// podsPath is served at the socket of [Local] alone, since it names pods outside of the mesh too.
+const podsPath = "/v1/pods"
 
 // Node is the state of a node. Its first fields are those of "meshcni-node status -o json".
 type Node struct {
@@ -119,14 +124,15 @@ type Looked struct {
 	Pod
 }
 
-// Server answers. Node returns a [Node] or what is encoded like one.
+// Server answers. Node returns a [Node] or what is encoded like one. Watch is Agent.Watch; nil: that is not served.
 type Server struct {
-	Node func() any
-	Pod  func(ctx context.Context, uid string) Pod
+	Node  func() any
+	Pod   func(ctx context.Context, uid string) Pod
+	Watch func(ctx context.Context) iter.Seq[[]status.Pod]
 }
 
-// PodTimeout bounds the look into a pod's namespace, for which programs may run.
-const PodTimeout = 10 * time.Second
+// podTimeout bounds the wait for the looks of others, and the look.
+const podTimeout = 10 * time.Second
 
 // Handler serves the paths. It makes one answer about the node at a time, which is given again for a second, and looks into one pod at a
 // time: whoever asks often must not keep the node busy.
@@ -136,6 +142,9 @@ func (s Server) Handler() http.Handler {
 	mux.HandleFunc("GET "+NodePath, func(w http.ResponseWriter, _ *http.Request) {
 		node.Get(func() encoded { return encode(s.Node()) }).write(w)
 	})
+	if s.Watch != nil {
+		mux.HandleFunc("GET "+podsPath, s.follow)
+	}
 	turn := make(chan struct{}, 1)
 	mux.HandleFunc("GET "+PodPath+"{uid}", func(w http.ResponseWriter, r *http.Request) {
 		id := r.PathValue("uid")
@@ -143,7 +152,7 @@ func (s Server) Handler() http.Handler {
 			http.Error(w, "that is no pod's UID", http.StatusBadRequest)
 			return
 		}
-		ctx, cancel := context.WithTimeoutCause(r.Context(), PodTimeout, errors.New("the agent is busy"))
+		ctx, cancel := context.WithTimeoutCause(r.Context(), podTimeout, errors.New("the agent is busy"))
 		defer cancel()
 		select {
 		case turn <- struct{}{}:
@@ -176,4 +185,20 @@ func (e encoded) write(w http.ResponseWriter) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(e.text)
+}
+
+// takeTime bounds the time in which a client has to take a line.
+const takeTime = 30 * time.Second
+
+// follow writes a line, a JSON list of pods, for each that Watch gives.
+func (s Server) follow(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	line, control := json.NewEncoder(w), http.NewResponseController(w)
+	_ = control.Flush() // so that the client knows that it is served, while the pods are not known yet
+	for pods := range s.Watch(r.Context()) {
+		_ = control.SetWriteDeadline(time.Now().Add(takeTime))
+		if line.Encode(pods) != nil || control.Flush() != nil {
+			return
+		}
+	}
 }

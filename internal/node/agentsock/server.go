@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/meshcni/meshcni/internal/files/sockfile"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/status"
 )
@@ -59,7 +60,7 @@ const (
 // An error means that it could not listen in the first place.
 func (s *Server) Serve(ctx context.Context, path string) error {
 	w := &worker{Server: s, slots: make(chan struct{}, orElse(s.MaxRequests, defaultMaxRequests))}
-	return own(ctx, path, func(l *net.UnixListener) { w.accept(ctx, l) }, w.requests.Wait)
+	return sockfile.Own(ctx, path, func(l *net.UnixListener) { w.accept(ctx, l) }, w.requests.Wait)
 }
 
 func orElse[T comparable](v, other T) T {

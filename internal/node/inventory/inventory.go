@@ -106,6 +106,9 @@ type Inventory struct {
 // New returns the inventory of a node. It reads nothing yet.
 func New(o Options) *Inventory { return &Inventory{o: o} }
 
+// Dir is the directory in which the plugin writes its records, for who waits for one.
+func (i *Inventory) Dir() string { return i.o.Records.Dir }
+
 // recently is for how long [Inventory.Recent] repeats a look: pods change in bursts, and rounds over them begin together.
 const recently = time.Second
 
