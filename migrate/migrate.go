@@ -254,7 +254,7 @@ func (m *move) look(ctx context.Context, n *migration.Nodes) error {
 	return m.EachNode(ctx, func(a agents.Agent, said agentapi.Node, err error) {
 		n.Total++
 		switch {
-		case errors.Is(err, agentapi.ErrNoAgent):
+		case errors.Is(err, agents.ErrNoAgent):
 			n.Set(a.Node, migration.WithoutOurs)
 		case err != nil:
 			n.Set(a.Node, migration.NotKnown)

@@ -15,7 +15,6 @@ import (
 	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
 	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/migrate/internal/migration"
-	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // phase is a node's progress through the migration.
@@ -217,7 +216,7 @@ func (x *switcher) back(ctx context.Context, name string) error {
 		} else {
 			x.say(name, "warning: our agent does not answer: %v", err)
 		}
-	case !errors.Is(err, agentapi.ErrNoAgent):
+	case !errors.Is(err, agents.ErrNoAgent):
 		return err
 	}
 	is, err := x.entry(ctx, name, s.cniDirs, false, "show")
@@ -267,8 +266,8 @@ func (x *switcher) at(ctx context.Context, name string) (s phase, warnings []str
 	}
 	s.agent, err = x.AgentOn(ctx, name)
 	switch {
-	case errors.Is(err, agentapi.ErrNoAgent):
-		return s, nil, fmt.Errorf("%w: install the chart first", agentapi.ErrNoAgent)
+	case errors.Is(err, agents.ErrNoAgent):
+		return s, nil, fmt.Errorf("%w: install the chart first", agents.ErrNoAgent)
 	case err != nil:
 		return s, nil, err
 	}

@@ -76,7 +76,7 @@ func (c *cluster) check(ctx context.Context) (report, error) {
 		switch {
 		case errors.Is(err, errUnwanted):
 			f.add(codeNodeUnwanted, levelError, where, err.Error())
-		case errors.Is(err, agentapi.ErrNoAgent):
+		case errors.Is(err, agents.ErrNoAgent):
 			without++
 			f.add(codeNodeWithoutAgent, levelError, where, "has no agent: new pods of the mesh bypass it there, or do not start")
 		case err != nil:

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/internal/diagnosis/agents"
 	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/testing/kubectltest"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -167,7 +168,7 @@ func TestNodeUnwanted(t *testing.T) {
 	assert.NoError(t, unwanted(node, nil))
 	assert.NoError(t, unwanted(node, []*appsv1.DaemonSet{set, kubectltest.AgentSet("canary", "meshcni-node")}))
 	assert.NoError(t, unwanted(node, []*appsv1.DaemonSet{set, odd}))
-	assert.ErrorIs(t, unwanted(node, []*appsv1.DaemonSet{set, set}), agentapi.ErrNoAgent)
+	assert.ErrorIs(t, unwanted(node, []*appsv1.DaemonSet{set, set}), agents.ErrNoAgent)
 }
 
 // TestCheckWithoutNamespace: a pod whose Namespace is not known is neither refused nor sound.

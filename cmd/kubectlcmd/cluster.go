@@ -146,7 +146,7 @@ func (c *cluster) agentsByNode(ctx context.Context, node string) (map[string]age
 	return all, byFlag(err)
 }
 
-// agentOn returns the agent of a node. errors.Is(err, agentapi.ErrNoAgent) if it has none.
+// agentOn returns the agent of a node. errors.Is(err, agents.ErrNoAgent) if it has none.
 func (c *cluster) agentOn(ctx context.Context, node string) (agents.Agent, error) {
 	a, err := c.finder.On(ctx, node)
 	return a, byFlag(err)

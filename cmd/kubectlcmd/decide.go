@@ -272,16 +272,16 @@ func (e *explainer) any(ctx context.Context) (p nodeView) {
 	if e.typed != nil {
 		return nodeView{deciding: e.typed}
 	}
-	agents, err := e.c.agentsByNode(ctx, "")
+	found, err := e.c.agentsByNode(ctx, "")
 	p.asking = err
 	if err == nil {
-		p.asking = agentapi.ErrNoAgent
+		p.asking = agents.ErrNoAgent
 	}
-	nodes := slices.SortedFunc(maps.Keys(agents), func(a, b string) int {
-		return cmp.Or(cmp.Compare(agents[a].Trouble, agents[b].Trouble), cmp.Compare(a, b))
+	nodes := slices.SortedFunc(maps.Keys(found), func(a, b string) int {
+		return cmp.Or(cmp.Compare(found[a].Trouble, found[b].Trouble), cmp.Compare(a, b))
 	})
 	for _, node := range nodes[:min(len(nodes), maxAsked)] {
-		p.agent = agents[node]
+		p.agent = found[node]
 		if p.node, p.asking = e.c.node(ctx, p.agent); p.asking == nil && len(p.node.Installed.Config) > 0 {
 			break
 		}
@@ -302,9 +302,9 @@ func (c *cluster) view(ctx context.Context, name string) *nodeView {
 	if p.agent, p.asking = c.agentOn(ctx, name); p.asking == nil {
 		p.node, p.asking = c.node(ctx, p.agent)
 	}
-	if errors.Is(p.asking, agentapi.ErrNoAgent) {
+	if errors.Is(p.asking, agents.ErrNoAgent) {
 		if all, err := c.agentsByNode(ctx, ""); err == nil && len(all) == 0 { // else it is that node's trouble alone, as far as is known
-			p.asking = fmt.Errorf("%w (looked for a DaemonSet of pods with the labels %s)", agentapi.ErrNoAgents, c.finder.Selector)
+			p.asking = fmt.Errorf("%w (looked for a DaemonSet of pods with the labels %s)", agents.ErrNoAgents, c.finder.Selector)
 		}
 	}
 	return p

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/diagnosis/agents"
 	"github.com/meshcni/meshcni/internal/diagnosis/kubectl"
 	"github.com/meshcni/meshcni/internal/text/visible"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
@@ -118,7 +119,7 @@ func (c *cluster) deletePod(ctx context.Context, pod *corev1.Pod) {
 // are concerned. What it has of them is of their DaemonSet's template.
 func (c *cluster) jobPod(ctx context.Context, j kubectl.Job) (*corev1.Pod, error) {
 	agent, err := c.agentOn(ctx, j.Node)
-	if err != nil && !errors.Is(err, agentapi.ErrNoAgent) {
+	if err != nil && !errors.Is(err, agents.ErrNoAgent) {
 		return nil, err
 	}
 	run := shortLivedContainer("job", image{name: j.Image}, 0)
@@ -139,9 +140,9 @@ func (c *cluster) jobPod(ctx context.Context, j kubectl.Job) (*corev1.Pod, error
 			j.Mounts = append(slices.Clone(j.Mounts), kubectl.HostDir{Path: onHost(t, runDir(c.Identity, agentContainer(t))), At: j.RunDirAt})
 		}
 	case j.Image == "":
-		return nil, fmt.Errorf("%w whose image could be used: --image names one", agentapi.ErrNoAgent)
+		return nil, fmt.Errorf("%w whose image could be used: --image names one", agents.ErrNoAgent)
 	case pod.Namespace == "":
-		return nil, fmt.Errorf("%w in whose namespace it could be: --agent-namespace names one", agentapi.ErrNoAgent)
+		return nil, fmt.Errorf("%w in whose namespace it could be: --agent-namespace names one", agents.ErrNoAgent)
 	}
 	for i, d := range j.Mounts {
 		volume := fmt.Sprintf("host-%d", i)

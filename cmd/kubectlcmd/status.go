@@ -192,7 +192,7 @@ func (c *cluster) listNodes(ctx context.Context, seen ...func(*corev1.Node)) (na
 }
 
 // errUnwanted: no DaemonSet of the agents wants the node. It is an ErrNoAgent.
-var errUnwanted = fmt.Errorf("%w: it is left out, and an entry of the plugin may be left there", agentapi.ErrNoAgent)
+var errUnwanted = fmt.Errorf("%w: it is left out, and an entry of the plugin may be left there", agents.ErrNoAgent)
 
 // unwanted is an errUnwanted with the reasons, or nil if a DaemonSet wants the node, or that cannot be told.
 func unwanted(node *corev1.Node, sets []*appsv1.DaemonSet) error {
@@ -222,7 +222,7 @@ func (c *cluster) eachNode(ctx context.Context, each func(a agents.Agent, n agen
 	if err != nil {
 		return err
 	}
-	agents, err := c.agentsByNode(ctx, "")
+	found, err := c.agentsByNode(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -232,8 +232,8 @@ func (c *cluster) eachNode(ctx context.Context, each func(a agents.Agent, n agen
 	}
 	without := map[string]error{}
 	for _, n := range places {
-		if agents[n.Name].Name == "" {
-			without[n.Name] = cmp.Or(unwanted(n, sets), agentapi.ErrNoAgent)
+		if found[n.Name].Name == "" {
+			without[n.Name] = cmp.Or(unwanted(n, sets), agents.ErrNoAgent)
 		}
 	}
 	var asking errgroup.Group
@@ -242,7 +242,7 @@ func (c *cluster) eachNode(ctx context.Context, each func(a agents.Agent, n agen
 	for _, node := range nodes {
 		asking.Go(func() error {
 			var n agentapi.Node
-			a, err := agents[node], without[node]
+			a, err := found[node], without[node]
 			if a.Node = node; a.Name != "" {
 				n, err = c.node(ctx, a)
 			}
@@ -280,7 +280,7 @@ func (s *clusterStatus) add(a agents.Agent, n agentapi.Node, err error) {
 		row.Installation = a.DaemonSet.Namespace + "/" + a.DaemonSet.Name
 	}
 	switch {
-	case errors.Is(err, agentapi.ErrNoAgent):
+	case errors.Is(err, agents.ErrNoAgent):
 		row.State, row.Why = stateNoAgent, []string{err.Error()}
 	case err != nil:
 		row.State, row.Why = stateUnknown, visible.Lines(err)
@@ -376,7 +376,7 @@ func (s clusterStatus) table(w *visible.Printer) error {
 	}
 	for _, n := range s.Nodes {
 		for _, why := range n.Why {
-			if why != agentapi.ErrNoAgent.Error() { // the state says it
+			if why != agents.ErrNoAgent.Error() { // the state says it
 				w.Printf("%s is %s: %s\n", n.Node, n.State, why)
 			}
 		}

@@ -104,11 +104,11 @@ func (t *trial) clean(ctx context.Context) (left []string) {
 }
 
 // all tries the nodes.
-func (t *trial) all(ctx context.Context, names []string, agents map[string]agents.Agent) (rows []trialRow) {
+func (t *trial) all(ctx context.Context, names []string, found map[string]agents.Agent) (rows []trialRow) {
 	byNode := each(trialsAtOnce, names, func(i int, node string) []trialRow {
-		a, ok := agents[node]
+		a, ok := found[node]
 		if !ok {
-			return []trialRow{{Node: node, What: "agent", Result: resultFailed, Detail: agentapi.ErrNoAgent.Error()}}
+			return []trialRow{{Node: node, What: "agent", Result: resultFailed, Detail: agents.ErrNoAgent.Error()}}
 		}
 		rows := t.node(ctx, i, a)
 		t.say("tested node %s", node)

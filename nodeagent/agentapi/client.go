@@ -26,13 +26,6 @@ var (
 	ErrNoAPI  = errors.New("the agent does not answer such questions: it is of an older version, or --health-address is empty")
 )
 
-// The reasons that a node has no agent to ask.
-var (
-	ErrNoAgent = errors.New("no agent runs there")
-	// ErrNoAgents: no other node has one either. It is an ErrNoAgent as well.
-	ErrNoAgents = fmt.Errorf("%w, nor on any other node", ErrNoAgent)
-)
-
 // Client asks an agent on the loopback interface, on its node or through a tunnel that ends there.
 type Client struct {
 	// URL is the agent's, such as http://127.0.0.1:8000.

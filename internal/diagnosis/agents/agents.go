@@ -5,6 +5,7 @@ package agents
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -17,7 +18,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/nodeagent/agentapi"
 )
 
 // Finder finds the agents of a cluster's installations with the rights of its client: to list DaemonSets and pods, and unless Namespace is set
@@ -181,12 +181,19 @@ func better(a, b Agent) bool {
 	return a.Pod.CreationTimestamp.After(b.Pod.CreationTimestamp.Time)
 }
 
-// On returns the agent to ask about a node. errors.Is(err, agentapi.ErrNoAgent) if it has none.
+// The reasons that a node has no agent to ask.
+var (
+	ErrNoAgent = errors.New("no agent runs there")
+	// ErrNoAgents: no other node has one either. It is an ErrNoAgent as well.
+	ErrNoAgents = fmt.Errorf("%w, nor on any other node", ErrNoAgent)
+)
+
+// On returns the agent to ask about a node. errors.Is(err, ErrNoAgent) if it has none.
 func (f *Finder) On(ctx context.Context, node string) (Agent, error) {
 	agents, err := f.ByNode(ctx, node)
 	a, ok := agents[node]
 	if err == nil && !ok {
-		err = fmt.Errorf("node %s: %w (looked for the pods of a DaemonSet of pods with the labels %s)", node, agentapi.ErrNoAgent, f.selector())
+		err = fmt.Errorf("node %s: %w (looked for the pods of a DaemonSet of pods with the labels %s)", node, ErrNoAgent, f.selector())
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.alone {

@@ -62,7 +62,7 @@ type Cluster struct {
 	Nodes      func(context.Context) ([]string, error)
 	EachNode   func(ctx context.Context, each func(agents.Agent, agentapi.Node, error)) error
 	Namespaces func(context.Context) (map[string]*corev1.Namespace, error)
-	// DaemonSets are the agents'. Pods are those of a DaemonSet on a node. AgentOn errors: [agentapi.ErrNoAgent].
+	// DaemonSets are the agents'. Pods are those of a DaemonSet on a node. AgentOn errors: [agents.ErrNoAgent].
 	DaemonSets func(context.Context) ([]*appsv1.DaemonSet, error)
 	Pods       func(ctx context.Context, ds *appsv1.DaemonSet, node string) ([]corev1.Pod, error)
 	AgentOn    func(ctx context.Context, node string) (agents.Agent, error)

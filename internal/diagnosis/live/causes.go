@@ -10,12 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/diagnosis/agents"
 	"github.com/meshcni/meshcni/internal/node/news"
 	"github.com/meshcni/meshcni/internal/program/remedy"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/internal/text/visible"
-	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
@@ -59,12 +59,12 @@ func (p Pod) refused() *Now {
 func (p Pod) unasked() *Now {
 	node, i := p.Pod.Spec.NodeName, p.Node.Installed
 	switch {
-	case errors.Is(p.Asking, agentapi.ErrNoAgents):
+	case errors.Is(p.Asking, agents.ErrNoAgents):
 		return now(statuscode.NoAgent, p.Identity.WithDefaults().Name+" does not seem to be installed: no node of this cluster has its agent, so nothing makes sure that pods of a mesh are captured.", nil,
 			"See whether it is: "+daemonSets(p.AgentLabels)+"; if a DaemonSet is listed, its nodeSelector or its tolerations keep its pods off the nodes",
 			"If none is listed, install the chart as README.md says; if its pods have other labels, name them by --agent-selector",
 			remedy.Then(p.Identity.Text("Once kubectl meshcni status says that the node is ready,"), p.Pod))
-	case errors.Is(p.Asking, agentapi.ErrNoAgent):
+	case errors.Is(p.Asking, agents.ErrNoAgent):
 		return now(statuscode.NoAgent, "Node "+node+", where this pod is, has no agent: new pods of the mesh are not captured there, or do not start.", nil,
 			"See why the agents' DaemonSet has no pod there (its nodeSelector, its tolerations): "+daemonSets(p.AgentLabels),
 			remedy.Then("Once the agent is ready,", p.Pod))

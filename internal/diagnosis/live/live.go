@@ -33,7 +33,7 @@ type Pod struct {
 	// Meshes decide on it. Zero: not known.
 	Meshes dialect.Set
 
-	// Asking is the reason that the agent of the pod's node has not told of the node, such as [agentapi.ErrNoAgent] and [agentapi.ErrNoAgents], which have remedies of their own; Node is then zero. Nil: it has.
+	// Asking is the reason that the agent of the pod's node has not told of the node, such as [agents.ErrNoAgent] and [agents.ErrNoAgents], which have remedies of their own; Node is then zero. Nil: it has.
 	Asking error
 	Node   agentapi.Node
 	// Agent is the agent's pod there. Zero: not known. AgentLabels is a label selector of the agents' pods.

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/explain"
+	"github.com/meshcni/meshcni/internal/diagnosis/agents"
 	"github.com/meshcni/meshcni/internal/facts"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
@@ -136,7 +137,7 @@ func TestTroubles(t *testing.T) {
 		{"the plugin fails", []func(*Pod){pending, notReady}, sandbox(`rpc error: plugin type="meshcni" failed (add): read kubeconfig: no such file`), statuscode.NetworkFailed, Wrong, "the plugin refuses to", "read kubeconfig: no such file", []string{"First make the node's agent ready", "Mend what the message names"}},
 		{"another plugin fails", []func(*Pod){pending}, sandbox(`plugin type="calico" failed (add): x`), statuscode.NetworkFailed, Wrong, "not said to be this plugin's", "calico", []string{"another CNI plugin"}},
 		{"its runtime is not there", []func(*Pod){pending}, sandbox(`rpc error: no runtime for "kata" is configured`), statuscode.NetworkFailed, Wrong, "the container runtime cannot make its sandbox", `no runtime for "kata"`, []string{"the container runtime"}},
-		{"its sandbox fails, no agent", []func(*Pod){pending, func(p *Pod) { p.Asking = fmt.Errorf("node a: %w", agentapi.ErrNoAgent) }}, sandbox(`failed to find plugin "meshcni"`), statuscode.NoAgent, Wrong, "has no agent", `the container runtime says: failed to find plugin "meshcni"`, []string{"kubectl get daemonset", "restart"}},
+		{"its sandbox fails, no agent", []func(*Pod){pending, func(p *Pod) { p.Asking = fmt.Errorf("node a: %w", agents.ErrNoAgent) }}, sandbox(`failed to find plugin "meshcni"`), statuscode.NoAgent, Wrong, "has no agent", `the container runtime says: failed to find plugin "meshcni"`, []string{"kubectl get daemonset", "restart"}},
 		{"its sandbox fails, agent silent", []func(*Pod){pending, func(p *Pod) { p.Asking = errors.New("connection refused") }}, sandbox("x y"), statuscode.AgentSilent, Unsure, "does not answer", "the container runtime says: x y", []string{"describe pod meshcni-node-x", "can-i create pods/portforward"}},
 		{"something fails before", []func(*Pod){pending}, OnNode{Events: []Event{{Type: "Warning", Reason: "FailedMount", Message: "no secret"}, {Type: "Warning", Reason: "MeshNotCaptured"}, {Type: "Normal", Reason: "Scheduled"}}}, statuscode.Starting, Unsure, "something fails", "FailedMount: no secret", []string{"Mend what the message names, if it goes on: kubectl --namespace shop describe pod"}},
 		{"its events are not known", []func(*Pod){pending}, OnNode{EventsError: "events is forbidden"}, statuscode.Starting, Unsure, "not known whether its sandbox fails", "events is forbidden", []string{"kubectl auth can-i list events --namespace shop", "describe pod"}},
@@ -144,8 +145,8 @@ func TestTroubles(t *testing.T) {
 		{"starting, the agent knows why not", []func(*Pod){pending}, state(status.StateWaiting, "add-failed"), statuscode.NetworkFailed, Wrong, "does not start: the plugin could not set it up", "", []string{"Mend what is named"}},
 		{"refused by what decided then", []func(*Pod){pending}, state(status.StateWaiting, "pod-refused"), status.CodeRefused, Wrong, "does not start: its settings are refused", "", []string{"Correct the settings"}},
 		{"unscheduled", []func(*Pod){pending, func(p *Pod) { p.Pod.Spec.NodeName = "" }}, OnNode{Events: []Event{{Reason: "FailedScheduling", Message: "0/1 nodes: untolerated taint {meshcni.io/agent-not-ready: }"}}}, statuscode.Unscheduled, Unsure, "on no node yet", "0/1 nodes", []string{"kubectl meshcni status"}},
-		{"no agent", []func(*Pod){func(p *Pod) { p.Asking = fmt.Errorf("node a: %w", agentapi.ErrNoAgent) }}, OnNode{}, statuscode.NoAgent, Wrong, "Node a, where this pod is, has no agent", "", []string{"kubectl get daemonset", restart}},
-		{"no agent anywhere", []func(*Pod){func(p *Pod) { p.Asking = fmt.Errorf("node a: %w", agentapi.ErrNoAgents) }}, OnNode{}, statuscode.NoAgent, Wrong, "meshcni does not seem to be installed", "", []string{"kubectl get daemonset", "install the chart", restart}},
+		{"no agent", []func(*Pod){func(p *Pod) { p.Asking = fmt.Errorf("node a: %w", agents.ErrNoAgent) }}, OnNode{}, statuscode.NoAgent, Wrong, "Node a, where this pod is, has no agent", "", []string{"kubectl get daemonset", restart}},
+		{"no agent anywhere", []func(*Pod){func(p *Pod) { p.Asking = fmt.Errorf("node a: %w", agents.ErrNoAgents) }}, OnNode{}, statuscode.NoAgent, Wrong, "meshcni does not seem to be installed", "", []string{"kubectl get daemonset", "install the chart", restart}},
 		{"silent", []func(*Pod){func(p *Pod) { p.Asking = errors.New("connection refused") }}, OnNode{Unknown: "connection refused"}, statuscode.AgentSilent, Unsure, "does not answer", "connection refused", []string{"describe pod meshcni-node-x", "can-i create pods/portforward"}},
 		{"not chained", []func(*Pod){notReady, func(p *Pod) { p.Node.Installed = agentapi.Installed{Error: "x"} }}, OnNode{}, statuscode.NotInstalled, Wrong, "has the plugin's entry", "no-kubeconfig", []string{"logs meshcni-node-x", restart}},
 		{"excluded, and injected", []func(*Pod){func(p *Pod) { p.Pod.Namespace = "quiet" }}, OnNode{}, statuscode.ExcludedInjected, Wrong, "bypasses the mesh", "excludes its namespace, quiet", []string{"Nothing, if", "take quiet out", "rollout restart", "Or keep the pod out"}},
