@@ -39,7 +39,7 @@ type ManifestCheck struct {
 	Each Input
 }
 
-// ManifestReport is what [CheckManifests] finds.
+// ManifestReport holds the findings of [CheckManifests].
 type ManifestReport struct {
 	Pods []CheckedPod `json:"pods"`
 	// Unreadable are the findings of no pod.
@@ -51,7 +51,7 @@ type ManifestReport struct {
 // CheckedPod is a pod, or the template of a workload.
 type CheckedPod struct {
 	File string `json:"file"`
-	// Line is where the object begins.
+	// Line is the first of the object.
 	Line int `json:"line"`
 	// Object is its kind and name, such as "Deployment shop/cart".
 	Object   string    `json:"object"`

@@ -86,7 +86,7 @@ type Agent struct {
 	shown shown
 }
 
-// shown is what the loop shows of itself and of the node.
+// shown is the part of the loop's state that others may read.
 type shown struct {
 	config     Config
 	refused    string // why the configuration that Reload has found is refused; empty: it is not

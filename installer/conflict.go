@@ -12,7 +12,7 @@ import (
 	"github.com/meshcni/meshcni/conflist"
 )
 
-// contest says what makes a conflict, and how it is answered.
+// contest holds the rules of a conflict: from when on there is one, and the answer to it.
 type contest struct {
 	limit  int           // losses within window that make a conflict
 	window time.Duration // also how long the entry must then stay for the conflict to be over

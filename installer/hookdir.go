@@ -14,7 +14,7 @@ import (
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
-// hooked is what of ours is in the runtime's directory of plugins of its hook.
+// hooked lists our files in the runtime's directory of plugins of its hook.
 type hooked struct {
 	hookfile.Place
 	current  bool   // the program is the one to install
@@ -70,7 +70,7 @@ func (p *planner) hookPlugin() {
 	}
 }
 
-// planHook is what is left where nothing else is to be on the node.
+// planHook plans for a node that is to have nothing else of ours.
 func planHook(c Config, o observed) Plan {
 	p, err := newPlanner(c, o)
 	if err != nil {

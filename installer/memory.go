@@ -16,7 +16,7 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// memory is what the loop remembers of its node, and judges plans by.
+// memory outlives a turn of the loop, which judges plans by it.
 type memory struct {
 	held       map[string]bool
 	taken      bool
@@ -41,7 +41,7 @@ type memory struct {
 	fights func() // counts a conflict
 }
 
-// remembered is what a plan needs of the memory.
+// remembered is the part of the memory that plans read.
 type remembered struct {
 	// held are the files that have had the entry since this process began.
 	held map[string]bool

@@ -46,7 +46,7 @@ type observed struct {
 
 	remembered
 
-	// hook is what is in the runtime's directory of plugins of its hook.
+	// hook lists our files in the runtime's directory of plugins of its hook.
 	hook hooked
 
 	// For an uninstall only. attachments are those in libcni's cache made with our plugin, naming those made with another

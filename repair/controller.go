@@ -143,7 +143,7 @@ func newController(o Options) (*Controller, error) {
 	return c, nil
 }
 
-// cluster is what a controller asks of the API server. An *api.Client is one.
+// cluster has the requests of a controller to the API server. An *api.Client is one.
 type cluster interface {
 	nodepods.API
 

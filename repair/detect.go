@@ -169,7 +169,7 @@ func (c *Controller) plan(pod *corev1.Pod, kernel redirect.Kernel) (dialect.Plan
 	return p, err
 }
 
-// sight is what detection last saw of a pod.
+// sight holds detection's last look at a pod.
 type sight struct {
 	in            bool       // a mesh has it, or may have it
 	unsure, trace status.Pod // zero: there is nothing that is not sure, and nobody has looked for traces

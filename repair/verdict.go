@@ -32,7 +32,7 @@ type evidence struct {
 	acts, relied, handled bool
 }
 
-// verdict is what the evidence amounts to.
+// verdict is the conclusion from the evidence.
 type verdict struct {
 	state  status.State // zero: there is nothing to say of it
 	reason status.Code

@@ -10,7 +10,7 @@ import (
 )
 
 // Iptables returns the ruleset as iptables has it, which knows no sets: each rule becomes one for each of its prefixes, and for each group of
-// ports that fits one match. Position of a [Difference] that iptables finds are those of that ruleset. It is an error if both families then
+// ports that fits one match. Positions of a [Difference] that iptables finds are those of that ruleset. It is an error if both families then
 // have more than 10,000 rules, which is known before any is made; nftables has no such bound, see [PrefixMatch].
 func (rs Ruleset) Iptables() (Ruleset, error) {
 	total := 0

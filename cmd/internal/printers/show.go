@@ -37,7 +37,7 @@ func (s *Show) Check() error {
 	return nil
 }
 
-// Seen is what is there of a pod: its live rules, and what of the wanted ones is not in force, or cannot be told to be.
+// Seen holds a pod's live rules, and those wanted ones that are not in force, or cannot be told to be.
 type Seen struct {
 	Live     ruleset.Live
 	Findings []Finding

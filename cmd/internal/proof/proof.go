@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Question is what a container of a pod is to prove: that the rules of its mesh are in force.
+// Question asks a container of a pod to prove that the rules of its mesh are in force.
 type Question struct {
 	// Dialect is the mesh.
 	Dialect string `json:"dialect"`

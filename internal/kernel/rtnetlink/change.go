@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Change is what happens to an address, a route or a rule.
+// Change adds an address, a route or a rule, or deletes it.
 type Change bool
 
 // Adding one that is there is unix.EEXIST.

@@ -85,7 +85,7 @@ func (h *Hook) add(ctx context.Context, p nri.Pod) (selected bool, err error) {
 	return done.Decision.Selected, nil
 }
 
-// request is what the runtime would pass to the plugin on stdin.
+// request holds the runtime's input to an ADD of the pod, as it would be on the plugin's stdin.
 func request(c netconf.Config, p nri.Pod) ([]byte, error) {
 	text, err := json.Marshal(c)
 	all := map[string]any{}

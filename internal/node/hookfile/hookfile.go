@@ -27,7 +27,7 @@ func In(dir, plugin string) Place {
 	}
 }
 
-// Settings are what a plugin goes by that has been started with none.
+// Settings are those of a plugin that the runtime starts, which gives it no flags.
 type Settings struct {
 	// Gate: it captures no pod, but refuses the containers of those that are not.
 	Gate bool `json:"gate,omitempty"`

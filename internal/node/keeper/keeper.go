@@ -37,7 +37,7 @@ type Keeper struct {
 	last   int
 }
 
-// memory is what is kept of a pod while it exists, or a policy has something of it.
+// memory is kept of a pod while it exists, or a policy has something of it.
 type memory struct {
 	looks budget.Changes // that its changes cause
 	stay  stay
@@ -114,7 +114,7 @@ func (k *Keeper) changed(uid types.UID) {
 	}
 }
 
-// Part is what one policy remembers of each pod: a T. Make one with [NewPart].
+// Part is one policy's memory of each pod: a T. Make one with [NewPart].
 type Part[T any] struct {
 	k    *Keeper
 	name string

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Work says how the pods of a [Lane] are worked on.
+// Work holds the functions by which a [Lane] works on its pods, and the number of its workers.
 type Work struct {
 	// Workers bounds the pods that are worked on at a time. One more works on those whose work took long, of all lanes of the keeper one at a time:
 	// so a pod whose owner decides how long it takes delays no other.

@@ -103,7 +103,7 @@ type origin struct {
 	source corev1.EventSource
 }
 
-// same is what two events have in common that become one.
+// same is equal for two events that become one.
 type same struct {
 	origin
 

@@ -16,7 +16,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/api"
 )
 
-// API is what a Watch asks of the API server. An *api.Client is one.
+// API has the requests of a Watch to the API server. An *api.Client is one.
 type API interface {
 	// ListPods lists the node's pods, each as keep leaves it, and WatchPods watches them.
 	ListPods(ctx context.Context, o metav1.ListOptions, keep func(*corev1.Pod) *corev1.Pod) (*corev1.PodList, error)

@@ -36,7 +36,7 @@ const (
 	socketVariable = "NRI_PLUGIN_SOCKET"
 	// lookEvery is the interval at which it is looked whether the settings have gone: then an uninstall has run.
 	lookEvery = 200 * time.Millisecond
-	// memory is what the process is to make do with, in bytes.
+	// memory is the soft limit of the process's heap, in bytes.
 	memory = 8 << 20
 )
 
