@@ -61,6 +61,7 @@ const errSilent = cli.Exit(exitRefused)
 // does not return. A process that is called istio-iptables, by a link or as a copy, runs that command if Istio is among the Dialects.
 func (p Program) Exec() {
 	p.Env, p.Stdin, p.Stdout, p.Stderr = os.LookupEnv, os.Stdin, os.Stdout, os.Stderr
+	p.setDefaults()
 	cli.Exec(func(ctx context.Context, args []string) int {
 		if p.servesIstio() {
 			args = called(os.Args[0], args)

@@ -124,13 +124,13 @@ func (n *node) record(p *api.PodSandbox) attachment.Record {
 	return r
 }
 
-// excluding is an annotation that makes about as many rules.
-func excluding(rules int) []string {
-	ranges := make([]string, rules)
-	for i := range ranges {
-		ranges[i] = fmt.Sprintf("10.%d.%d.%d/32", i>>16, i>>8&255, i&255)
+// rerouting is an annotation that makes about as many rules, two for each interface.
+func rerouting(rules int) []string {
+	names := make([]string, rules/2)
+	for i := range names {
+		names[i] = fmt.Sprintf("v%d", i)
 	}
-	return []string{"traffic.sidecar.istio.io/excludeOutboundIPRanges", strings.Join(ranges, ",")}
+	return []string{"istio.io/reroute-virtual-interfaces", strings.Join(names, ",")}
 }
 
 // What a pod's ADD decided counts, also where its record cannot be read back: a pod of the mesh is not let go with a handler whose packets no rule sees.
@@ -166,10 +166,10 @@ func TestCaptured(t *testing.T) {
 	require.NoError(t, n.container(p))
 	assert.Equal(t, calls, n.pods.Calls(), "it is known")
 
-	refused := n.meshed("many", excluding(40_000)...)
+	refused := n.meshed("many", rerouting(40_000)...)
 	n.runSandbox(refused)
 	waittest.Eventually(t, "a pod of 40,000 rules is refused in its mesh's words", func() error {
-		if err := n.container(refused); err == nil || !strings.Contains(err.Error(), "excludeOutboundIPRanges") {
+		if err := n.container(refused); err == nil || !strings.Contains(err.Error(), "reroute-virtual-interfaces") {
 			return fmt.Errorf("it says %w", err)
 		}
 		return nil
@@ -177,7 +177,7 @@ func TestCaptured(t *testing.T) {
 	waittest.Eventually(t, "people are told", func() error {
 		select {
 		case text := <-n.held:
-			if strings.HasPrefix(text, "many: ") && strings.Contains(text, "excludeOutboundIPRanges") {
+			if strings.HasPrefix(text, "many: ") && strings.Contains(text, "reroute-virtual-interfaces") {
 				return nil
 			}
 		default:
@@ -258,7 +258,7 @@ func TestHundredAtOnce(t *testing.T) {
 	n := newNode(t, hook.Capture)
 	n.start(t)
 	n.run()
-	pods := []*api.PodSandbox{n.meshed("most", excluding(9_900)...)}
+	pods := []*api.PodSandbox{n.meshed("most", rerouting(9_900)...)}
 	for i := range 110 {
 		pods = append(pods, n.meshed(fmt.Sprintf("p%d", i)))
 	}

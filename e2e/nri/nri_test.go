@@ -47,7 +47,7 @@ type handler struct {
 	removed []string
 	synced  [][]nri.Pod
 	refuse  error
-	hang    bool // until the request's context ends, and longer
+	hang    chan struct{} // until it is closed, however long the request's context lasts; nil: answers at once
 }
 
 func (h *handler) Synchronize(_ context.Context, pods []nri.Pod) {
@@ -56,23 +56,22 @@ func (h *handler) Synchronize(_ context.Context, pods []nri.Pod) {
 	h.synced = append(h.synced, pods)
 }
 
-func (h *handler) RunPodSandbox(ctx context.Context, p nri.Pod) {
+func (h *handler) RunPodSandbox(_ context.Context, p nri.Pod) {
 	h.mu.Lock()
 	hang := h.hang
 	h.run = append(h.run, p)
 	h.mu.Unlock()
-	if hang {
-		<-ctx.Done()
+	if hang != nil {
+		<-hang
 	}
 }
 
-func (h *handler) CreateContainer(ctx context.Context, _ nri.Pod) error {
+func (h *handler) CreateContainer(context.Context, nri.Pod) error {
 	h.mu.Lock()
 	hang, refuse := h.hang, h.refuse
 	h.mu.Unlock()
-	if hang {
-		<-ctx.Done()
-		return ctx.Err()
+	if hang != nil {
+		<-hang
 	}
 	return refuse
 }
@@ -83,10 +82,24 @@ func (h *handler) RemovePodSandbox(p nri.Pod) {
 	h.removed = append(h.removed, p.ID)
 }
 
-func (h *handler) set(refuse error, hang bool) {
+func (h *handler) refuses(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.refuse, h.hang = refuse, hang
+	h.refuse = err
+}
+
+// hangs makes what is asked from now on wait until the function that it returns is called.
+func (h *handler) hangs() (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	hang := make(chan struct{})
+	h.hang = hang
+	return sync.OnceFunc(func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.hang = nil
+		close(hang)
+	})
 }
 
 func (h *handler) ran() []nri.Pod {
@@ -217,11 +230,11 @@ func TestContainerIsRefused(t *testing.T) {
 	c, _ := client(t, f.socket, h)
 	connected(t, c)
 	require.NoError(t, f.create("s1"))
-	h.set(errors.New("annotation x: "+strings.Repeat("long ", 10_000)), false)
+	h.refuses(errors.New("annotation x: " + strings.Repeat("long ", 10_000)))
 	err := f.create("s1")
 	require.ErrorContains(t, err, "annotation x: long")
 	assert.Less(t, len(err.Error()), 1200, "at most 1 KiB, and the runtime's own words")
-	h.set(nil, false)
+	h.refuses(nil)
 	require.NoError(t, f.create("s1"), "the same sandbox goes on")
 }
 
@@ -231,7 +244,8 @@ func TestHangs(t *testing.T) {
 	f.start(t)
 	c, _ := client(t, f.socket, h)
 	connected(t, c)
-	h.set(nil, true)
+	end := h.hangs() // an answer at the very end of the runtime's patience would sometimes be in time
+	t.Cleanup(end)
 	require.NoError(t, f.RunPodSandbox(t.Context(), &adaptation.RunPodSandboxRequest{Pod: pod("s1")}))
 	waittest.Eventually(t, "the client is connected again", func() error {
 		if len(h.syncs()) < 2 || !c.State().Connected {
@@ -240,14 +254,19 @@ func TestHangs(t *testing.T) {
 		return nil
 	})
 	require.Error(t, f.create("s1"))
-	h.set(nil, false)
+	end()
 	waittest.Eventually(t, "a container is made", func() error {
 		if !c.State().Connected {
 			return errors.New("not connected")
 		}
 		return f.create("s1")
 	})
-	assert.Positive(t, c.State().Late)
+	waittest.Eventually(t, "what came too late is counted", func() error {
+		if n := c.State().Late; n < 2 {
+			return fmt.Errorf("%d requests", n)
+		}
+		return nil
+	})
 }
 
 // What is running is told after each connection, in parts if it is much.

@@ -139,7 +139,7 @@ func (r *ruleParser) address(f ruleset.Family, to *[]ruleset.PrefixMatch) error 
 		return fmt.Errorf("%q is no address or prefix of the family", values[i])
 	}
 	if len(list) > maxSingle {
-		*to = append(*to, ruleset.MatchPrefix(list...))
+		*to = append(*to, r.read.match(values, list))
 		return r.only(f)
 	}
 	for _, p := range list {
@@ -150,6 +150,20 @@ func (r *ruleParser) address(f ruleset.Family, to *[]ruleset.PrefixMatch) error 
 		*to = append(*to, m)
 	}
 	return r.only(f)
+}
+
+// match returns the match of a list that was read of values: one, however many rules name them, so that many rules with a long set are small.
+func (r *Reader) match(values []string, list []netip.Prefix) ruleset.PrefixMatch {
+	key := setKey{&values[0], len(values)}
+	m, known := r.matches[key]
+	if !known {
+		if r.matches == nil {
+			r.matches = map[setKey]ruleset.PrefixMatch{}
+		}
+		m = ruleset.MatchPrefix(list...)
+		r.matches[key] = m
+	}
+	return m
 }
 
 // maxSingle is the most prefixes of a set that are matches of their own.

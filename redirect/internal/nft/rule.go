@@ -21,6 +21,7 @@ const (
 type Reader struct {
 	made     int
 	prefixes map[setKey][]netip.Prefix // of the sets that were read
+	matches  map[setKey]ruleset.PrefixMatch
 	ports    map[setKey][]ruleset.PortRange
 }
 
