@@ -162,8 +162,10 @@ func (o *observer) lookForTakeBack(c Config) observed {
 // lookForUninstall is look with what only an uninstall needs.
 func (o *observer) lookForUninstall(c Config) observed {
 	seen := o.lookForTakeBack(c)
-	seen.past = append(seen.past, there(filepath.Join(c.RunDir, "settings.json"), filepath.Join(c.RunDir, "network.json"))...)
-	for _, pattern := range []string{"plugin.log*", "status.json", "attachments/*", "attachments"} {
+	for _, name := range []string{"settings.json", "network.json", "status.json"} { // the last is there if the agent was killed
+		seen.past = append(seen.past, there(filepath.Join(c.RunDir, name))...)
+	}
+	for _, pattern := range []string{"plugin.log*", "attachments/*", "attachments"} {
 		paths, _ := filepath.Glob(filepath.Join(c.RunDir, pattern)) // the patterns are well-formed
 		seen.left = append(seen.left, paths...)
 	}

@@ -186,10 +186,15 @@ func TestUninstallStrandsNoPod(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, captured, fate(w))
 
-	settings := filepath.Join(c.RunDir, "settings.json") // of the agent's, for no pod
-	require.NoError(t, os.WriteFile(settings, []byte("{}"), 0o600))
+	var agents []string // for no pod; an agent that was killed has left them
+	for _, name := range []string{"settings.json", "network.json", "status.json"} {
+		agents = append(agents, filepath.Join(c.RunDir, name))
+		require.NoError(t, os.WriteFile(agents[len(agents)-1], []byte("{}"), 0o600))
+	}
 	steps := c.uninstall()
-	assert.NoFileExists(t, settings)
+	for _, path := range agents {
+		assert.NoFileExists(t, path)
+	}
 	require.Len(t, steps.Notes, 1)
 	assert.Contains(t, steps.Notes[0], "k8s-pod-network/sandbox-cart-0/eth0")
 	assert.Equal(t, primaryList, c.read(c.conf("10-calico.conflist")))
