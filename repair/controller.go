@@ -17,7 +17,6 @@ import (
 
 	"github.com/meshcni/meshcni/internal/api/unheard"
 	"github.com/meshcni/meshcni/internal/node/api"
-	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/news"
@@ -52,7 +51,6 @@ type Controller struct {
 	events        nodeevents.Recorder
 	record        func() (events nodeevents.Recorder, stop func()) // starts events; nil if the options have a recorder
 	permissions   func(context.Context) ([]api.Right, error)       // returns the missing ones; nil if nobody knows
-	limits        *budget.Namespaces                               // of all actions
 	holds         holds
 	lineage       lineage
 	tracks        *keeper.Part[track]
@@ -82,7 +80,6 @@ type Controller struct {
 func newController(o Options) (*Controller, error) {
 	c := &Controller{
 		opts: o, cluster: o.cluster, redirector: o.redirector, events: o.Events,
-		limits:  budget.ForNamespaces(o.NodeBudget),
 		holds:   holds{installed: o.Installed, confined: o.Confined},
 		metrics: newMetrics(o),
 		mayTell: nodeevents.Limit(), mayTellBypass: nodeevents.Limit(), families: map[string]bool{},
@@ -129,6 +126,7 @@ func newController(o Options) (*Controller, error) {
 	if c.keeper = o.Keeper; c.keeper == nil {
 		c.keeper = keeper.New(c.source)
 	}
+	c.keeper.Limit(o.NodeBudget)
 	c.tracks = keeper.NewPart[track](c.keeper, "sidecar")
 	slow := func(types.UID) time.Duration { return slowLook }
 	c.queue = c.keeper.Lane(keeper.Work{Workers: workers, First: retryFirst, Most: retryMost, Slow: slow, Do: c.process})
@@ -260,11 +258,9 @@ func (c *Controller) all() (uids []types.UID) {
 	return uids
 }
 
-// keep drops the budgets of namespaces without pods, and what held deletions back once no pod is broken.
+// keep drops what held deletions back once no pod is broken.
 func (c *Controller) keep() {
-	all := c.pods()
-	broken := slices.ContainsFunc(all, func(pod *corev1.Pod) bool { return c.diagnose(pod).Broken })
-	c.limits.Keep(all)
+	broken := slices.ContainsFunc(c.pods(), func(pod *corev1.Pod) bool { return c.diagnose(pod).Broken })
 	c.metrics.setHeld(c.holds.holding(broken))
 }
 

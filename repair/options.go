@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/api"
 	"github.com/meshcni/meshcni/internal/node/attachment"
+	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/nodepods"
@@ -59,7 +60,7 @@ type Options struct {
 	Detect *Detection
 
 	// NodeBudget limits all actions on this node, for the pods of each namespace by itself, so that one tenant's broken pods keep no
-	// other's waiting. Zero means 120 a minute and 110 at once, as many as a node has pods by default: after a boot all of them may be broken.
+	// other's waiting. An agent's limits what is done to pods of the node's proxy too. Zero means 120 a minute and 110 at once, as many as a node has pods by default: after a boot all of them may be broken.
 	NodeBudget Budget
 
 	// Installed reports why new pods on this node would not get their rules, or nil if they would. While it returns an
@@ -116,7 +117,7 @@ type redirector interface {
 func (o Options) WithDefaults() Options {
 	o.Identity = o.Identity.WithDefaults()
 	o.Action = cmp.Or(o.Action, ActionNone)
-	o.NodeBudget = cmp.Or(o.NodeBudget, Budget{PerMinute: 120, Burst: 110})
+	o.NodeBudget = cmp.Or(o.NodeBudget, budget.Default)
 	o.Criteria = maps.Clone(o.Criteria)
 	if o.Criteria == nil {
 		o.Criteria = map[string]Criteria{}

@@ -101,13 +101,13 @@ func (c *Controller) attempt(ctx context.Context, cached *corev1.Pod, f Finding)
 	start := time.Now()
 	fresh, r, ok := c.reread(ctx, cached)
 	if !ok {
-		c.limits.GiveBack(cached.Namespace)
+		c.keeper.GiveBack(cached.Namespace)
 		return r
 	}
 	r = c.act(ctx, fresh)
 	c.metrics.duration.WithLabelValues(string(c.opts.Action)).Observe(time.Since(start).Seconds())
 	if r.outcome == "" || r.outcome == statuscode.Blocked || r.outcome == statuscode.Conflict { // nothing was done to the pod
-		c.limits.GiveBack(cached.Namespace)
+		c.keeper.GiveBack(cached.Namespace)
 	}
 	return r
 }
@@ -119,7 +119,7 @@ const longWait = time.Minute
 func (c *Controller) turn(pod *corev1.Pod) (wait time.Duration) {
 	c.note(pod, func(t *track) {
 		if t.turn.IsZero() {
-			t.turn = c.limits.Turn(pod.Namespace)
+			t.turn = c.keeper.Turn(pod.Namespace)
 		}
 		if wait = time.Until(t.turn); wait <= 0 {
 			t.turn = time.Time{}

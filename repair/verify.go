@@ -168,13 +168,13 @@ func verifyFailed(err error) status.Code {
 
 // restore restores drifted rules within the budget of the pod's namespace. Without a token, the next round does.
 func (c *Controller) restore(ctx context.Context, pod *corev1.Pod, was []ruleset.Difference) {
-	if c.limits.Take(pod.Namespace) > 0 {
+	if c.keeper.Take(pod.Namespace) > 0 {
 		return
 	}
 	applied, left, err := c.write(ctx, pod)
 	switch {
 	case errors.Is(err, errSlow):
-		c.limits.GiveBack(pod.Namespace)
+		c.keeper.GiveBack(pod.Namespace)
 	case err != nil:
 		c.verified(pod, verifyFailed(err), words(err))
 	case len(left) > 0:

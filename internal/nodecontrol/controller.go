@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/internal/node/attachment"
-	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/node/keeper"
@@ -56,7 +55,6 @@ type Controller struct {
 	bounds func(types.UID) (attempt, look time.Duration)
 	// deafTime: peers are told when nobody has listened for them for so long. settleTime is that of the constant.
 	deafTime, settleTime time.Duration
-	limits               *budget.Namespaces // of mending
 	metrics              *metrics
 	mayTell              func() bool   // whether the events' limit allows one more
 	proxies              atomic.Uint64 // changes with each proxy that comes or goes
@@ -87,7 +85,6 @@ func New(o Options) (*Controller, error) {
 		opts:     o,
 		bounds:   o.bounds,
 		deafTime: time.Minute, settleTime: settleTime,
-		limits:   budget.ForNamespaces(o.Budget),
 		mayTell:  nodeevents.Limit(),
 		started:  make(chan struct{}),
 		attached: map[attachment.ID]attachedTo{},
@@ -278,9 +275,7 @@ func (c *Controller) ProxyChanged() {
 func (c *Controller) round(ctx context.Context) []types.UID {
 	c.lookForStrays()
 	c.forgetEnded()
-	all := c.opts.Pods.Pods()
-	c.limits.Keep(all)
-	c.foresee(ctx, all, func(e *entry) bool {
+	c.foresee(ctx, c.opts.Pods.Pods(), func(e *entry) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return e.shared && !e.given

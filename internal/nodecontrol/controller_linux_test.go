@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/nodecontrol"
 	"github.com/meshcni/meshcni/internal/testing/waittest"
 	"github.com/meshcni/meshcni/netnsexec"
@@ -110,9 +111,10 @@ func (n *node) start() {
 	o := nodecontrol.Options{
 		Meshes: dialect.SetOf(ambient.New(ambient.Options{ExcludedNamespaces: []string{"kube-system"}})), Apply: apply.Options{Backend: n.backend},
 		Pods: n.pods, Namespaces: n.namespaces, Proxy: n.proxy, Probes: n.probes, Status: n.pods, Inventory: inventory.New(inventory.Options{Records: n.records}),
-		VerifyInterval: 50 * time.Millisecond, ListenTimeout: 300 * time.Millisecond, DrainTimeout: -1, Budget: budget.Unlimited,
+		VerifyInterval: 50 * time.Millisecond, ListenTimeout: 300 * time.Millisecond, DrainTimeout: -1, Keeper: keeper.New(n.pods),
 		Events: n.events,
 	}
+	o.Keeper.Limit(budget.Unlimited)
 	if n.options != nil {
 		n.options(&o)
 	}

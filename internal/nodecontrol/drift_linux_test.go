@@ -166,7 +166,7 @@ func TestMendingIsLimited(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, ruleset.BackendNftables)
 	n.options = func(o *nodecontrol.Options) {
-		o.Budget = budget.Budget{PerMinute: 0.001, Burst: 1}
+		o.Keeper.Limit(budget.Budget{PerMinute: 0.001, Burst: 1})
 		o.VerifyInterval, o.Status = -1, nil // looked at only when the test says so
 	}
 	n.pods.label("shop", "ambient")
@@ -359,9 +359,9 @@ func TestSeveralMeshes(t *testing.T) {
 // TestNew: all that is wrong with the options at once.
 func TestNew(t *testing.T) {
 	t.Parallel()
-	_, err := nodecontrol.New(nodecontrol.Options{Budget: budget.Budget{Burst: 1}, Meshes: dialect.SetOf(dialect.Dialect{Name: "x"})})
+	_, err := nodecontrol.New(nodecontrol.Options{Meshes: dialect.SetOf(dialect.Dialect{Name: "x"})})
 	for _, part := range []string{
-		"make controller of the node's proxy: ", "budget of 0 a minute", "dialect x: its Build is nil", "no dialect with a proxy on the node",
+		"make controller of the node's proxy: ", "dialect x: its Build is nil", "no dialect with a proxy on the node",
 		"no pods", "no network namespaces", "no proxy",
 	} {
 		assert.ErrorContains(t, err, part)

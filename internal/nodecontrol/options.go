@@ -12,7 +12,6 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/node/budget"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/node/nodeevents"
@@ -32,7 +31,8 @@ type Options struct {
 
 	// Pods are this node's.
 	Pods Pods
-	// Keeper keeps Pods for all in the agent who act on them. nil: the controller makes one.
+	// Keeper keeps Pods for all in the agent who act on them. Its budgets limit how often rules are written again that were in force and are not as
+	// they were. What a pod gets when it joins is not limited. nil: the controller makes one.
 	Keeper *keeper.Keeper
 	// Namespaces knows the pods' network namespaces.
 	Namespaces Namespaces
@@ -67,10 +67,6 @@ type Options struct {
 	// longer than a second, or half of Timeout if that is less, so that they delay no others.
 	Workers int
 
-	// Budget limits how often rules are written again that were in force and are not as they were, in each namespace by itself.
-	// Zero means 60 a minute, 20 at once. What a pod gets when it joins is not limited.
-	Budget budget.Budget
-
 	// Events receives the pods' events. nil discards them.
 	Events nodeevents.Recorder
 	// Log receives one record per change of a pod's state. nil discards them.
@@ -94,7 +90,6 @@ func (o Options) withDefaults() Options {
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
 	o.DrainMinimum = cmp.Or(o.DrainMinimum, DefaultDrainMinimum)
 	o.Workers = cmp.Or(o.Workers, max(4, runtime.GOMAXPROCS(0)))
-	o.Budget = cmp.Or(o.Budget, budget.Budget{PerMinute: 60, Burst: 20})
 	if o.Events == nil {
 		o.Events = nodeevents.Discard
 	}
@@ -118,7 +113,7 @@ func (o Options) bounds(types.UID) (attempt, look time.Duration) {
 }
 
 func (o Options) validate() error {
-	errs := []error{o.Budget.Validate(), dialect.Validate(slices.Collect(o.Meshes.All()))}
+	errs := []error{dialect.Validate(slices.Collect(o.Meshes.All()))}
 	served := false
 	for d := range o.Meshes.All() {
 		served = served || d.NodeProxy != nil

@@ -27,7 +27,7 @@ func (h *heldBack) Error() string { return h.detail }
 // mayMend returns nil if the rules of a pod that had them may be written again now. That goes by the pods of its namespace alone: who
 // changes the rules of their own pods keeps nobody else's from being mended.
 func (c *Controller) mayMend(e *entry) error {
-	if wait := c.limits.Take(e.share.Namespace); wait > 0 {
+	if wait := c.keeper.Take(e.share.Namespace); wait > 0 {
 		return &heldBack{statuscode.Budget, fmt.Sprintf("the namespace's budget allows the next in %s", wait.Round(100*time.Millisecond)), wait}
 	}
 	return nil

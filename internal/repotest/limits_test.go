@@ -18,9 +18,9 @@ var limits = map[string]map[string]string{
 		"internal/node/nodeevents": "pods' events, which an API server has to store",
 	},
 	module + "/internal/node/budget": {
-		"internal/node/keeper": "looks at one pod that its changes cause, for all who act on it",
-		"repair":               "one tenant's broken pods hold back no other's",
-		"internal/nodecontrol": "who changes a pod's rules again and again has them written again no faster",
+		"internal/node/keeper": "looks at one pod that its changes cause, and what is done to pods, for all who act on them: one tenant's broken pods hold back no other's, " +
+			"and who changes a pod's rules again and again has them written again no faster",
+		"repair": "its settings are the keeper's",
 	},
 	"k8s.io/client-go/util/flowcontrol": {},
 }

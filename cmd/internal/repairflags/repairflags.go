@@ -51,7 +51,7 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.FieldSelector, "repair-field-selector", "", "field selector for the pods to look at, such as metadata.namespace!=dev")
 	fs.StringVar(&f.ProcRoot, "repair-proc", "/proc", "proc file system in which the pods' processes are seen, such as /host/proc")
 	fs.StringVar(&f.HostRoot, "repair-host-root", "", "root directory whose iptables is run: /proc/1/root in a container that shares the host's processes (default: our own)")
-	fs.Float64Var(&f.NodeBudget.PerMinute, "repair-node-rate", defaults.NodeBudget.PerMinute, "actions a minute on this node, for the pods of each namespace")
+	fs.Float64Var(&f.NodeBudget.PerMinute, "repair-node-rate", defaults.NodeBudget.PerMinute, "actions a minute on this node, for the pods of each namespace, those of the node's proxy too")
 	fs.IntVar(&f.NodeBudget.Burst, "repair-node-burst", defaults.NodeBudget.Burst, "actions at once on this node, for the pods of each namespace")
 	fs.BoolVar(&f.Force, "repair-force-delete", false, "delete pods whose eviction a disruption budget forbids")
 	fs.BoolVar(&f.SpareUnmanaged, "repair-spare-unmanaged", false, "do not delete pods without a controlling owner, which nothing would make anew")

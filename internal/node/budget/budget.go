@@ -4,11 +4,11 @@ package budget
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // Budget limits a rate: Burst actions at once and PerMinute in the long run. It starts empty, so that a controller that
@@ -21,6 +21,9 @@ type Budget struct {
 // Unlimited is the Budget without limits.
 var Unlimited = Budget{Burst: -1}
 
+// Default allows as many at once as a node has pods by default: after a boot all of them may be broken.
+var Default = Budget{PerMinute: 120, Burst: 110}
+
 // Validate returns an error unless both fields are positive or the budget is [Unlimited].
 func (b Budget) Validate() error {
 	if b != Unlimited && (b.PerMinute <= 0 || b.Burst < 1) {
@@ -31,21 +34,33 @@ func (b Budget) Validate() error {
 
 // Namespaces has a budget for each namespace. It is safe for concurrent use.
 type Namespaces struct {
+	mu     sync.Mutex
 	budget Budget
 	since  time.Time
-
-	mu     sync.Mutex
 	byName map[string]*rate.Limiter
 }
 
 // ForNamespaces returns budgets that are all empty now. A namespace's fills from now on, whenever it is first asked for.
 func ForNamespaces(b Budget) *Namespaces {
-	return &Namespaces{budget: b, since: time.Now(), byName: map[string]*rate.Limiter{}}
+	n := &Namespaces{}
+	n.Limit(b)
+	return n
 }
 
+// Limit replaces the budgets by others, which are empty. It does nothing if they are as large.
+func (n *Namespaces) Limit(b Budget) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.budget != b {
+		n.budget, n.since, n.byName = b, time.Now(), map[string]*rate.Limiter{}
+	}
+}
+
+// limiter returns a namespace's. Those that are full are as good as new, so they are forgotten: namespaces come and go.
 func (n *Namespaces) limiter(namespace string) *rate.Limiter {
 	l := n.byName[namespace]
 	if l == nil {
+		maps.DeleteFunc(n.byName, func(_ string, l *rate.Limiter) bool { return l.Tokens() >= float64(n.budget.Burst) })
 		l = rate.NewLimiter(rate.Limit(n.budget.PerMinute/time.Minute.Seconds()), n.budget.Burst)
 		l.AllowN(n.since, n.budget.Burst)
 		n.byName[namespace] = l
@@ -55,47 +70,31 @@ func (n *Namespaces) limiter(namespace string) *rate.Limiter {
 
 // Take takes a token, or returns how long until there is one.
 func (n *Namespaces) Take(namespace string) (wait time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.budget == Unlimited {
 		return 0
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	return take(n.limiter(namespace), time.Now())
 }
 
 // Turn takes a token, and returns when it may be used: now, or once there is one. Who waits for that keeps nobody behind it asking.
 func (n *Namespaces) Turn(namespace string) time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	now := time.Now()
 	if n.budget == Unlimited {
 		return now
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	return now.Add(n.limiter(namespace).ReserveN(now, 1).DelayFrom(now))
 }
 
 // GiveBack returns a token that was not used.
 func (n *Namespaces) GiveBack(namespace string) {
-	if n.budget == Unlimited {
-		return
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.limiter(namespace).AllowN(time.Now(), -1) // a Reservation cannot be canceled once its time has come
-}
-
-// Keep drops the budgets of all namespaces but those of the pods. One that comes back has a full budget, if there was time to fill it.
-func (n *Namespaces) Keep(pods []*corev1.Pod) {
-	namespaces := map[string]bool{}
-	for _, pod := range pods {
-		namespaces[pod.Namespace] = true
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for name := range n.byName {
-		if !namespaces[name] {
-			delete(n.byName, name)
-		}
+	if n.budget != Unlimited {
+		n.limiter(namespace).AllowN(time.Now(), -1) // a Reservation cannot be canceled once its time has come
 	}
 }
 

@@ -1,14 +1,13 @@
 package budget_test
 
 import (
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/meshcni/meshcni/internal/node/budget"
@@ -51,7 +50,7 @@ func TestNeverExceeds(t *testing.T) {
 	})
 }
 
-// TestNamespaces: what one namespace has used up is none of another's, also if that is asked for much later; one that was dropped begins anew;
+// TestNamespaces: what one namespace has used up is none of another's, also if that is asked for much later; one that changes begins empty;
 // and what was not used is given back, never more than the burst.
 func TestNamespaces(t *testing.T) {
 	t.Parallel()
@@ -75,13 +74,33 @@ func TestNamespaces(t *testing.T) {
 		for i := range 4 {
 			assert.Equal(t, time.Duration(i+1)*10*time.Second, time.Until(n.Turn("noisy")), "each has its turn")
 		}
-		n.Keep([]*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "quiet"}}})
-		assert.Zero(t, n.Take("noisy"), "it was dropped")
+		n.Limit(budget.Budget{PerMinute: 6, Burst: 3})
+		assert.Equal(t, 50*time.Second, n.Take("noisy"), "as large as it was")
+		n.Limit(budget.Budget{PerMinute: 60, Burst: 3})
+		assert.Equal(t, time.Second, n.Take("noisy"), "another, and empty")
 		unlimited := budget.ForNamespaces(budget.Unlimited)
 		for range 1000 {
 			assert.Zero(t, unlimited.Take("a"))
 			unlimited.GiveBack("a")
 		}
+	})
+}
+
+// TestForgotten: of a namespace whose budget is full nothing is kept, and what is kept of others is as it was.
+func TestForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := budget.ForNamespaces(budget.Budget{PerMinute: 60, Burst: 10})
+		time.Sleep(time.Minute)
+		for i := range 1000 {
+			assert.Zero(t, n.Take(strconv.Itoa(i)))
+			time.Sleep(100 * time.Millisecond)
+		}
+		assert.LessOrEqual(t, n.Len(), 11, "those of the last second")
+		for range 9 {
+			assert.Zero(t, n.Take("999"))
+		}
+		assert.Positive(t, n.Take("999"))
 	})
 }
 

@@ -1,6 +1,6 @@
 // Package keeper follows a node's pods for those who act on them, the policies: repair of pods with a proxy of their own, and internal/nodecontrol of
-// those of the node's proxy. A [Keeper] has the one memory of each pod, hears of each change once, and has lanes in which pods wait to be worked on. It
-// knows no mesh and no rule.
+// those of the node's proxy. A [Keeper] has the one memory of each pod, hears of each change once, has lanes in which pods wait to be worked on, and
+// has the budgets of what is done to them. It knows no mesh and no rule.
 package keeper
 
 import (
@@ -28,6 +28,8 @@ type Pods interface {
 
 // Keeper keeps the pods of a node, by the UIDs by which the runtime knows them. Its methods are safe for concurrent use. Make one with [New].
 type Keeper struct {
+	*budget.Namespaces // of what is done to pods, by whomever
+
 	pods Pods
 	slow chan struct{} // holds one for the one slow pod that is worked on
 
@@ -46,7 +48,10 @@ type memory struct {
 
 // New returns a keeper of the pods that has nothing of them yet. It lives as long as they do.
 func New(pods Pods) *Keeper {
-	return &Keeper{pods: pods, slow: make(chan struct{}, 1), memory: map[types.UID]*memory{}, subs: map[int]func(types.UID, time.Duration){}}
+	return &Keeper{
+		Namespaces: budget.ForNamespaces(budget.Default), pods: pods, slow: make(chan struct{}, 1),
+		memory: map[types.UID]*memory{}, subs: map[int]func(types.UID, time.Duration){},
+	}
 }
 
 // uid returns the UID by which the runtime knows a pod that somebody may call by the API server's. The caller holds mu.
