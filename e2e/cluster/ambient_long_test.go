@@ -88,8 +88,8 @@ func TestAmbientAway(t *testing.T) {
 		s.ready(t, "cart", "web", "late")
 		s.captured(t, other, "cart", "web", "late")
 	})
-	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
-	other.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	s.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
+	other.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
 	uninstall(t, c)
 	assertClean(t, c)
 }

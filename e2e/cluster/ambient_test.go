@@ -57,19 +57,19 @@ func startNodeProxy(t *testing.T, c *cluster, more ...string) {
 	t.Helper()
 	c.Run(t, "kubectl", "create", "namespace", "mesh")
 	t.Cleanup(func() { stopNodeProxy(t, c) })
-	c.Run(t, "kubectl", "--namespace", "mesh", "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+	c.Run(t, "kubectl", "--namespace", "mesh", "wait", "--for=create", "serviceaccount/default", "--timeout=5m")
 	c.Apply(t, fmt.Sprintf(nodeProxy, strings.Join(append([]string{""}, more...), ", ")))
 	nodeProxyReady(t, c)
 }
 
 func nodeProxyReady(t *testing.T, c *cluster) {
 	t.Helper()
-	c.Run(t, "kubectl", "--namespace", "mesh", "rollout", "status", "daemonset/ztunnel", "--timeout=60s")
+	c.Run(t, "kubectl", "--namespace", "mesh", "rollout", "status", "daemonset/ztunnel", "--timeout=5m")
 }
 
 func stopNodeProxy(t *testing.T, c *cluster) {
 	t.Helper()
-	c.Run(t, "kubectl", "delete", "namespace", "mesh", "--ignore-not-found", "--timeout=60s")
+	c.Run(t, "kubectl", "delete", "namespace", "mesh", "--ignore-not-found", "--timeout=5m")
 }
 
 // plain creates pods that know of no mesh, whose readiness is asked by HTTP: an answer of a proxy would not do.
@@ -368,8 +368,8 @@ func TestAmbient(t *testing.T) {
 		s.undisturbed(t, "cart", "web")
 		assert.Equal(t, readySince, s.readySince(t, "web"), "each probe came through, before, during and after")
 	})
-	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
-	other.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	s.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
+	other.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
 	assert.Equal(t, asFound, nodeState(t), "the node is as it was")
 	assert.Equal(t, kept, slices.DeleteFunc(s.Changes(t), ofRecords), "what running pods might have needed")
 }

@@ -85,8 +85,8 @@ func TestAmbientUninstall(t *testing.T) {
 			stopNodeProxy(t, c)
 		})
 	}
-	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
-	other.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	s.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
+	other.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
 	assert.Equal(t, asFound, nodeState(t), "the node is as it was")
 	// The pods that were there kept the binary and their records. Installed again, it is uninstalled wholly.
 	install(t, c)

@@ -4,6 +4,7 @@ package cluster_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -45,13 +46,19 @@ func TestWaitForTheUpgrade(t *testing.T) {
 	agent := agentPod(t, c)
 	out, err := c.Try("helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "extraArgs={--no-such-flag}", "--wait", "--timeout", "20s")
 	assert.Error(t, err, out)
-	assert.Contains(t, c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].lastState.terminated.exitCode}"), "2", "it crashed")
+	eventually(t, soon, "the new agent has crashed", func() error {
+		codes := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[0].lastState.terminated.exitCode}")
+		if !strings.Contains(codes, "2") {
+			return errors.New("exit codes: " + codes)
+		}
+		return nil
+	})
 	s.create(t, pod{name: "client", outside: true}, pod{name: "cart", validated: true})
 	s.ready(t, "client", "cart")
 	s.assertCaptured(t, "cart", "client")
-	c.Run(t, "kubectl", "--namespace", system, "wait", "pod", agent, "--for=condition=Ready", "--timeout=10s")
+	c.Run(t, "kubectl", "--namespace", system, "wait", "pod", agent, "--for=condition=Ready", "--timeout=5m")
 
-	c.Run(t, "helm", "rollback", release, "--namespace", system, "--wait", "--timeout", "60s")
+	c.Run(t, "helm", "rollback", release, "--namespace", system, "--wait", "--timeout", "5m")
 	rolledOut(t, c)
 	assert.Equal(t, agent, agentPod(t, c), "it was never replaced")
 	s.leave(t)

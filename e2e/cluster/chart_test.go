@@ -87,7 +87,7 @@ func TestChart(t *testing.T) {
 		s.assertCaptured(t, "checked", "client")
 		// The second takes the first one's place.
 		for range 2 {
-			said := c.Run(t, "helm", "test", release, "--namespace", system, "--timeout", "60s", "--logs")
+			said := c.Run(t, "helm", "test", release, "--namespace", system, "--timeout", "5m", "--logs")
 			assert.Contains(t, said, "POD LOGS: meshcni-test\n")
 			assert.Regexp(t, `works +ipv4 inbound: a connection of .* arrived at port 15006`, said, "from outside")
 			assert.Regexp(t, `works +ipv4 outbound: tcp to .* as 65532/65532`, said, "of an application")
@@ -180,7 +180,7 @@ func testUpgrade(t *testing.T, s shop) {
 			}
 			names = append(names, name)
 			// The next one when this one is well, so that they are spread over the upgrade; all are looked at below.
-			_, _ = s.Try("kubectl", "--namespace", s.namespace, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=60s")
+			_, _ = s.Try("kubectl", "--namespace", s.namespace, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=5m")
 			select {
 			case <-ended:
 				return
@@ -224,7 +224,7 @@ func testSettings(t *testing.T, s shop) {
 	patch, err := json.Marshal(map[string]any{"data": map[string]string{"config.yaml": strings.Replace(text, "log-level: info", "log-level: debug", 1)}})
 	require.NoError(t, err)
 	s.Run(t, "kubectl", "--namespace", system, "patch", "configmap", settings, "--type=merge", "--patch", string(patch))
-	eventually(t, 60*time.Second, "the plugin's log level is the new one", func() error {
+	eventually(t, soon, "the plugin's log level is the new one", func() error {
 		if text := fileText(t, confList); !strings.Contains(text, `"debug"`) {
 			return errors.New(text)
 		}
@@ -240,7 +240,7 @@ func testSettings(t *testing.T, s shop) {
 	excluded.ready(t, "excluded")
 	client := s.ip(t, "client")
 	assert.Equal(t, "8080 for "+client+":8080", excluded.dial(t, "excluded", client+":8080"))
-	excluded.kubectl(t, "delete", "pod", "excluded", "--timeout=60s")
+	excluded.kubectl(t, "delete", "pod", "excluded", "--timeout=5m")
 }
 
 // watchFor calls check again and again, until stopped; gone has its first error, or nil.
@@ -283,7 +283,7 @@ func testUninstall(t *testing.T, s shop) {
 	s.ready(t, "late")
 	s.assertUncaptured(t, "late", "client")
 
-	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	s.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
 	s.assertNothingLeft(t)
 
 	// Installed again, it is uninstalled wholly, since nobody needs it any more.

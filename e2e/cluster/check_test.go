@@ -93,7 +93,7 @@ func TestCheck(t *testing.T) {
 			return nil
 		})
 	})
-	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	s.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
 	uninstall(t, c)
 	assertClean(t, c)
 }

@@ -49,7 +49,7 @@ func TestDeadlock(t *testing.T) {
 			dns, cart := fmt.Sprint("dns-", i), fmt.Sprint("cart-", i)
 			agentAway(t, c)
 			d.wreck(t)
-			t.Cleanup(func() { excluded.kubectl(t, "delete", "pod", dns, "--timeout=60s") })
+			t.Cleanup(func() { excluded.kubectl(t, "delete", "pod", dns, "--timeout=5m") })
 			excluded.create(t, pod{name: dns, outside: true})
 			meshed.create(t, pod{name: cart, validated: true})
 			d.wrecked(t, dns, cart)
@@ -118,7 +118,7 @@ func TestDeadlockOnThePodsNetwork(t *testing.T) {
 	assert.Contains(t, c.Run(t, "kubectl", "get", "events", "--all-namespaces", "--field-selector", "reason=FailedCreatePodSandBox"),
 		`failed to find plugin "meshcni"`)
 
-	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "hostNetwork=true", "--wait", "--timeout", "90s")
+	c.Run(t, "helm", "upgrade", release, chart, "--namespace", system, "--reuse-values", "--set", "hostNetwork=true", "--wait", "--timeout", "5m")
 	rolledOut(t, c)
 	assert.NotContains(t, []string{old, next}, agentPod(t, c))
 	s.create(t, pod{name: "client", outside: true}, pod{name: "cart", validated: true})

@@ -25,13 +25,13 @@ func TestDefaultsAfterALoss(t *testing.T) {
 	agentAway(t, c)
 	writeList(t, primary)
 	lost := s.replica(t, "cart")
-	s.kubectl(t, "delete", "pod", lost, "--timeout=60s")
+	s.kubectl(t, "delete", "pod", lost, "--timeout=5m")
 	lost = s.replica(t, "cart")
 	s.create(t, pod{name: "alone"})
 	s.ready(t, "alone")
 	s.assertUncaptured(t, lost, "client")
 	agentBack(t, c)
-	s.kubectl(t, "wait", "--for=delete", "pod/"+lost, "--timeout=120s")
+	s.kubectl(t, "wait", "--for=delete", "pod/"+lost, "--timeout=5m")
 	assert.Contains(t, s.event(t, lost, "MeshRepairEvicted"), "its network was set up without the plugin")
 	s.assertCaptured(t, s.replica(t, "cart"), "client")
 	s.event(t, "alone", "MeshNotCaptured")
@@ -75,7 +75,7 @@ func withoutAgent(t *testing.T, c *cluster, change func()) {
 	t.Helper()
 	pods := c.Run(t, "kubectl", "--namespace", system, "get", "pods", "-l", "app.kubernetes.io/component=node", "-o", "name")
 	change()
-	c.Run(t, "kubectl", append([]string{"--namespace", system, "delete", "--timeout=60s"}, strings.Fields(pods)...)...)
+	c.Run(t, "kubectl", append([]string{"--namespace", system, "delete", "--timeout=5m"}, strings.Fields(pods)...)...)
 }
 
 // agentBack lets the agent start, and waits until it says that the node is in order.

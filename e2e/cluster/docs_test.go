@@ -45,7 +45,7 @@ func TestDocs(t *testing.T) {
 			}
 			t.Cleanup(func() {
 				if t.Failed() { // else the page has cleared up itself
-					_, _ = c.Try("kubectl", "delete", "pods", "--all", "--timeout=60s")
+					_, _ = c.Try("kubectl", "delete", "pods", "--all", "--timeout=5m")
 					_, _ = c.Try("helm", "uninstall", release, "--namespace", system, "--wait", "--ignore-not-found")
 				}
 			})

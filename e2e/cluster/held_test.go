@@ -29,7 +29,7 @@ func TestHeldAtTheHook(t *testing.T) {
 	s.assertCaptured(t, first, "client")
 
 	back := entryHidden(t, c)
-	s.kubectl(t, "delete", "pod", first, "--timeout=60s")
+	s.kubectl(t, "delete", "pod", first, "--timeout=5m")
 	lost := s.podOf(t, "cart")
 	if containerd.NRI() {
 		assert.Contains(t, s.event(t, lost, "Failed"), "have not set up its redirection", "the kubelet's own words")
@@ -39,7 +39,7 @@ func TestHeldAtTheHook(t *testing.T) {
 		s.assertUncaptured(t, lost, "client")
 	}
 	back()
-	s.kubectl(t, "wait", "--for=delete", "pod/"+lost, "--timeout=120s")
+	s.kubectl(t, "wait", "--for=delete", "pod/"+lost, "--timeout=5m")
 	s.event(t, lost, "MeshRepairEvicted")
 	s.assertCaptured(t, s.replica(t, "cart"), "client")
 	s.leave(t)

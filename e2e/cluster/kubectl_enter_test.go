@@ -103,7 +103,7 @@ func TestEnter(t *testing.T) {
 		assert.NotContains(t, strings.Join(said, "\n"), "left behind")
 		nothingLeft(t)
 	})
-	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	s.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
 	uninstall(t, c)
 	assertClean(t, c)
 }

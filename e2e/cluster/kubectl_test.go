@@ -116,7 +116,7 @@ func TestKubectl(t *testing.T) {
 	})
 
 	step(t, c, "a sound installation", func(t *testing.T) {
-		s.kubectl(t, "delete", "pod", "early", "--timeout=60s")
+		s.kubectl(t, "delete", "pod", "early", "--timeout=5m")
 		eventually(t, soon, "all is well", func() error {
 			if code, out, errs := c.meshcni(t, "status"); code != 0 {
 				return errors.New(out + errs)
@@ -162,7 +162,7 @@ func TestKubectl(t *testing.T) {
 		assert.Equal(t, 1, code)
 		assert.Regexp(t, s.namespace+`/wrong .*pod-refused`, out)
 		c.assertExplained(t, "FailedCreatePodSandBox", "cart: This pod is captured (", "wrong: This pod is refused, and does not start")
-		s.kubectl(t, "delete", "pod", "wrong", "--timeout=60s")
+		s.kubectl(t, "delete", "pod", "wrong", "--timeout=5m")
 	})
 
 	step(t, c, "connections between throw-away pods", func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestKubectl(t *testing.T) {
 			return nil
 		})
 	})
-	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	s.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
 	uninstall(t, c)
 	assertClean(t, c)
 }

@@ -23,16 +23,16 @@ func TestManifests(t *testing.T) {
 	s := newShop(t, c, "plain")
 	s.create(t, pod{name: "client", outside: true})
 
-	t.Cleanup(func() { _, _ = c.Try("kubectl", "delete", "--ignore-not-found", "-f", file, "--timeout=60s") })
+	t.Cleanup(func() { _, _ = c.Try("kubectl", "delete", "--ignore-not-found", "-f", file, "--timeout=5m") })
 	c.ExplainFailure(t)
 	c.Run(t, "kubectl", "apply", "-f", file)
 	rolledOut(t, c)
 	s.create(t, pod{name: "cart", validated: true})
 	s.ready(t, "cart", "client")
 	s.assertCaptured(t, "cart", "client")
-	s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	s.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
 	s.assertNothingLeft(t)
 
-	c.Run(t, "kubectl", "delete", "-f", file, "--timeout=60s")
+	c.Run(t, "kubectl", "delete", "-f", file, "--timeout=5m")
 	assertClean(t, c)
 }

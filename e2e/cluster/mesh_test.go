@@ -48,7 +48,7 @@ func newShop(t *testing.T, c *cluster, namespace string) shop {
 	c.Run(t, "kubectl", "delete", "namespace", namespace, "--ignore-not-found", "--timeout="+netnstest.Patience.String())
 	c.Run(t, "kubectl", "create", "namespace", namespace)
 	// A pod is admitted once its service account is there.
-	s.kubectl(t, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+	s.kubectl(t, "wait", "--for=create", "serviceaccount/default", "--timeout=5m")
 	t.Cleanup(func() { c.Run(t, "kubectl", "delete", "namespace", namespace, "--wait=false") })
 	c.ExplainFailure(t)
 	return s
@@ -126,7 +126,7 @@ func (s shop) create(t *testing.T, pods ...pod) {
 // ready waits until pods are.
 func (s shop) ready(t *testing.T, names ...string) {
 	t.Helper()
-	args := []string{"wait", "--for=condition=Ready", "--timeout=60s"}
+	args := []string{"wait", "--for=condition=Ready", "--timeout=5m"}
 	for _, n := range names {
 		args = append(args, "pod/"+n)
 	}
@@ -211,7 +211,7 @@ func upgrade(t *testing.T, c *cluster, values ...string) {
 
 func rolledOut(t *testing.T, c *cluster) {
 	t.Helper()
-	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=60s")
+	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=5m")
 	eventually(t, soon, "the old agent, which stays until the new one is ready, is gone", func() error {
 		nodes := c.Run(t, "kubectl", "get", "nodes", "-o", "name")
 		if agents := c.Run(t, "kubectl", "--namespace", system, "get", "pod", "-l", "app.kubernetes.io/component=node", "-o", "name"); len(strings.Fields(agents)) != len(strings.Fields(nodes)) {
@@ -225,7 +225,7 @@ func rolledOut(t *testing.T, c *cluster) {
 // itself a pod that was attached with the plugin.
 func (s shop) leave(t *testing.T) {
 	t.Helper()
-	s.kubectl(t, "delete", "deployments,pods", "--all", "--timeout=60s")
+	s.kubectl(t, "delete", "deployments,pods", "--all", "--timeout=5m")
 	uninstall(t, s.cluster)
 	assert.Empty(t, s.Changes(t))
 }
@@ -237,7 +237,7 @@ func uninstall(t *testing.T, c *cluster) (said string) {
 	require.NoError(t, err, said)
 	assert.Empty(t, c.Run(t, "kubectl", "get", "daemonsets,jobs,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings",
 		"-A", "-l", "app.kubernetes.io/instance="+release, "-o", "name"), "what the release or its removal made")
-	c.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=meshcni", "--timeout=60s")
+	c.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=meshcni", "--timeout=5m")
 	return said
 }
 

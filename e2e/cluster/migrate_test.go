@@ -65,7 +65,7 @@ func peerOn(t *testing.T, c *cluster, from switched) (leave func()) {
 	}
 	c.Apply(t, text)
 	leave = sync.OnceFunc(func() {
-		out, err := c.TryInput(text, "kubectl", "delete", "--ignore-not-found", "--wait", "--timeout=120s", "-f", "-")
+		out, err := c.TryInput(text, "kubectl", "delete", "--ignore-not-found", "--wait", "--timeout=5m", "-f", "-")
 		assert.NoError(t, err, "%s: another test could not make the namespace again", out)
 		assert.NoError(t, os.WriteFile(confList, []byte(primary), 0o644))
 		_ = os.Remove(filepath.Join(containerd.CNIBinDir, from.plugin))
@@ -153,12 +153,12 @@ func moveOver(t *testing.T, from switched) {
 		}
 		assert.Empty(t, c.Run(t, "kubectl", "get", "pods", "-A", "-l", "meshcni.io/node-job", "-o", "name"))
 
-		s.kubectl(t, "delete", "pods", "both", "new", "again", "--timeout=60s")
+		s.kubectl(t, "delete", "pods", "both", "new", "again", "--timeout=5m")
 		uninstall(t, c)
 		s.create(t, pod{name: "theirs"})
 		s.ready(t, "theirs")
 		s.assertCaptured(t, "theirs", "client")
-		s.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+		s.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
 	})
 	assertClean(t, c)
 }

@@ -72,7 +72,7 @@ func TestOtherMesh(t *testing.T) {
 	// The remedy: the other's installer takes its entry out, and pods of that time are made anew.
 	writeList(t, string(list))
 	assert.Contains(t, nodeEvent(t, c, "OtherMeshGone"), "istio-cni")
-	s.kubectl(t, "delete", "pod", "cart", "--timeout=60s")
+	s.kubectl(t, "delete", "pod", "cart", "--timeout=5m")
 	s.create(t, pod{name: "cart"})
 	s.ready(t, "cart")
 	s.assertCaptured(t, "cart", "client")
@@ -107,7 +107,7 @@ func TestFoughtOver(t *testing.T) {
 		rolledOut(t, c)
 		captured(t, "a1", "a2", "a3")
 		stop()
-		s.kubectl(t, "delete", "pods", "a1", "a2", "a3", "--timeout=60s")
+		s.kubectl(t, "delete", "pods", "a1", "a2", "a3", "--timeout=5m")
 		uninstall(t, c)
 	})
 	step(t, c, "auto", func(t *testing.T) {

@@ -26,15 +26,15 @@ func TestRace(t *testing.T) {
 	// These are asked when the agent is to end; when it acts on a pod; when an event is there already.
 	later := []string{"get daemonsets.apps", "get nodes", "get namespaces", "get pods", "patch events"}
 	step(t, c, "label", func(t *testing.T) {
-		s.kubectl(t, "wait", "pod", "stuck", web, "--for=jsonpath={.metadata.labels.meshcni\\.io/not-redirected}=true", "--timeout=30s")
-		s.kubectl(t, "wait", "pod", "running", "--for=jsonpath={.metadata.labels.meshcni\\.io/not-redirected}=true", "--timeout=30s") // without a check of its own
+		s.kubectl(t, "wait", "pod", "stuck", web, "--for=jsonpath={.metadata.labels.meshcni\\.io/not-redirected}=true", "--timeout=5m")
+		s.kubectl(t, "wait", "pod", "running", "--for=jsonpath={.metadata.labels.meshcni\\.io/not-redirected}=true", "--timeout=5m") // without a check of its own
 		assert.Equal(t, "running stuck "+web, s.kubectl(t, "get", "pods", "-l", "meshcni.io/not-redirected", "--sort-by=.metadata.name", "-o", "jsonpath={.items[*].metadata.name}"))
 		assertRights(t, c, since, later...)
 	})
 	step(t, c, "delete", func(t *testing.T) {
 		upgrade(t, c, "--set", "repair.mode=delete,repair.spareUnmanaged=true")
-		s.kubectl(t, "wait", "--for=delete", "pod/"+web, "--timeout=60s")
-		s.kubectl(t, "rollout", "status", "deployment/web", "--timeout=60s")
+		s.kubectl(t, "wait", "--for=delete", "pod/"+web, "--timeout=5m")
+		s.kubectl(t, "rollout", "status", "deployment/web", "--timeout=5m")
 		next := s.podOf(t, "web")
 		assert.NotEqual(t, web, next)
 		s.assertCaptured(t, next, "client")
@@ -52,7 +52,7 @@ func TestRace(t *testing.T) {
 			return nil
 		})
 		s.assertCaptured(t, "running", "client")
-		s.kubectl(t, "wait", "--for=condition=Ready", "pod/stuck", "--timeout=120s")
+		s.kubectl(t, "wait", "--for=condition=Ready", "pod/stuck", "--timeout=5m")
 		s.assertCaptured(t, "stuck", "client")
 		assert.Equal(t, before, s.kubectl(t, "get", "pods", "stuck", "running", "-o", uids), "the same pods")
 		assertConfined(t, agentPid(t), wantedCapabilities(t, c))
@@ -74,7 +74,7 @@ spec:
   template:
 %[3]s
 `, p.name, s.namespace, template, max(p.replicas, 1)))
-	s.kubectl(t, "wait", "--for=create", "pod", "-l", "app="+p.name, "--timeout=30s")
+	s.kubectl(t, "wait", "--for=create", "pod", "-l", "app="+p.name, "--timeout=5m")
 }
 
 // podOf is the one pod of a Deployment that is not being deleted.

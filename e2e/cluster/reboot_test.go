@@ -24,7 +24,7 @@ func taintController(t *testing.T, c *cluster) *proctest.Process {
 	t.Helper()
 	const name = "meshcni-node-taint"
 	c.Run(t, "kubectl", "--namespace", system, "scale", "deployment", name, "--replicas=0")
-	c.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=taint", "--timeout=60s")
+	c.Run(t, "kubectl", "--namespace", system, "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/component=taint", "--timeout=5m")
 	token := c.Run(t, "kubectl", "--namespace", system, "create", "token", name, "--duration=2h")
 	var args []string
 	require.NoError(t, json.Unmarshal([]byte(c.Run(t, "kubectl", "--namespace", system, "get", "deployment", name, "-o", "jsonpath={.spec.template.spec.containers[0].args}")), &args))

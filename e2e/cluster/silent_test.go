@@ -121,7 +121,7 @@ func TestSilentPods(t *testing.T) {
 		}
 		return nil
 	})
-	s.kubectl(t, append([]string{"delete", "pod", "--timeout=60s"}, silent...)...)
+	s.kubectl(t, append([]string{"delete", "pod", "--timeout=5m"}, silent...)...)
 	for _, name := range silent {
 		p := pod{name: name}
 		if name == "wrong" {

@@ -86,7 +86,7 @@ func TestTaint(t *testing.T) {
 	s.ready(t, "cart", "client")
 	s.assertCaptured(t, "cart", "client")
 	assert.NotContains(t, c.taints(t), "not-ready")
-	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "deployment/meshcni-node-taint", "--timeout=120s")
+	c.Run(t, "kubectl", "--namespace", system, "rollout", "status", "deployment/meshcni-node-taint", "--timeout=5m")
 
 	step(t, c, "the agent is gone, and comes back", func(t *testing.T) {
 		breakAgent(t, c)
@@ -119,7 +119,7 @@ func TestTaint(t *testing.T) {
 
 	step(t, c, "the release goes while the agent is gone", func(t *testing.T) {
 		breakAgent(t, c)
-		s.kubectl(t, "delete", "deployments,pods", "--all", "--timeout=60s")
+		s.kubectl(t, "delete", "deployments,pods", "--all", "--timeout=5m")
 		uninstall(t, c)
 		untainted(t, c)
 		assertClean(t, c)

@@ -32,7 +32,7 @@ func TestTemplate(t *testing.T) {
 		_, _ = c.Try("helm", "uninstall", "acme", "--namespace", "acme-system", "--wait", "--ignore-not-found")
 	})
 	c.Run(t, "helm", "install", "acme", chart, "--namespace", "acme-system", "--create-namespace", "--set", "meshcni.image.registry="+registry+",meshcni.image.tag="+tag)
-	c.Run(t, "kubectl", "--namespace", "acme-system", "rollout", "status", "daemonset/acme-node", "--timeout=60s")
+	c.Run(t, "kubectl", "--namespace", "acme-system", "rollout", "status", "daemonset/acme-node", "--timeout=5m")
 	assert.Contains(t, fileText(t, confList), `"acme-cni"`)
 
 	step(t, c, "captured", func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestTemplate(t *testing.T) {
 			return nil
 		})
 	})
-	s.kubectl(t, "delete", "deployments,pods", "--all", "--timeout=60s")
+	s.kubectl(t, "delete", "deployments,pods", "--all", "--timeout=5m")
 	c.Run(t, "helm", "uninstall", "acme", "--namespace", "acme-system", "--wait")
 	assert.Empty(t, s.Changes(t))
 }

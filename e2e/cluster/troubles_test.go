@@ -143,7 +143,7 @@ func TestTroubles(t *testing.T) {
 			return
 		}
 	}
-	s.kubectl(t, "delete", "deployments,pods", "--all", "--timeout=60s")
+	s.kubectl(t, "delete", "deployments,pods", "--all", "--timeout=5m")
 	assert.Empty(t, s.Changes(t))
 }
 
@@ -173,7 +173,7 @@ func (s shop) restart(t *testing.T) {
 
 func (s shop) rolledOut(t *testing.T) {
 	t.Helper()
-	s.kubectl(t, "rollout", "status", "deployment", "cart", "--timeout=120s")
+	s.kubectl(t, "rollout", "status", "deployment", "cart", "--timeout=5m")
 	eventually(t, soon, "the pods before are gone", func() error {
 		if names := strings.Fields(s.kubectl(t, "get", "pods", "-l", "app=cart", "-o", "name")); len(names) != 1 {
 			return fmt.Errorf("%v", names)

@@ -262,8 +262,8 @@ func (y *yard) collect(t *testing.T) {
 func (y *yard) leave(t *testing.T) {
 	t.Helper()
 	require.NoError(t, os.RemoveAll(filepath.Join(staticPods, "early.yaml")))
-	y.kubectl(t, "wait", "--for=delete", "pod/early-"+nodeName, "--timeout=60s")
-	y.kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	y.kubectl(t, "wait", "--for=delete", "pod/early-"+nodeName, "--timeout=5m")
+	y.kubectl(t, "delete", "pods", "--all", "--timeout=5m")
 	y.collect(t)
 	writeList(t, primary)
 	y.shop.leave(t)

@@ -293,7 +293,7 @@ func (r *release) readme(t *testing.T) {
 			manifest := filepath.Join(t.TempDir(), "shop.yaml")
 			require.NoError(t, os.WriteFile(manifest, fmt.Appendf(nil, deployment, image.Tool), 0o600))
 			r.do(t, "kubectl", "apply", "-f", manifest)
-			r.do(t, "kubectl", "--namespace", "shop", "rollout", "status", "deployment/cart", "--timeout=60s")
+			r.do(t, "kubectl", "--namespace", "shop", "rollout", "status", "deployment/cart", "--timeout=5m")
 		}
 		b.Text = strings.ReplaceAll(b.Text, "amd64", runtime.GOARCH)
 		env := append(slices.Clone(r.env), r.goEnv(t, ".")...)
@@ -304,7 +304,7 @@ func (r *release) readme(t *testing.T) {
 		ran++
 	}
 	require.NotZero(t, ran)
-	r.do(t, "kubectl", "delete", "namespace", "shop", "--timeout=60s")
+	r.do(t, "kubectl", "delete", "namespace", "shop", "--timeout=5m")
 	r.do(t, "helm", "uninstall", "meshcni", "--namespace", "meshcni-system", "--wait")
 	list, err := os.ReadFile(onenode.ConfList)
 	require.NoError(t, err)

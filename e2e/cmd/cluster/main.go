@@ -175,7 +175,7 @@ func install(c *onenode.Cluster, progress func(string)) error {
 		return err
 	}
 	progress("chart installed")
-	if _, err := c.Try("kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=4m"); err != nil {
+	if _, err := c.Try("kubectl", "--namespace", system, "rollout", "status", "daemonset/meshcni-node", "--timeout=5m"); err != nil {
 		// Perhaps it is what the values are to show: a user looks for the cause with kubectl.
 		fmt.Fprintln(os.Stderr, "cluster: the agent is not ready, the cluster stays up nevertheless:", err)
 		return nil

@@ -202,7 +202,7 @@ func testKept(t *testing.T, runtime string) {
 	assert.Contains(t, kubectl(t, "get", "nodes", "-o", "wide"), " "+map[string]string{onenode.Containerd: "containerd", onenode.CRIO: "cri-o"}[runtime]+"://")
 	assert.Regexp(t, `meshcni-node-\S+ +1/1 +Running`, kubectl(t, "get", "pods", "--namespace", "meshcni-system", "-l", "from=values"))
 	kubectl(t, "apply", "-f", "examples/first-pod.yaml")
-	kubectl(t, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/first", "--timeout=4m")
+	kubectl(t, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/first", "--timeout=5m")
 	assert.Regexp(t, `works +ipv4 outbound: .*: arrived at port 15001, with its original destination`, kubectl(t, "logs", "first", "--container", "application-validation"))
 	// A stream, through the API server to the kubelet.
 	assert.Contains(t, kubectl(t, "--namespace", "meshcni-system", "exec", "daemonset/meshcni-node", "--", "meshcni-node", "version"), "v0.0.0-e2e")

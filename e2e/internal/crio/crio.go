@@ -121,7 +121,7 @@ func (r *Runtime) Boot() error {
 		return err
 	}
 	// It asks for the first time half a second after its start, and answers this until then (internal/config/cnimgr).
-	return proctest.Poll(time.Minute, func() error {
+	return proctest.Poll(5*time.Minute, func() error {
 		err := r.NetworkReady(context.Background())
 		if err != nil && strings.Contains(err.Error(), "plugin status uninitialized") {
 			return err
@@ -153,7 +153,7 @@ func (r *Runtime) Networks(ctx context.Context) (string, error) {
 	}
 	defer func() { _ = os.Remove(barrier) }()
 	var path string
-	err = proctest.Poll(time.Minute, func() error {
+	err = proctest.Poll(5*time.Minute, func() error {
 		_, after, _ := strings.Cut(r.Log(), barrier)
 		list, _, read := strings.Cut(after, `msg="Updated default CNI network name`)
 		if !read {

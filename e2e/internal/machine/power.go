@@ -21,7 +21,7 @@ import (
 // below the directories mounted, a control group, a rule for their addresses, or a file that matches one of the patterns of what
 // is in memory. What is in [Dir] stays, as does what was on the disk. The runtime's daemon must not run.
 func LosePower(mounted []string, memory ...string) error {
-	if err := proctest.Poll(time.Minute, killContainers); err != nil {
+	if err := proctest.Poll(5*time.Minute, killContainers); err != nil {
 		return fmt.Errorf("kill the containers: %w", err)
 	}
 	if err := unmountBelow(mounted); err != nil {
