@@ -31,11 +31,10 @@ const (
 	resync = 10 * time.Minute
 	// retryFirst and retryMost are the first and the longest wait after failures.
 	retryFirst, retryMost = time.Second, 2 * time.Minute
-	// workers bounds the pods that are dealt with at a time, most of which wait for the API server, and verifiers those that are verified at a
-	// time. One more of each sees to the pods that are slow themselves.
-	workers, verifiers = 16, 2
-	// mostLooks bounds the pods' namespaces that are looked into at a time, without those of slow pods: each takes a processor.
-	mostLooks = 2 * verifiers
+	// workers bounds the pods that are dealt with at a time, most of which wait for the API server. One more sees to the pods that are slow themselves.
+	workers = 16
+	// mostLooks bounds the pods' namespaces that are looked into at a time, without that of a slow pod: each takes a processor.
+	mostLooks = 2
 	// attemptTimeout bounds one attempt.
 	attemptTimeout = 30 * time.Second
 	// askAgain is the interval at which the server is asked for missing permissions, and all pods are looked at for their rules.
@@ -63,8 +62,7 @@ type Controller struct {
 	source        *nodepods.Watch
 	selector      labels.Selector
 	keeper        *keeper.Keeper
-	queue         *keeper.Lane  // of pods to look at and to act on
-	verifying     *keeper.Lane  // of pods whose rules are to be verified
+	queue         *keeper.Lane
 	looks         chan struct{} // holds one for each look into a pod's namespace
 
 	detecting sync.Mutex
@@ -128,9 +126,9 @@ func newController(o Options) (*Controller, error) {
 	}
 	c.keeper.Limit(o.NodeBudget)
 	c.tracks = keeper.NewPart[track](c.keeper, "sidecar")
-	slow := func(types.UID) time.Duration { return slowLook }
-	c.queue = c.keeper.Lane(keeper.Work{Workers: workers, First: retryFirst, Most: retryMost, Slow: slow, Do: c.process})
-	c.verifying = c.keeper.Lane(keeper.Work{Workers: verifiers, First: retryFirst, Most: retryMost, Slow: slow, Do: c.verifyNext})
+	c.queue = c.keeper.Lane(keeper.Work{
+		Workers: workers, First: retryFirst, Most: retryMost, Slow: func(types.UID) time.Duration { return slowLook }, Do: c.process,
+	})
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(newPodCounts(c))
 	}
@@ -199,7 +197,6 @@ func (c *Controller) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer c.queue.ShutDown()
-	defer c.verifying.ShutDown()
 	if c.opts.Pods == nil {
 		wg.Go(func() { _ = c.source.Run(ctx) }) // it runs once, as the controller does
 		wg.Go(func() { c.reporter.Run(ctx) })
@@ -216,10 +213,9 @@ func (c *Controller) Run(ctx context.Context) error {
 		"pods", len(c.pods()), "action", string(c.opts.Action))
 	wg.Go(func() { c.queue.Run(ctx) })
 	if c.opts.VerifyInterval > 0 {
-		wg.Go(func() { c.verifying.Run(ctx) })
-		wg.Go(func() { c.verifying.Round(ctx, c.opts.VerifyInterval, c.toVerify) })
+		wg.Go(func() { keeper.Round(ctx, c.opts.VerifyInterval, c.all, c.due) })
 	}
-	c.queue.Round(ctx, resync, c.all)
+	keeper.Round(ctx, resync, c.all, c.queue.Add)
 	return nil
 }
 

@@ -90,7 +90,7 @@ func TestSlowPodsDelayNoVerification(t *testing.T) {
 				assert.Less(t, times[i].Sub(times[i-1]), 2*interval, "%s, look %d", name, i)
 			}
 		}
-		assert.LessOrEqual(t, c.most, 3, "two workers, and that of the slow pods")
+		assert.LessOrEqual(t, c.most, 3, "two places, and that of the slow pods")
 		assert.Positive(t, b.counter("meshcni_verifications_total")["failed"], "in their own lane their time is over")
 		b.rules.SetRules(b.in("shop", "recovered-00").UID, false)
 		time.Sleep(2 * interval)

@@ -34,7 +34,7 @@ func resultOf(outcome status.Code, f Finding) result {
 	return result{outcome: outcome, reason: f.Reason, detail: f.Detail}
 }
 
-// process deals with one pod. It returns when to come back, if at all.
+// process deals with one pod, and verifies its rules if it is due. It returns when to come back, if at all.
 func (c *Controller) process(ctx context.Context, v *keeper.Visit) keeper.Next {
 	pod := c.pod(v.UID)
 	if pod == nil {
@@ -42,6 +42,20 @@ func (c *Controller) process(ctx context.Context, v *keeper.Visit) keeper.Next {
 	}
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
+	next := c.deal(ctx, pod)
+	due := false
+	c.note(pod, func(t *track) { due, t.due = t.due, false })
+	if due && c.shouldHaveRules(pod) {
+		c.verify(ctx, pod)
+	}
+	if due && v.WasCut() {
+		c.note(pod, func(t *track) { t.due = true })
+	}
+	return next
+}
+
+// deal diagnoses a pod, and acts on it if it is broken.
+func (c *Controller) deal(ctx context.Context, pod *corev1.Pod) keeper.Next {
 	unknown := c.undecided(pod)
 	c.observe(pod)
 	f := c.diagnose(pod)

@@ -21,6 +21,7 @@ type track struct {
 	times      int       // how often they were written
 	verified   status.Code
 	drifted    bool
+	due        bool                 // its rules are to be verified
 	seenIn     sight                // what detection last saw of it
 	capture    status.Pod           // what was last said of that
 	extent     status.Pod           // what its rules leave out of it, if it is captured; zero: no direction

@@ -12,29 +12,18 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/inventory"
-	"github.com/meshcni/meshcni/internal/node/keeper"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/internal/text/truncate"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
 )
 
-// toVerify returns the node's running captured pods.
-func (c *Controller) toVerify() (uids []types.UID) {
-	for _, pod := range c.pods() {
-		if c.shouldHaveRules(pod) {
-			uids = append(uids, c.source.RuntimeUID(pod))
-		}
+// due has a pod's rules verified with the next look at it, which is now.
+func (c *Controller) due(uid types.UID) {
+	if c.pod(uid) != nil {
+		c.tracks.Change(uid, func(t *track) { t.due = true })
+		c.queue.Add(uid)
 	}
-	return uids
-}
-
-// verifyNext verifies one pod if it still should have rules.
-func (c *Controller) verifyNext(ctx context.Context, v *keeper.Visit) keeper.Next {
-	if pod := c.pod(v.UID); pod != nil && c.shouldHaveRules(pod) {
-		c.verify(ctx, pod)
-	}
-	return keeper.Next{}
 }
 
 // shouldHaveRules reports whether a pod runs, is in the mesh, and is not known to be broken, in which case it is
@@ -52,8 +41,6 @@ func (c *Controller) shouldHaveRules(pod *corev1.Pod) bool {
 // verify compares one pod's rules with the wanted ones. The cached pod is good enough to find that all is well. Before
 // anything else is concluded, the pod is read again.
 func (c *Controller) verify(ctx context.Context, cached *corev1.Pod) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
 	diffs, err := c.check(ctx, cached)
 	switch {
 	case errors.Is(err, ErrNotSelected), errors.Is(err, ErrNodeProxy), errors.Is(err, errSlow):

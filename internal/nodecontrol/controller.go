@@ -137,7 +137,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.enqueueAll()
 	wg.Go(func() { c.queue.Run(ctx) })
 	if c.opts.VerifyInterval >= 0 {
-		c.queue.Round(ctx, c.opts.VerifyInterval, func() []types.UID { return c.round(ctx) })
+		keeper.Round(ctx, c.opts.VerifyInterval, func() []types.UID { return c.round(ctx) }, c.queue.Add)
 	}
 	<-ctx.Done()
 	return nil

@@ -98,7 +98,7 @@ var kept = []struct {
 	},
 	{
 		regexp.MustCompile(`nterval / time\.Duration\(`), nil,
-		"have pods looked at one after the other by keeper.Lane.Round",
+		"have pods looked at one after the other by keeper.Round",
 	},
 	{
 		regexp.MustCompile(`keeper\.New\(`), []string{"nodeagent/agent.go", "repair/controller.go", "internal/nodecontrol/controller.go"},

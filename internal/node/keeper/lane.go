@@ -42,6 +42,9 @@ type Visit struct {
 	cut   bool
 }
 
+// WasCut reports whether it is worked on again for that.
+func (v *Visit) WasCut() bool { return v.cut }
+
 // Since notes that what the pod decides on began then and is over now. A nil Visit notes nothing.
 func (v *Visit) Since(begin time.Time) {
 	if v != nil {
@@ -155,9 +158,9 @@ func (l *Lane) Took(uid types.UID, spent time.Duration) {
 	l.k.took(uid, spent, l.work.Slow(uid), false)
 }
 
-// Round has each pod worked on once in an interval, evenly, so that the cost is the same at any time, round after round until the context ends. begin
+// Round gives each pod its turn once in an interval, evenly, so that the cost is the same at any time, round after round until the context ends. begin
 // returns the pods of the round that begins.
-func (l *Lane) Round(ctx context.Context, interval time.Duration, begin func() []types.UID) {
+func Round(ctx context.Context, interval time.Duration, begin func() []types.UID, turn func(types.UID)) {
 	for {
 		uids := begin()
 		pause := interval / time.Duration(len(uids)+1)
@@ -165,7 +168,7 @@ func (l *Lane) Round(ctx context.Context, interval time.Duration, begin func() [
 			if !Sleep(ctx, jitter(pause)) {
 				return
 			}
-			l.Add(uid)
+			turn(uid)
 		}
 		if !Sleep(ctx, jitter(pause)) {
 			return

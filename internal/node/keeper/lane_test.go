@@ -219,6 +219,7 @@ func TestCuts(t *testing.T) {
 				if !v.Slow {
 					v.Cut()
 				}
+				assert.Equal(t, !v.Slow, v.WasCut())
 				return keeper.Next{}
 			},
 		})
@@ -252,10 +253,10 @@ func TestRound(t *testing.T) {
 		defer synctest.Wait()
 		defer stop()
 		var rounds []time.Time
-		go q.Round(ctx, time.Minute, func() []types.UID {
+		go keeper.Round(ctx, time.Minute, func() []types.UID {
 			rounds = append(rounds, time.Now())
 			return []types.UID{"a", "b", "c"}
-		})
+		}, q.Add)
 		time.Sleep(10*time.Minute + 30*time.Second)
 		synctest.Wait()
 		assert.InDelta(t, 11, len(rounds), 1)
