@@ -4,13 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/meshcni/meshcni/dialect"
-	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -19,7 +18,7 @@ import (
 // Bypasses is the plugin's report of a pod whose traffic can bypass the mesh. The plugin has no right to write events,
 // so the controller does.
 type Bypasses struct {
-	// Namespace, Name and UID are the pod's, as the runtime names it. An empty UID is not known.
+	// Namespace, Name and UID are the pod's, as the runtime names it. Without a UID nothing is told.
 	Namespace, Name, UID string
 	// Codes are the ways past the mesh. Others than [dialect.BypassCodes] are ignored.
 	Codes []dialect.BypassCode
@@ -33,65 +32,33 @@ var anyFamily = redirect.Kernel{IPv4: redirect.PresenceUsable, IPv6: redirect.Pr
 // bypassed are the families that pass by the mesh, by the bypasses that say so.
 var bypassed = map[dialect.BypassCode]ruleset.Family{dialect.BypassIPv4: ruleset.IPv4, dialect.BypassIPv6: ruleset.IPv6}
 
-const (
-	// maxReports bounds the reports that wait for their pods. A node has fewer pods.
-	maxReports = 1024
-	// maxWaits bounds the ticks for which a report waits for its pod to be seen.
-	maxWaits = 6
-)
+// reportWaits bounds the time for which a report waits for its pod to be seen.
+const reportWaits = time.Minute
 
-// reports are those that wait for their pod.
-type reports struct {
-	mu    sync.Mutex
-	byPod map[types.NamespacedName]report
-}
-
-type report struct {
-	Bypasses
-
-	waits int
-}
-
-// of reports whether the report is of the pod, or of one of its name of which the runtime gave no UID.
-func (r report) of(pod *corev1.Pod) bool {
-	return r.UID == "" || r.UID == string(pod.UID) || podid.Is(pod, r.Namespace, r.Name, r.UID)
-}
+func (b Bypasses) pod() status.ID { return status.ID{Namespace: b.Namespace, Name: b.Name, UID: b.UID} }
 
 // ReportBypasses sends an event for each bypass of a pod of this node, once for each of the pod's UIDs. It does not wait: it may be
-// called before the pod is known here.
+// called a minute before the pod is known here.
 func (c *Controller) ReportBypasses(b Bypasses) {
-	named := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
-	var codes []dialect.BypassCode
-	for _, code := range dialect.BypassCodes {
-		if slices.Contains(b.Codes, code) {
-			codes = append(codes, code)
-		}
-	}
-	c.reports.mu.Lock()
-	defer c.reports.mu.Unlock()
-	if c.reports.byPod == nil {
-		c.reports.byPod = map[types.NamespacedName]report{}
-	}
-	if _, known := c.reports.byPod[named]; len(codes) == 0 || !known && len(c.reports.byPod) >= maxReports {
+	b.Codes = slices.DeleteFunc(slices.Clone(b.Codes), func(code dialect.BypassCode) bool { return !slices.Contains(dialect.BypassCodes, code) })
+	if len(b.Codes) == 0 || b.UID == "" {
 		return
 	}
-	b.Codes = codes
-	c.reports.byPod[named] = report{Bypasses: b}
-	if pod := c.named(named); pod != nil {
-		c.enqueue(pod)
+	uid := types.UID(b.UID)
+	if pod := c.source.Known(b.pod()); pod != nil {
+		uid = c.source.RuntimeUID(pod)
 	}
+	c.tracks.Change(uid, func(t *track) { t.report, t.reported = b, time.Now() })
+	c.queue.Add(uid)
 }
 
 // tellBypasses sends the events of a pod's report, if there is one.
 func (c *Controller) tellBypasses(pod *corev1.Pod) {
-	c.reports.mu.Lock()
-	r, ok := c.reports.byPod[key(pod)]
-	c.reports.mu.Unlock()
-	if !ok || !r.of(pod) { // it is of a pod that has yet to be seen
+	t := c.track(pod)
+	r, told, held := t.report, t.bypasses, false
+	if len(r.Codes) == 0 {
 		return
 	}
-	held := false
-	told := c.track(pod).bypasses
 	plan, _ := c.plan(pod, anyFamily) // with an error, what is known of it
 	for _, code := range r.Codes {
 		if slices.Contains(told, code) {
@@ -111,12 +78,9 @@ func (c *Controller) tellBypasses(pod *corev1.Pod) {
 		told = append(slices.Clone(told), code)
 		c.note(pod, func(t *track) { t.bypasses = told })
 	}
-	if held {
-		return
+	if !held {
+		c.note(pod, func(t *track) { t.report = Bypasses{} })
 	}
-	c.reports.mu.Lock()
-	delete(c.reports.byPod, key(pod))
-	c.reports.mu.Unlock()
 }
 
 // familyTold reports whether it has been said of a pod of the node that it has a family's link-local address alone, for this cause. Nearly
@@ -153,19 +117,11 @@ func (c *Controller) bypassWords(addressed []ruleset.Family, plan dialect.Plan, 
 	return kind, string(code) + ": " + strings.Join(words, "; ")
 }
 
-// retryReports has another look at the pods with reports, and drops those whose pods do not appear, or were replaced.
+// retryReports has another look at the pods with reports.
 func (c *Controller) retryReports() {
-	c.reports.mu.Lock()
-	defer c.reports.mu.Unlock()
-	for named, r := range c.reports.byPod {
-		pod := c.named(named)
-		if r.waits++; r.waits > maxWaits && (pod == nil || !r.of(pod)) {
-			delete(c.reports.byPod, named)
-			continue
-		}
-		c.reports.byPod[named] = r
-		if pod != nil {
-			c.enqueue(pod)
+	for uid, t := range c.tracks.All() {
+		if len(t.report.Codes) > 0 && c.source.Known(t.report.pod()) != nil {
+			c.queue.Add(uid)
 		}
 	}
 }

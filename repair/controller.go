@@ -53,7 +53,6 @@ type Controller struct {
 	holds         holds
 	lineage       lineage
 	tracks        *keeper.Part[track]
-	reports       reports
 	inventory     *inventory.Inventory
 	mayTell       func() bool // whether the events' limit allows one more
 	mayTellBypass func() bool // the same of bypasses, which must not use up the other limit
@@ -227,15 +226,13 @@ func (c *Controller) tick(ctx context.Context) {
 		}
 		if c.source.Synced() {
 			c.keep()
-			c.tracks.Drop(func(uid types.UID, _ track) bool { return c.pod(uid) == nil })
+			c.tracks.Drop(func(uid types.UID, t track) bool {
+				return c.pod(uid) == nil && (len(t.report.Codes) == 0 || time.Since(t.reported) > reportWaits)
+			})
 			c.sweep()
 			c.retryReports()
 		}
 	}
-}
-
-func key(pod *corev1.Pod) types.NamespacedName {
-	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
 func (c *Controller) enqueue(pod *corev1.Pod) { c.queue.Add(c.source.RuntimeUID(pod)) }

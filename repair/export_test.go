@@ -29,10 +29,13 @@ func Look(cacheDir string, records attachment.Store) func() (networks, recorded 
 }
 
 // Waiting is how many reports of bypasses wait for their pods.
-func (c *Controller) Waiting() int {
-	c.reports.mu.Lock()
-	defer c.reports.mu.Unlock()
-	return len(c.reports.byPod)
+func (c *Controller) Waiting() (n int) {
+	for _, t := range c.tracks.All() {
+		if len(t.report.Codes) > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // SetPermissions replaces how the controller finds out which permissions are missing.

@@ -3,7 +3,6 @@ package repair
 import (
 	"errors"
 	"io"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,15 +34,6 @@ func over(pod *corev1.Pod) bool {
 func (c *Controller) pod(uid types.UID) *corev1.Pod {
 	if pod := c.source.ByUID(uid); pod != nil && c.selects(pod) {
 		return pod
-	}
-	return nil
-}
-
-// named returns the one of them of a name, or nil.
-func (c *Controller) named(at types.NamespacedName) *corev1.Pod {
-	all := c.pods()
-	if i := slices.IndexFunc(all, func(pod *corev1.Pod) bool { return key(pod) == at }); i >= 0 {
-		return all[i]
 	}
 	return nil
 }

@@ -32,7 +32,9 @@ type track struct {
 	told       status.Code          // that an event was sent for
 	uncaptured status.Code          // of when it was last found so
 	bypasses   []dialect.BypassCode // that events were sent for
-	extentOf   *judge.Judgement     // for which extent was found out
+	report     Bypasses             // that was not told yet, with the time
+	reported   time.Time
+	extentOf   *judge.Judgement // for which extent was found out
 }
 
 // track returns what is remembered of a pod.

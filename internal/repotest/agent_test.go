@@ -92,9 +92,8 @@ var kept = []struct {
 		"queue pods in a lane of internal/node/keeper: it has one back-off after failures, and one slow pod at a time of all that act on pods keeps no other waiting",
 	},
 	{
-		regexp.MustCompile(`map\[types\.(UID|NamespacedName)\]`), []string{"internal/node/nodepods", "internal/node/netnsstore", "repair/bypass.go"},
-		"what is remembered of each pod is a keeper.Part, which goes with the pod: the watch has the pods themselves, the store their namespaces, and repair's reports " +
-			"are of pods that are not known yet",
+		regexp.MustCompile(`map\[types\.(UID|NamespacedName)\]`), []string{"internal/node/nodepods", "internal/node/netnsstore"},
+		"what is remembered of each pod is a keeper.Part, which goes with the pod: the watch has the pods themselves, the store their namespaces",
 	},
 	{
 		regexp.MustCompile(`nterval / time\.Duration\(`), nil,
