@@ -54,7 +54,7 @@
 //	redirect/rulesettest    one line says where a packet must end up; no root, no kernel
 //	dialect/dialecttest     a dialect's settings, and its packets in network namespaces
 //	netnsexec/netnstest     those namespaces: a pod, the outside, a virtual machine
-//	plugin/plugintest       an API server with the pods, and the failures, that a test needs
+//	plugin/plugintest       the pods, the agent and the namespace that a test needs, and their failures
 //
 // # Programs
 //

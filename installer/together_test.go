@@ -19,10 +19,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/internal/testing/binarytest"
 	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 )
 
 // programs is where the plugin is built, once for all tests; TestMain removes it.
@@ -31,7 +31,7 @@ var programs string
 // cluster is a node with the real plugin, the runtime library, and an API server that has one pod of the mesh.
 type cluster struct {
 	*node
-	server *plugintest.APIServer
+	server *apiservertest.APIServer
 	cni    *libcni.CNIConfig
 }
 
@@ -57,7 +57,7 @@ func newCluster(t *testing.T) *cluster {
 	}
 	binary, err := binarytest.Build(programs, binarytest.Command)
 	require.NoError(t, err)
-	c := &cluster{newNode(t, map[string]string{"10-calico.conflist": primaryList}), plugintest.NewAPIServer(t), nil}
+	c := &cluster{newNode(t, map[string]string{"10-calico.conflist": primaryList}), apiservertest.NewAPIServer(t), nil}
 	c.put(filepath.Join(c.BinSourceDir, pluginName), c.read(binary))
 	require.NoError(t, os.Chmod(filepath.Join(c.BinSourceDir, pluginName), 0o755))
 	c.write(filepath.Join(c.CNIBinDirs[0], "calico"), primary, 0o755)

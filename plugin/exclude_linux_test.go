@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 )
 
 // TestExcludedByLabel runs the built program where namespaces are excluded by their labels: it asks for a namespace only when
@@ -25,13 +25,13 @@ func TestExcludedByLabel(t *testing.T) {
 	}
 	forbid := func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == namespace {
-			plugintest.WriteStatus(w, http.StatusForbidden, "namespaces is forbidden")
+			apiservertest.WriteStatus(w, http.StatusForbidden, "namespaces is forbidden")
 		}
 		return r.URL.Path == namespace
 	}
 	for name, c := range map[string]struct {
 		selector, team string
-		hook           plugintest.Hook
+		hook           apiservertest.Hook
 		code           int // of the failure
 		captured       bool
 		asks           int // for the namespace

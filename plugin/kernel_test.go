@@ -19,18 +19,18 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/internal/testing/binarytest"
 	"github.com/meshcni/meshcni/internal/testing/failtest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 )
 
 var variants = []string{"iptables-nft", "iptables-legacy"}
 
 // node is a node with the plugin on it and an API server with pods.
 type node struct {
-	server     *plugintest.APIServer
+	server     *apiservertest.APIServer
 	kubeconfig string
 	runDir     string
 	backend    string
@@ -40,7 +40,7 @@ type node struct {
 func newNode(t testing.TB, backend string) *node {
 	t.Helper()
 	netnstest.Require(t, netnstest.Root, netnstest.IPv6, netnstest.Binary("iptables-nft-restore"), netnstest.Binary("iptables-legacy-restore"))
-	n := &node{server: plugintest.NewAPIServer(t), runDir: t.TempDir(), backend: backend, binary: binary(t)}
+	n := &node{server: apiservertest.NewAPIServer(t), runDir: t.TempDir(), backend: backend, binary: binary(t)}
 	failtest.Tail(t, filepath.Join(n.runDir, "plugin.log"))
 	var err error
 	n.kubeconfig, err = n.server.WriteKubeconfig(t.TempDir())
@@ -309,7 +309,7 @@ func TestInterrupted(t *testing.T) {
 	asked := make(chan struct{})
 	n.server.Handle(func(i int, w http.ResponseWriter, r *http.Request) bool {
 		close(asked)
-		return plugintest.Hang()(i, w, r)
+		return apiservertest.Hang()(i, w, r)
 	})
 	require.NoError(t, cmd.Start())
 	<-asked

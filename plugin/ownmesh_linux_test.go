@@ -18,12 +18,12 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/internal/testing/binarytest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/selection"
@@ -79,7 +79,7 @@ func TestOwnMeshByNamespace(t *testing.T) {
 			n.server.Handle(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 				refused := c.forbid && strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/"+pod.Namespace) && !strings.Contains(r.URL.Path, "/pods/")
 				if refused {
-					plugintest.WriteStatus(w, http.StatusForbidden, "namespaces is forbidden")
+					apiservertest.WriteStatus(w, http.StatusForbidden, "namespaces is forbidden")
 				}
 				return refused
 			})

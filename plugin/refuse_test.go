@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
@@ -248,29 +249,29 @@ func TestAPIServer(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		deadline string
-		spoil    func(*plugintest.APIServer)
+		spoil    func(*apiservertest.APIServer)
 		code     int
 		contains string
 		calls    int // 0: several
 	}{
-		"well":              {"30s", func(*plugintest.APIServer) {}, 0, "", 1},
-		"403 for a while":   {"30s", hook(plugintest.First(2, plugintest.Answer(http.StatusForbidden))), 0, "", 3},
-		"404 for a while":   {"30s", hook(plugintest.First(1, plugintest.Answer(http.StatusNotFound))), 0, "", 2},
-		"garbage once":      {"30s", hook(plugintest.First(1, plugintest.Body("text/html", []byte("<html>")))), 0, "", 2},
-		"hung up once":      {"30s", hook(plugintest.First(1, plugintest.HangUp())), 0, "", 2},
-		"truncated once":    {"30s", hook(plugintest.First(1, plugintest.Truncate())), 0, "", 2},
-		"busy once":         {"2s", hook(plugintest.First(1, plugintest.Answer(http.StatusServiceUnavailable))), 0, "", 2},
-		"403 for ever":      {"5s", hook(plugintest.Answer(http.StatusForbidden)), 11, "403 as asked", 0},
-		"500 for ever":      {"5s", hook(plugintest.Answer(http.StatusInternalServerError)), 11, "500 as asked", 0},
-		"garbage for ever":  {"5s", hook(plugintest.Body("application/json", []byte("}"))), 11, "response is no Pod", 0},
-		"too slow":          {"200ms", hook(plugintest.Hang()), 11, "deadline", 1},
-		"down":              {"5s", func(s *plugintest.APIServer) { s.Close() }, 11, "refused", 0},
-		"a request refused": {"30s", hook(plugintest.Answer(http.StatusBadRequest)), 999, "400 as asked", 1},
+		"well":              {"30s", func(*apiservertest.APIServer) {}, 0, "", 1},
+		"403 for a while":   {"30s", hook(apiservertest.First(2, apiservertest.Answer(http.StatusForbidden))), 0, "", 3},
+		"404 for a while":   {"30s", hook(apiservertest.First(1, apiservertest.Answer(http.StatusNotFound))), 0, "", 2},
+		"garbage once":      {"30s", hook(apiservertest.First(1, apiservertest.Body("text/html", []byte("<html>")))), 0, "", 2},
+		"hung up once":      {"30s", hook(apiservertest.First(1, apiservertest.HangUp())), 0, "", 2},
+		"truncated once":    {"30s", hook(apiservertest.First(1, apiservertest.Truncate())), 0, "", 2},
+		"busy once":         {"2s", hook(apiservertest.First(1, apiservertest.Answer(http.StatusServiceUnavailable))), 0, "", 2},
+		"403 for ever":      {"5s", hook(apiservertest.Answer(http.StatusForbidden)), 11, "403 as asked", 0},
+		"500 for ever":      {"5s", hook(apiservertest.Answer(http.StatusInternalServerError)), 11, "500 as asked", 0},
+		"garbage for ever":  {"5s", hook(apiservertest.Body("application/json", []byte("}"))), 11, "response is no Pod", 0},
+		"too slow":          {"200ms", hook(apiservertest.Hang()), 11, "deadline", 1},
+		"down":              {"5s", func(s *apiservertest.APIServer) { s.Close() }, 11, "refused", 0},
+		"a request refused": {"30s", hook(apiservertest.Answer(http.StatusBadRequest)), 999, "400 as asked", 1},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := plugintest.NewAPIServer(t)
+			server := apiservertest.NewAPIServer(t)
 			server.SetPod(meshPod())
 			tc.spoil(server)
 			c := withServer(t, server)
@@ -290,11 +291,11 @@ func TestAPIServer(t *testing.T) {
 	}
 }
 
-func hook(h plugintest.Hook) func(*plugintest.APIServer) {
-	return func(s *plugintest.APIServer) { s.Handle(h) }
+func hook(h apiservertest.Hook) func(*apiservertest.APIServer) {
+	return func(s *apiservertest.APIServer) { s.Handle(h) }
 }
 
-func withServer(t testing.TB, server *plugintest.APIServer) *call {
+func withServer(t testing.TB, server *apiservertest.APIServer) *call {
 	kubeconfig, err := server.WriteKubeconfig(t.TempDir())
 	require.NoError(t, err)
 	c := newCall()
@@ -305,7 +306,7 @@ func withServer(t testing.TB, server *plugintest.APIServer) *call {
 
 func TestRotatedTokenIsReadAgain(t *testing.T) {
 	t.Parallel()
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	server.SetPod(meshPod())
 	dir := t.TempDir()
 	kubeconfig, err := server.WriteKubeconfig(dir)

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect/consul"
-	"github.com/meshcni/meshcni/plugin/plugintest"
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 )
 
 // TestStatusAnnotation: the pod is written to in one request where that is configured, never twice, never another pod,
@@ -27,7 +27,7 @@ func TestStatusAnnotation(t *testing.T) {
 	cases := map[string]struct {
 		write    any
 		before   string
-		spoil    plugintest.Hook
+		spoil    apiservertest.Hook
 		requests []string
 		after    string
 		warns    string
@@ -37,7 +37,7 @@ func TestStatusAnnotation(t *testing.T) {
 		"there already": {true, "complete", nil, []string{get}, "complete", ""},
 		"no right to": {true, consul.StatusWaiting, func(n int, w http.ResponseWriter, _ *http.Request) bool {
 			if n == 2 {
-				plugintest.WriteStatus(w, http.StatusForbidden, "pods/status is forbidden")
+				apiservertest.WriteStatus(w, http.StatusForbidden, "pods/status is forbidden")
 			}
 			return n == 2
 		}, []string{get, patch}, consul.StatusWaiting, "status annotation: patch status of pod shop/cart-0"},
@@ -45,7 +45,7 @@ func TestStatusAnnotation(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := plugintest.NewAPIServer(t)
+			server := apiservertest.NewAPIServer(t)
 			pod := waiting()
 			pod.Annotations[consul.TransparentProxyStatus] = tc.before
 			server.SetPod(pod)
@@ -74,7 +74,7 @@ func TestStatusAnnotation(t *testing.T) {
 
 	t.Run("another pod of the name", func(t *testing.T) {
 		t.Parallel()
-		server := plugintest.NewAPIServer(t)
+		server := apiservertest.NewAPIServer(t)
 		server.SetPod(waiting())
 		server.Handle(func(n int, _ http.ResponseWriter, _ *http.Request) bool {
 			if n == 2 {

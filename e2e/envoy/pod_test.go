@@ -13,9 +13,9 @@ import (
 
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/e2e/internal/envoy"
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/internal/testing/binarytest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -114,7 +114,7 @@ func (p *pod) redirect(t testing.TB, backend ruleset.Backend, object *corev1.Pod
 	t.Helper()
 	binary, err := binarytest.Build(programs, binarytest.Command)
 	require.NoError(t, err)
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	server.SetPod(object)
 	kubeconfig, err := server.WriteKubeconfig(t.TempDir())
 	require.NoError(t, err)

@@ -20,10 +20,10 @@ import (
 
 	"github.com/meshcni/meshcni/internal/node/hook"
 	"github.com/meshcni/meshcni/internal/node/hookfile"
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/internal/testing/waittest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
 	"github.com/meshcni/meshcni/plugin/netconf"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
@@ -43,7 +43,7 @@ var program = sync.OnceValues(func() (string, error) {
 // preinstalled is a node whose runtime starts the plugin by itself. Its in-process agent does not run, unless a test runs it.
 type preinstalled struct {
 	*node
-	server *plugintest.APIServer
+	server *apiservertest.APIServer
 	hookfile.Place
 	entry netconf.Config
 }
@@ -51,7 +51,7 @@ type preinstalled struct {
 func newPreinstalled(t *testing.T, credentials bool) *preinstalled {
 	t.Helper()
 	dir := t.TempDir()
-	n := &preinstalled{node: newNode(t, hook.Capture), server: plugintest.NewAPIServer(t), Place: hookfile.In(dir, "meshcni")}
+	n := &preinstalled{node: newNode(t, hook.Capture), server: apiservertest.NewAPIServer(t), Place: hookfile.In(dir, "meshcni")}
 	n.entry = netconf.Config{
 		Type: "meshcni", RunDir: n.runDir, Backend: netconf.Backend(ruleset.BackendNftables), PodNamespace: "meshcni-system",
 		Kubernetes: netconf.Kubernetes{Kubeconfig: filepath.Join(n.runDir, "kubeconfig"), ExcludeNamespaces: []string{"kube-system"}},

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/plugin/kubepod"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 )
 
 // BenchmarkPod compares one GET over TLS answered in protobuf and in JSON, for a pod of a usual size: cold is what a plugin
@@ -26,7 +26,7 @@ func BenchmarkPod(b *testing.B) {
 		}
 		pod.Spec.Containers = append(pod.Spec.Containers, c)
 	}
-	server := plugintest.NewAPIServer(b)
+	server := apiservertest.NewAPIServer(b)
 	server.SetPod(pod)
 	path, err := server.WriteKubeconfig(b.TempDir())
 	require.NoError(b, err)
@@ -68,7 +68,7 @@ func BenchmarkPod(b *testing.B) {
 
 // BenchmarkOpen is what the kubeconfig and the client cost without any connection.
 func BenchmarkOpen(b *testing.B) {
-	server := plugintest.NewAPIServer(b)
+	server := apiservertest.NewAPIServer(b)
 	path, err := server.WriteKubeconfig(b.TempDir())
 	require.NoError(b, err)
 	b.ReportAllocs()

@@ -18,8 +18,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/plugin/kubepod"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 )
 
 const podPath = "GET /api/v1/namespaces/default/pods/web-0"
@@ -37,7 +37,7 @@ func testPod() *corev1.Pod {
 	}
 }
 
-func open(t testing.TB, server *plugintest.APIServer) *kubepod.Client {
+func open(t testing.TB, server *apiservertest.APIServer) *kubepod.Client {
 	t.Helper()
 	path, err := server.WriteKubeconfig(t.TempDir())
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func open(t testing.TB, server *plugintest.APIServer) *kubepod.Client {
 }
 
 func TestPodIsOneGETInProtobuf(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	server.SetPod(testPod())
 	var header http.Header
 	server.Handle(func(_ int, _ http.ResponseWriter, r *http.Request) bool { header = r.Header.Clone(); return false })
@@ -63,7 +63,7 @@ func TestPodIsOneGETInProtobuf(t *testing.T) {
 }
 
 func TestPodFromAServerThatSpeaksOnlyJSON(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	server.SetPod(testPod())
 	server.Handle(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
 		r.Header.Set("Accept", "application/json")
@@ -75,7 +75,7 @@ func TestPodFromAServerThatSpeaksOnlyJSON(t *testing.T) {
 }
 
 func TestNamespace(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	server.SetNamespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "prod", Labels: map[string]string{"mesh": "on"}}})
 	client := open(t, server)
 	got, err := client.Namespace(t.Context(), "prod")
@@ -94,31 +94,31 @@ func isResponseError(err error) bool {
 // transient or not.
 func TestFailures(t *testing.T) {
 	cases := map[string]struct {
-		hook      plugintest.Hook
+		hook      apiservertest.Hook
 		is        func(error) bool
 		transient bool
 	}{
-		"not found":        {plugintest.Answer(404), apierrors.IsNotFound, true},
-		"forbidden":        {plugintest.Answer(403), apierrors.IsForbidden, true},
-		"unauthorized":     {plugintest.Answer(401), apierrors.IsUnauthorized, true},
-		"too many":         {plugintest.Answer(429), func(err error) bool { d, ok := apierrors.SuggestsClientDelay(err); return ok && d == 1 }, true},
-		"internal":         {plugintest.Answer(500), apierrors.IsInternalError, true},
-		"bad gateway":      {plugintest.Answer(502), nil, true},
-		"unavailable":      {plugintest.Answer(503), apierrors.IsServiceUnavailable, true},
-		"bad request":      {plugintest.Answer(400), apierrors.IsBadRequest, false},
-		"gone":             {plugintest.Answer(410), apierrors.IsGone, false},
-		"hang up":          {plugintest.HangUp(), nil, true},
-		"truncated":        {plugintest.Truncate(), nil, true},
-		"garbage protobuf": {plugintest.Body("application/vnd.kubernetes.protobuf", []byte("k8s\x00\xff\xff\xff\xff")), isResponseError, true},
-		"garbage json":     {plugintest.Body("application/json", []byte(`{"kind":"Pod",`)), isResponseError, true},
-		"wrong types":      {plugintest.Body("application/json", []byte(`{"kind":"Pod","apiVersion":"v1","spec":7}`)), isResponseError, true},
-		"login page":       {plugintest.Body("text/html", []byte("<html>Sign in</html>")), isResponseError, true},
-		"empty":            {plugintest.Body("application/json", nil), isResponseError, true},
-		"empty object":     {plugintest.Body("application/json", []byte(`{}`)), isResponseError, true},
-		"unknown kind":     {plugintest.Body("application/json", []byte(`{"kind":"Secret","apiVersion":"v1","metadata":{"name":"web-0"}}`)), isResponseError, true},
-		"another kind":     {plugintest.Body("application/json", []byte(`{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"web-0"}}`)), isResponseError, true},
-		"a status":         {plugintest.Body("application/json", []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":404,"reason":"NotFound"}`)), apierrors.IsNotFound, true},
-		"another pod":      {plugintest.Body("application/json", []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"namespace":"default","name":"web-1"}}`)), isResponseError, true},
+		"not found":        {apiservertest.Answer(404), apierrors.IsNotFound, true},
+		"forbidden":        {apiservertest.Answer(403), apierrors.IsForbidden, true},
+		"unauthorized":     {apiservertest.Answer(401), apierrors.IsUnauthorized, true},
+		"too many":         {apiservertest.Answer(429), func(err error) bool { d, ok := apierrors.SuggestsClientDelay(err); return ok && d == 1 }, true},
+		"internal":         {apiservertest.Answer(500), apierrors.IsInternalError, true},
+		"bad gateway":      {apiservertest.Answer(502), nil, true},
+		"unavailable":      {apiservertest.Answer(503), apierrors.IsServiceUnavailable, true},
+		"bad request":      {apiservertest.Answer(400), apierrors.IsBadRequest, false},
+		"gone":             {apiservertest.Answer(410), apierrors.IsGone, false},
+		"hang up":          {apiservertest.HangUp(), nil, true},
+		"truncated":        {apiservertest.Truncate(), nil, true},
+		"garbage protobuf": {apiservertest.Body("application/vnd.kubernetes.protobuf", []byte("k8s\x00\xff\xff\xff\xff")), isResponseError, true},
+		"garbage json":     {apiservertest.Body("application/json", []byte(`{"kind":"Pod",`)), isResponseError, true},
+		"wrong types":      {apiservertest.Body("application/json", []byte(`{"kind":"Pod","apiVersion":"v1","spec":7}`)), isResponseError, true},
+		"login page":       {apiservertest.Body("text/html", []byte("<html>Sign in</html>")), isResponseError, true},
+		"empty":            {apiservertest.Body("application/json", nil), isResponseError, true},
+		"empty object":     {apiservertest.Body("application/json", []byte(`{}`)), isResponseError, true},
+		"unknown kind":     {apiservertest.Body("application/json", []byte(`{"kind":"Secret","apiVersion":"v1","metadata":{"name":"web-0"}}`)), isResponseError, true},
+		"another kind":     {apiservertest.Body("application/json", []byte(`{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"web-0"}}`)), isResponseError, true},
+		"a status":         {apiservertest.Body("application/json", []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":404,"reason":"NotFound"}`)), apierrors.IsNotFound, true},
+		"another pod":      {apiservertest.Body("application/json", []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"namespace":"default","name":"web-1"}}`)), isResponseError, true},
 		"endless": {func(_ int, w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Type", "application/json")
 			chunk := []byte(strings.Repeat(" ", 1<<20))
@@ -137,7 +137,7 @@ func TestFailures(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := plugintest.NewAPIServer(t)
+			server := apiservertest.NewAPIServer(t)
 			server.SetPod(testPod())
 			server.Handle(c.hook)
 			pod, err := open(t, server).Pod(t.Context(), "default", "web-0")
@@ -154,7 +154,7 @@ func TestFailures(t *testing.T) {
 }
 
 func TestServerGone(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	client := open(t, server)
 	server.Close()
 	_, err := client.Pod(t.Context(), "default", "web-0")
@@ -163,7 +163,7 @@ func TestServerGone(t *testing.T) {
 }
 
 func TestUnknownCertificateAuthority(t *testing.T) {
-	server, stranger := plugintest.NewAPIServer(t), plugintest.NewAPIServer(t)
+	server, stranger := apiservertest.NewAPIServer(t), apiservertest.NewAPIServer(t)
 	config := strings.ReplaceAll(string(stranger.Kubeconfig()), stranger.URL(), server.URL())
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(path, []byte(config), 0o600))
@@ -177,9 +177,12 @@ func TestUnknownCertificateAuthority(t *testing.T) {
 }
 
 func TestContextEndsARequestThatHangs(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	server.Handle(func(n int, w http.ResponseWriter, r *http.Request) bool { cancel(); return plugintest.Hang()(n, w, r) })
+	server.Handle(func(n int, w http.ResponseWriter, r *http.Request) bool {
+		cancel()
+		return apiservertest.Hang()(n, w, r)
+	})
 	_, err := open(t, server).Pod(ctx, "default", "web-0")
 	require.ErrorIs(t, err, context.Canceled)
 	assert.False(t, kubepod.Transient(err))
@@ -205,7 +208,7 @@ func TestContextEndsAHandshakeThatHangs(t *testing.T) {
 }
 
 func TestNewTokenNeedsNewOpen(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	server.SetPod(testPod())
 	dir := t.TempDir()
 	path, err := server.WriteKubeconfig(dir)
@@ -224,7 +227,7 @@ func TestNewTokenNeedsNewOpen(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	client := open(t, server)
 	for _, c := range [][2]string{{"", "web"}, {"default", ""}, {"default", ".."}, {"..", "web"}, {"a/b", "web"}, {"default", "a/../../../secrets/x"}, {"a", "b%2fc"}} {
 		_, err := client.Pod(t.Context(), c[0], c[1])

@@ -23,8 +23,8 @@ import (
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/plugin/kubepod"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 )
 
 // writeConfig writes a kubeconfig of one cluster and one user, each a line of YAML or several.
@@ -72,7 +72,7 @@ func silentListener(t testing.TB) (addr string, accepted <-chan struct{}) {
 
 // What standard kubeconfigs say in other ways than the installer's own.
 func TestKubeconfigForms(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	server.SetPod(testPod())
 	inlineCA := "certificate-authority-data: " + base64.StdEncoding.EncodeToString(server.CA())
 	byName := strings.Replace(server.URL(), "127.0.0.1", "localhost", 1)
@@ -102,7 +102,7 @@ func TestKubeconfigForms(t *testing.T) {
 
 // The runtime's environment must not lend a plugin another cluster's credentials.
 func TestKubeconfigHasNoFallback(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	good, err := server.WriteKubeconfig(t.TempDir())
 	require.NoError(t, err)
 	t.Setenv("KUBECONFIG", good)
@@ -166,7 +166,7 @@ func TestBadKubeconfigs(t *testing.T) {
 
 // TestWhoAsks: each way of saying it reaches the server, a token's file as it is at the time of the request.
 func TestWhoAsks(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	server.SetPod(testPod())
 	var got http.Header
 	server.Handle(func(_ int, _ http.ResponseWriter, r *http.Request) bool { got = r.Header.Clone(); return false })

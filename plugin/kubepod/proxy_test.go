@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/plugin/kubepod"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 )
 
 // TestMain gives all tests a runtime's environment, with proxies that are not there. net/http reads it once.
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 func elsewhere(url string) string { return strings.Replace(url, "127.0.0.1", "0.0.0.0", 1) }
 
 func TestTheEnvironmentsProxyIsNotAsked(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	server.SetPod(testPod())
 	client, err := kubepod.Open(writeConfig(t, "insecure-skip-tls-verify: true\nserver: "+elsewhere(server.URL()), "token: "+server.Token()))
 	require.NoError(t, err)
@@ -41,7 +41,7 @@ func TestTheEnvironmentsProxyIsNotAsked(t *testing.T) {
 
 // TestTheKubeconfigsProxyIsAsked: that is a setting, which an error names.
 func TestTheKubeconfigsProxyIsAsked(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	for _, code := range []int{http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusBadGateway} {
 		asked := ""
 		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -85,7 +85,7 @@ func TestSomethingElseAnswers(t *testing.T) {
 		"403, open brackets": {403, "a < b and <c", `"a < b and <c"`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := plugintest.NewAPIServer(t)
+			server := apiservertest.NewAPIServer(t)
 			server.Handle(func(_ int, w http.ResponseWriter, _ *http.Request) bool {
 				w.Header().Set("Server", "squid/5.7")
 				w.Header().Set("Via", "1.1 gate")
@@ -107,7 +107,7 @@ func TestSomethingElseAnswers(t *testing.T) {
 }
 
 func TestAStatusWithoutAMessageHasWords(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	server.Handle(func(_ int, w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`))

@@ -28,7 +28,7 @@ import (
 // plugin.Pods, plugin.Namespaces, plugin.Retrier and plugin.Readier. The zero value has no pod. Its methods are safe for concurrent use;
 // set the fields before the first call.
 //
-// It has no credentials, speaks no protocol and is never slow by itself: for those there is [APIServer].
+// It has no credentials, speaks no protocol and is never slow by itself.
 type Pods struct {
 	// Hook, if set, sees each call before it is answered; n counts from 1. An error that it returns is the answer.
 	Hook func(ctx context.Context, n int) error

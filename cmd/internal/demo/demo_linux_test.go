@@ -24,11 +24,11 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/kernel/podnetns/podproctest"
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/internal/testing/binarytest"
 	"github.com/meshcni/meshcni/internal/testing/nodeproxytest"
 	"github.com/meshcni/meshcni/internal/testing/proctest"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/trace"
 )
@@ -72,7 +72,7 @@ var questions = []struct{ what, probe string }{
 type demo struct {
 	*testing.T
 	world *netnstest.World
-	api   *plugintest.APIServer
+	api   *apiservertest.APIServer
 	pod   *corev1.Pod
 	node  installer.Config
 	file  string // the conflist's path
@@ -104,7 +104,7 @@ func TestMain(m *testing.M) {
 }
 
 func newDemo(t *testing.T) *demo {
-	d := &demo{T: t, api: plugintest.NewAPIServer(t)}
+	d := &demo{T: t, api: apiservertest.NewAPIServer(t)}
 	text, err := os.ReadFile(filepath.Join(proctest.Root(), podFile))
 	require.NoError(t, err)
 	require.NoError(t, yaml.UnmarshalStrict(text, &d.pod))

@@ -21,7 +21,7 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/internal/node/api"
-	"github.com/meshcni/meshcni/plugin/plugintest"
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 )
 
 // asked is what a request needs, as an API server's authorizer sees it.
@@ -125,7 +125,7 @@ func TestRights(t *testing.T) {
 // TestAnnotate: the annotation of that pod, and of no other of its name.
 func TestAnnotate(t *testing.T) {
 	t.Parallel()
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	c, err := api.New(meshcni.Identity{}, &rest.Config{Host: server.URL(), BearerToken: server.Token(), TLSClientConfig: rest.TLSClientConfig{CAData: server.CA()}}, "n1")
 	require.NoError(t, err)
 	server.SetPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-0", UID: "u1", Annotations: map[string]string{"other": "stays"}}})

@@ -1,4 +1,5 @@
-package plugintest
+// Package apiservertest is an API server on loopback with the pods that a test says, and with the failures that a real one shows now and then.
+package apiservertest
 
 import (
 	"bytes"
@@ -58,22 +59,12 @@ type APIServer struct {
 	requests []string
 }
 
-// NewAPIServer starts an APIServer that ends with the test.
+// NewAPIServer starts an APIServer on a free port of 127.0.0.1, which ends with the test.
 func NewAPIServer(tb testing.TB) *APIServer {
 	tb.Helper()
-	s, err := StartAPIServer()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(s.Close)
-	return s
-}
-
-// StartAPIServer starts an APIServer on a free port of 127.0.0.1, for programs that are not tests. The caller closes it.
-func StartAPIServer() (*APIServer, error) {
 	cert, caPEM, err := serverCertificate()
 	if err != nil {
-		return nil, fmt.Errorf("start test API server: %w", err)
+		tb.Fatal(err)
 	}
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.Namespace{})
@@ -93,7 +84,8 @@ func StartAPIServer() (*APIServer, error) {
 	s.http.Config.BaseContext, s.stop = func(net.Listener) context.Context { return ctx }, stop
 	s.http.Config.ErrorLog = log.New(io.Discard, "", 0) // tests provoke failed handshakes and aborted answers
 	s.http.StartTLS()
-	return s, nil
+	tb.Cleanup(s.Close)
+	return s
 }
 
 // Close drops every connection, ends waiting hooks and stops the server. Calling it again does nothing.

@@ -1,4 +1,4 @@
-package plugintest
+package apiservertest
 
 import (
 	"encoding/json"

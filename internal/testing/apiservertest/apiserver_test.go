@@ -1,4 +1,4 @@
-package plugintest_test
+package apiservertest_test
 
 import (
 	"crypto/tls"
@@ -13,12 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/internal/testing/apiservertest"
 	"github.com/meshcni/meshcni/plugin/kubepod"
-	"github.com/meshcni/meshcni/plugin/plugintest"
 )
 
 func TestAPIServerAnswersAsARealOne(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	server.SetPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}})
 	roots := x509.NewCertPool()
 	require.True(t, roots.AppendCertsFromPEM(server.CA()))
@@ -58,7 +58,7 @@ func TestAPIServerAnswersAsARealOne(t *testing.T) {
 }
 
 func TestHooksChangeThePodBetweenRequests(t *testing.T) {
-	server := plugintest.NewAPIServer(t)
+	server := apiservertest.NewAPIServer(t)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "old"}}
 	server.SetPod(pod)
 	server.Handle(func(n int, _ http.ResponseWriter, _ *http.Request) bool {
@@ -78,7 +78,7 @@ func TestHooksChangeThePodBetweenRequests(t *testing.T) {
 		require.NoError(t, err)
 		assert.EqualValues(t, want, got.UID)
 	}
-	server.Handle(plugintest.First(3, plugintest.Answer(503)))
+	server.Handle(apiservertest.First(3, apiservertest.Answer(503)))
 	_, err = client.Pod(t.Context(), "a", "b")
 	require.Error(t, err)
 	_, err = client.Pod(t.Context(), "a", "b")
@@ -90,8 +90,7 @@ func TestHooksChangeThePodBetweenRequests(t *testing.T) {
 
 func TestCloseEndsWhatHangs(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	server, err := plugintest.StartAPIServer()
-	require.NoError(t, err)
+	server := apiservertest.NewAPIServer(t)
 	path, err := server.WriteKubeconfig(t.TempDir())
 	require.NoError(t, err)
 	client, err := kubepod.Open(path)
@@ -99,7 +98,7 @@ func TestCloseEndsWhatHangs(t *testing.T) {
 	arrived := make(chan struct{})
 	server.Handle(func(n int, w http.ResponseWriter, r *http.Request) bool {
 		close(arrived)
-		return plugintest.Hang()(n, w, r)
+		return apiservertest.Hang()(n, w, r)
 	})
 	go func() { <-arrived; server.Close() }()
 	_, err = client.Pod(t.Context(), "a", "b")
