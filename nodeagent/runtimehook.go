@@ -141,12 +141,16 @@ func (h *runtimeHook) ready() error {
 	return fmt.Errorf("nothing but the container runtime's hook captures pods, and it is not connected: %w", err)
 }
 
-// agentPods has the pods as the agent's own client reads them.
-type agentPods struct{ *api.Client }
+// podsOf has the pods as the agent's own client reads them.
+func podsOf(client *api.Client) plugin.Pods {
+	return plugin.Pods{
+		Pod: client.Pod, PatchPodStatus: client.PatchPodStatus,
+		Namespace: func(ctx context.Context, name string) (*corev1.Namespace, error) { return namespace(ctx, client, name) },
+	}
+}
 
-// Namespace implements [plugin.Namespaces].
-func (p agentPods) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
-	list, err := p.ListOne(ctx, api.Namespaces, "", name, metav1.ListOptions{})
+func namespace(ctx context.Context, client *api.Client, name string) (*corev1.Namespace, error) {
+	list, err := client.ListOne(ctx, api.Namespaces, "", name, metav1.ListOptions{})
 	if err == nil && len(list.Items) == 0 {
 		err = apierrors.NewNotFound(corev1.Resource("namespaces"), name)
 	}
@@ -161,7 +165,7 @@ func (a *Agent) hookOptions(mode hook.Mode, held func(status.ID, string)) hook.O
 	k := a.sock
 	o := hook.Options{
 		Socket: a.present().NRISocket, Mode: mode, Inventory: a.options.inventory(a.present()), Held: held, Log: a.log,
-		Plugin: plugin.Plugin{Identity: a.options.Config.Identity, Dialects: a.options.Dialects, OpenPods: plugin.PodsFrom(kubepod.Open)},
+		Plugin: plugin.Plugin{Identity: a.options.Config.Identity, Dialects: a.options.Dialects, OpenPods: kubepod.Open},
 		Config: func() netconf.Config {
 			c := a.present()
 			p := c.Plugin
@@ -185,7 +189,10 @@ func (a *Agent) hookOptions(mode hook.Mode, held func(status.ID, string)) hook.O
 	if a.present().Alone { // there is no kubeconfig
 		o.Plugin.OpenPods = func(string) (plugin.Pods, error) {
 			client, err := a.options.client(a.present())
-			return agentPods{client}, err
+			if err != nil {
+				return plugin.Pods{}, err
+			}
+			return podsOf(client), nil
 		}
 	}
 	if k != nil {

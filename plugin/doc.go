@@ -1,7 +1,7 @@
 // Package plugin is a CNI plugin that redirects a pod's traffic to its mesh proxy. [Plugin.Exec] is the whole program. [Plugin.Run] is
 // the same from environment and stdin to stdout and exit code, so it can be tested without a process and built into another one:
 //
-//	p := plugin.Plugin{Dialects: builtin.All(), OpenPods: plugin.PodsFrom(kubepod.Open)}
+//	p := plugin.Plugin{Dialects: builtin.All(), OpenPods: kubepod.Open}
 //	p.Exec()
 //
 // It is a chained plugin of CNI specification 0.3.0 to 1.1.0 (ADD, CHECK, DEL, GC, STATUS, VERSION). It assigns no

@@ -16,7 +16,6 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/plugin"
-	"github.com/meshcni/meshcni/plugin/kubepod"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/status"
@@ -141,12 +140,4 @@ func TestLoggerThatIsWrapped(t *testing.T) {
 	out := c.run(t)
 	assert.Equal(t, "acme", out.record(t, "decision")["mesh"])
 	assert.Equal(t, out.stderr, mine.String())
-}
-
-// A source of pods that cannot be opened is an error, whatever its own type's nil is worth.
-func TestPodsFrom(t *testing.T) {
-	t.Parallel()
-	_, err := plugin.PodsFrom(kubepod.Open)("/no/such/kubeconfig")
-	var config *kubepod.ConfigError
-	require.ErrorAs(t, err, &config)
 }

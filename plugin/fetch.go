@@ -30,27 +30,30 @@ const (
 
 func (r *run) openPods() (Pods, *types.Error) {
 	if r.OpenPods == nil {
-		return nil, fail(types.ErrPluginNotAvailable, "%s was built without a source of pods", r.name)
+		return Pods{}, fail(types.ErrPluginNotAvailable, "%s was built without a source of pods", r.name)
 	}
 	pods, err := r.OpenPods(r.config.Kubernetes.Kubeconfig)
 	if err != nil {
-		return nil, hint(fail(types.ErrPluginNotAvailable, "%v", err), "the node agent writes the kubeconfig; is it running on this node?")
+		return Pods{}, hint(fail(types.ErrPluginNotAvailable, "%v", err), "the node agent writes the kubeconfig; is it running on this node?")
+	}
+	if pods.Pod == nil {
+		return Pods{}, fail(types.ErrInternal, "the source of pods cannot read pods")
+	}
+	if pods.Transient == nil {
+		pods.Transient = func(error) bool { return true }
+	}
+	if pods.Close == nil {
+		pods.Close = func() {}
 	}
 	return pods, nil
 }
 
 // readsNamespaces refuses a source of pods that cannot read what the meshes need.
 func readsNamespaces(pods Pods, meshes dialect.Set) *types.Error {
-	if _, ok := pods.(Namespaces); meshes.ReadsNamespace(nil) && !ok {
+	if pods.Namespace == nil && meshes.ReadsNamespace(nil) {
 		return fail(types.ErrInternal, "the pod's namespace decides too, and the source of pods cannot read it")
 	}
 	return nil
-}
-
-func closePods(pods Pods) {
-	if closer, ok := pods.(interface{ Close() }); ok {
-		closer.Close()
-	}
 }
 
 // answer is the answer of the source of pods.
@@ -79,7 +82,7 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 	if failure != nil {
 		return answer{failure: failure, unread: true}
 	}
-	defer func() { closePods(pods) }()
+	defer func() { pods.Close() }()
 	if failure := readsNamespaces(pods, t.meshes); failure != nil {
 		return answer{failure: failure}
 	}
@@ -101,7 +104,7 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 		if pod != nil || isAnother || apierrors.IsNotFound(err) {
 			a.unread = false
 		}
-		if ctx.Err() == nil && !isAnother && !transient(pods, err) {
+		if ctx.Err() == nil && !isAnother && !pods.Transient(err) {
 			a.failure = fail(types.ErrInternal, "%v", err)
 			return a
 		}
@@ -123,7 +126,7 @@ func (r *run) fetch(ctx context.Context, t target) (a answer) {
 		if status := apierrors.APIStatus(nil); apierrors.IsUnauthorized(err) || !errors.As(err, &status) {
 			// The agent may have written a new token meanwhile, or a new certificate authority.
 			if fresh, failure := r.openPods(); failure == nil {
-				closePods(pods)
+				pods.Close()
 				pods = fresh
 			}
 		}
@@ -149,7 +152,7 @@ func (r *run) once(ctx context.Context, pods Pods, t target, limit time.Duration
 		return pod, nil, nil
 	}
 	*calls++
-	namespace, err := pods.(Namespaces).Namespace(ctx, r.pod.namespace)
+	namespace, err := pods.Namespace(ctx, r.pod.namespace)
 	if err == nil && namespace == nil {
 		err = fmt.Errorf("get namespace %s: the source of pods gave none", r.pod.namespace)
 	}
@@ -158,11 +161,6 @@ func (r *run) once(ctx context.Context, pods Pods, t target, limit time.Duration
 
 // mismatch is a pod that is not the one meant; that one may be on its way.
 type mismatch struct{ error }
-
-func transient(pods Pods, err error) bool {
-	p, ok := pods.(Retrier)
-	return !ok || p.Transient(err)
-}
 
 // tooLate is the failure of a pod that could not be read in time.
 func (r *run) tooLate(ctx context.Context, attempts int, problem error) *types.Error {
@@ -205,10 +203,9 @@ func (r *run) writeStatus(ctx context.Context, pod *corev1.Pod, applied map[stri
 	if failure != nil {
 		return 0, failure
 	}
-	defer closePods(pods)
-	patcher, ok := pods.(StatusPatcher)
-	if !ok {
+	defer pods.Close()
+	if pods.PatchPodStatus == nil {
 		return 0, errors.New("the source of pods cannot write")
 	}
-	return 1, patcher.PatchPodStatus(ctx, r.pod.namespace, r.pod.name, patch)
+	return 1, pods.PatchPodStatus(ctx, r.pod.namespace, r.pod.name, patch)
 }

@@ -173,19 +173,15 @@ func TestUnknownNamespace(t *testing.T) {
 		c = listed(newCall(), list...)
 		c.config["add_deadline"] = "60ms"
 		pod(c, outside)
-		c.plugin.OpenPods = plugin.PodsFrom(func(path string) (namespaceless, error) {
+		c.plugin.OpenPods = func(path string) (plugin.Pods, error) {
 			pods, err := c.pods.Open(path)
-			return namespaceless{pods}, err
-		})
+			pods.Namespace = func(context.Context, string) (*corev1.Namespace, error) { return nil, nil } // there is none, and it does not say so
+			return pods, err
+		}
 		c.run(t).fails(t, 11, "get namespace shop: the source of pods gave none")
 		assert.Equal(t, ruleset.Ruleset{}, c.netns.Live)
 	}
 }
-
-// namespaceless is a source of pods that has no namespaces, and does not say so.
-type namespaceless struct{ plugin.Pods }
-
-func (namespaceless) Namespace(context.Context, string) (*corev1.Namespace, error) { return nil, nil }
 
 // TestUnreadPodOfSeveral passes only if each mesh would let it.
 func TestUnreadPodOfSeveral(t *testing.T) {

@@ -98,7 +98,7 @@ func TestOwnMeshByNamespace(t *testing.T) {
 				"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "own", "CNI_NETNS": ns.Path(), "CNI_IFNAME": "eth0", "CNI_PATH": "/opt/cni/bin",
 				"CNI_ARGS": args(pod.Namespace, pod.Name, string(pod.UID)),
 			}
-			p := plugin.Plugin{Dialects: []dialect.Dialect{c.mesh}, OpenPods: plugin.PodsFrom(kubepod.Open)}
+			p := plugin.Plugin{Dialects: []dialect.Dialect{c.mesh}, OpenPods: kubepod.Open}
 			var out, stderr bytes.Buffer
 			exit := p.Run(t.Context(), plugin.IO{
 				Args: []string{"own-cni"}, Getenv: func(key string) string { return env[key] }, Stdin: bytes.NewReader(stdin), Stdout: &out, Stderr: &stderr,

@@ -35,7 +35,7 @@ type Plugin struct {
 	// is used when the configuration names none. Required; builtin.All has this module's. STATUS says what is wrong with any of them
 	// ([dialect.Validate]), and an ADD with what is wrong with the configured ones starts no pod that they may have.
 	Dialects []dialect.Dialect
-	// OpenPods returns the source of pods; see [PodsFrom]. ADD calls it for a pod that nothing else rules out, and STATUS
+	// OpenPods returns the source of pods, as kubepod.Open does. ADD calls it for a pod that nothing else rules out, and STATUS
 	// to see whether it works. DEL and GC never do. Its errors are not retried. With nil, pods that may be in the mesh are
 	// refused.
 	OpenPods func(kubeconfig string) (Pods, error)
@@ -60,45 +60,24 @@ type Plugin struct {
 	name string
 }
 
-// Pods is a source of pods, such as *kubepod.Client. It may also implement [Namespaces], [StatusPatcher], [Retrier],
-// [Readier], and Close(), which is called at the end.
-type Pods interface {
+// Pods is a source of pods, such as kubepod.Open makes. Pod is required; a source whose other functions are nil cannot do what they do.
+type Pods struct {
 	// Pod returns the pod. It may come from a cache: the plugin compares its UID with the one that the runtime passed and,
 	// until add_deadline, asks again if they differ. A cache is not enough with a runtime that passes no K8S_POD_UID,
 	// because a deleted pod of the same name looks the same.
-	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-}
-
-// Namespaces is implemented by a source of pods that can read namespaces. A dialect that may read them requires it (see
-// [dialect.Dialect.ReadsNamespace]), and so does "exclude_namespace_selector".
-type Namespaces interface {
-	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
-}
-
-// StatusPatcher is implemented by a source of pods that can annotate a pod. "write_status" requires it.
-type StatusPatcher interface {
+	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	// Namespace returns a namespace. A dialect that may read them requires it (see [dialect.Dialect.ReadsNamespace]), and so does
+	// "exclude_namespace_selector".
+	Namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
 	// PatchPodStatus applies a JSON merge patch to the pod's subresource "status", which allows annotations to be set but
-	// not the pod's spec.
-	PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error
-}
-
-// Retrier is implemented by a source of pods that knows which of its errors are worth another try. Without it, the plugin
-// retries after every error.
-type Retrier interface {
-	Transient(error) bool
-}
-
-// Readier is implemented by a source of pods that can tell whether it could answer now. STATUS fails with code 50 if it
-// cannot.
-type Readier interface {
-	Ready(context.Context) error
-}
-
-// PodsFrom makes a function for Plugin.OpenPods of one that returns its own type:
-//
-//	plugin.Plugin{Dialects: builtin.All(), OpenPods: plugin.PodsFrom(kubepod.Open)}
-func PodsFrom[P Pods](open func(kubeconfig string) (P, error)) func(string) (Pods, error) {
-	return func(kubeconfig string) (Pods, error) { return open(kubeconfig) }
+	// not the pod's spec. "write_status" requires it.
+	PatchPodStatus func(ctx context.Context, namespace, name string, patch []byte) error
+	// Transient tells which errors are worth another try. Nil: each is.
+	Transient func(error) bool
+	// Ready returns why it could not answer now, and STATUS then fails with code 50. Nil: it always could.
+	Ready func(context.Context) error
+	// Close is called at the end. Nil: there is nothing to close.
+	Close func()
 }
 
 // NetNS is a pod's network namespace, as the plugin needs it.

@@ -39,7 +39,7 @@ func TestPodThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	unreadable := map[string]func(*call){
 		"no credentials": func(c *call) {
-			c.plugin.OpenPods = func(string) (plugin.Pods, error) { return nil, errors.New("read kubeconfig: no such file") }
+			c.plugin.OpenPods = func(string) (plugin.Pods, error) { return plugin.Pods{}, errors.New("read kubeconfig: no such file") }
 		},
 		"no API server": func(c *call) {
 			c.pods.Hook = func(context.Context, int) error { return errors.New("connection refused") }

@@ -255,7 +255,7 @@ func TestStatus(t *testing.T) {
 	assert.Empty(t, out.stdout)
 	status(func(c *call) { c.plugin.OpenPods = nil }).fails(t, 50, "source of pods")
 	status(func(c *call) {
-		c.plugin.OpenPods = func(path string) (plugin.Pods, error) { return nil, errors.New("read " + path) }
+		c.plugin.OpenPods = func(path string) (plugin.Pods, error) { return plugin.Pods{}, errors.New("read " + path) }
 	}).fails(t, 50, "read /var/run/meshcni/kubeconfig", "agent")
 	status(func(c *call) { c.config["dialect"] = "osm" }).fails(t, 7, `"osm"`, "istio")
 }
@@ -283,7 +283,7 @@ func TestStatusWithoutAgent(t *testing.T) {
 			call.config = set(call.config, "cniVersion", "1.1.0", "prevResult", nil, "ready_without_agent", c.set)
 			call.config["kubernetes"] = map[string]any{"kubeconfig": c.kubeconfig}
 			call.env = map[string]string{"CNI_COMMAND": "STATUS"}
-			call.plugin.OpenPods = func(path string) (plugin.Pods, error) { return nil, errors.New("read " + path) }
+			call.plugin.OpenPods = func(path string) (plugin.Pods, error) { return plugin.Pods{}, errors.New("read " + path) }
 			out := call.run(t)
 			if c.code != 0 {
 				out.fails(t, c.code, "")

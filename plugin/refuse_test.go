@@ -119,7 +119,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"no source of pods": {func(c *call) { c.plugin.OpenPods = nil }, 50, []string{"source of pods"}},
 		"missing kubeconfig": {func(c *call) {
 			c.config["kubernetes"] = object{"kubeconfig": "/no/such/kubeconfig"}
-			c.plugin.OpenPods = plugin.PodsFrom(kubepod.Open)
+			c.plugin.OpenPods = kubepod.Open
 		}, 50, []string{"/no/such/kubeconfig", "no such file", "agent"}},
 		"pod deleted meanwhile": {both(config("add_deadline", "1s"), func(c *call) { c.pods = plugintest.NewPods(); c.plugin.OpenPods = c.pods.Open }), 11, []string{`"cart-0" not found`, "1s"}},
 		"token no longer good": {both(config("add_deadline", "1s"), func(c *call) {
@@ -136,11 +136,14 @@ func TestWhatIsRefused(t *testing.T) {
 			c.pods.Hook = func(context.Context, int) error { return errors.New("never") }
 		}, 999, []string{"never"}},
 		"a source that gives nothing": {both(config("add_deadline", "1s"), func(c *call) {
-			c.plugin.OpenPods = func(string) (plugin.Pods, error) { return nothing{}, nil }
+			c.plugin.OpenPods = func(string) (plugin.Pods, error) { return nothing, nil }
 		}), 11, []string{"gave none"}},
+		"a source that reads no pods": {func(c *call) {
+			c.plugin.OpenPods = func(string) (plugin.Pods, error) { return plugin.Pods{}, nil }
+		}, 999, []string{"cannot read pods"}},
 		"a dialect that needs more than the source has": {func(c *call) {
 			c.plugin.Dialects = []dialect.Dialect{toy()}
-			c.plugin.OpenPods = func(string) (plugin.Pods, error) { return nothing{}, nil }
+			c.plugin.OpenPods = func(string) (plugin.Pods, error) { return nothing, nil }
 		}, 999, []string{"namespace"}},
 		"every bad annotation at once": {annotate(
 			"sidecar.istio.io/interceptionMode", "MAGIC",
@@ -196,9 +199,7 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-type nothing struct{}
-
-func (nothing) Pod(context.Context, string, string) (*corev1.Pod, error) { return nil, nil }
+var nothing = plugin.Pods{Pod: func(context.Context, string, string) (*corev1.Pod, error) { return nil, nil }}
 
 type panicking struct{ plugin.NetNS }
 
@@ -300,7 +301,7 @@ func withServer(t testing.TB, server *apiservertest.APIServer) *call {
 	require.NoError(t, err)
 	c := newCall()
 	c.config["kubernetes"] = object{"kubeconfig": kubeconfig}
-	c.plugin.OpenPods = plugin.PodsFrom(kubepod.Open)
+	c.plugin.OpenPods = kubepod.Open
 	return c
 }
 

@@ -195,12 +195,12 @@ func (r *run) status(ctx context.Context) *types.Error {
 	}
 	pods, failure := r.openPods()
 	if failure == nil {
-		defer closePods(pods)
+		defer pods.Close()
 		if failure := readsNamespaces(pods, meshes); failure != nil {
 			return failure
 		}
-		if p, ok := pods.(Readier); ok {
-			if err := p.Ready(ctx); err != nil {
+		if pods.Ready != nil {
+			if err := pods.Ready(ctx); err != nil {
 				return fail(types.ErrPluginNotAvailable, "%v", err)
 			}
 		}

@@ -38,7 +38,7 @@ func sandboxCall(args string) *call {
 	c := newCall()
 	c.config["dialect"] = "consul"
 	c.env["CNI_ARGS"] = args
-	c.plugin.OpenPods = func(string) (plugin.Pods, error) { return nil, errors.New("there is no Kubernetes here") }
+	c.plugin.OpenPods = func(string) (plugin.Pods, error) { return plugin.Pods{}, errors.New("there is no Kubernetes here") }
 	return c
 }
 

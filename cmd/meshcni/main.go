@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	p := plugin.Plugin{Dialects: builtin.All(), OpenPods: plugin.PodsFrom(kubepod.Open)}
+	p := plugin.Plugin{Dialects: builtin.All(), OpenPods: kubepod.Open}
 	preinstalled.Exec(p)
 	p.Exec()
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/internal/testing/apiservertest"
+	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
 )
 
@@ -37,7 +38,7 @@ func BenchmarkPod(b *testing.B) {
 			}
 			return false
 		})
-		get := func(b *testing.B, client *kubepod.Client) {
+		get := func(b *testing.B, client plugin.Pods) {
 			if _, err := client.Pod(b.Context(), pod.Namespace, pod.Name); err != nil {
 				b.Fatal(err)
 			}

@@ -21,15 +21,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/meshcni/meshcni/internal/api/apianswer"
+	"github.com/meshcni/meshcni/plugin"
 )
 
 // accepted is the Accept header of every request. Protobuf halves the time of a GET on an open connection (see
 // BenchmarkPod); a proxy or a very small API server may answer with JSON.
 const accepted = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 
-// A Client reads pods and namespaces with the credentials of one kubeconfig. It is safe for concurrent use. Make it with
-// [Open]; the zero Client does not work.
-type Client struct {
+// client reads pods and namespaces with the credentials of one kubeconfig.
+type client struct {
 	server string // without a slash at the end
 	user   user
 	proxy  *url.URL // of the kubeconfig; nil: none
@@ -40,12 +40,12 @@ type Client struct {
 // default), which JSON can double.
 const maxBody = 8 << 20
 
-// Open reads the kubeconfig and prepares a client for its current context, without connecting. Inline credentials are read
+// Open reads the kubeconfig and prepares a source of pods by its current context, without connecting; it is safe for concurrent use. Inline credentials are read
 // once, so after a 401 call Open again; a tokenFile is read again for each request.
 //
 // The error is a *[ConfigError]. A user with an exec or auth-provider entry is refused: a plugin that runs as root for
 // every pod should not start credential helpers.
-func Open(kubeconfigPath string) (*Client, error) {
+func Open(kubeconfigPath string) (plugin.Pods, error) {
 	cluster, user, err := load(kubeconfigPath)
 	var proxy *url.URL
 	if err == nil {
@@ -56,20 +56,20 @@ func Open(kubeconfigPath string) (*Client, error) {
 		t, err = transport(cluster, user, proxy)
 	}
 	if err != nil {
-		return nil, &ConfigError{Path: kubeconfigPath, Err: err}
+		return plugin.Pods{}, &ConfigError{Path: kubeconfigPath, Err: err}
 	}
-	return &Client{server: cluster.Server, user: user, proxy: proxy, http: http.Client{
+	c := &client{server: cluster.Server, user: user, proxy: proxy, http: http.Client{
 		Transport: t,
 		// A redirect would be a second request, and would carry the token to whatever host it names.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	}}
+	return plugin.Pods{
+		Pod: c.pod, Namespace: c.namespace, PatchPodStatus: c.patchPodStatus, Transient: transient, Close: c.http.CloseIdleConnections,
+	}, nil
 }
 
-// Close closes idle connections. A process that exits right after its request need not call it.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
-
-// Pod makes one GET for the pod; ctx limits all of it. The package documentation lists its errors.
-func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+// pod makes one GET for the pod; ctx limits all of it. The package documentation lists its errors.
+func (c *client) pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := errors.Join(checkName("namespace", namespace), checkName("name", name))
 	if err == nil {
@@ -85,9 +85,9 @@ func (c *Client) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, 
 	return pod, nil
 }
 
-// Namespace makes one GET for the namespace, for dialects that use its labels or annotations. Errors are those of
-// [Client.Pod].
-func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+// namespace makes one GET for the namespace, for dialects that use its labels or annotations. Errors are those of
+// [client.pod].
+func (c *client) namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
 	ns := &corev1.Namespace{}
 	err := checkName("name", name)
 	if err == nil {
@@ -103,10 +103,10 @@ func (c *Client) Namespace(ctx context.Context, name string) (*corev1.Namespace,
 	return ns, nil
 }
 
-// PatchPodStatus makes one PATCH, a JSON merge patch, of the pod's subresource "status". That subresource accepts
+// patchPodStatus makes one PATCH, a JSON merge patch, of the pod's subresource "status". That subresource accepts
 // annotations and leaves the spec alone, so the token need not have the right to change what a pod runs. Errors are those
-// of [Client.Pod]; if the patch names another UID than the pod's, apierrors.IsConflict or apierrors.IsInvalid holds.
-func (c *Client) PatchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
+// of [client.pod]; if the patch names another UID than the pod's, apierrors.IsConflict or apierrors.IsInvalid holds.
+func (c *client) patchPodStatus(ctx context.Context, namespace, name string, patch []byte) error {
 	err := errors.Join(checkName("namespace", namespace), checkName("name", name))
 	if err == nil {
 		var answer *http.Response
@@ -132,7 +132,7 @@ func at(segments ...string) string {
 // object is any type of the API.
 type object interface{ Unmarshal(protobuf []byte) error }
 
-func (c *Client) get(ctx context.Context, kind, path string, into object) error {
+func (c *client) get(ctx context.Context, kind, path string, into object) error {
 	answer, body, err := c.do(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (c *Client) get(ctx context.Context, kind, path string, into object) error 
 }
 
 // refusal returns what an answer says that has not the kind that was asked for (empty: any), or nil if it is another object of the API.
-func (c *Client) refusal(answer *http.Response, body []byte, kind string) error {
+func (c *client) refusal(answer *http.Response, body []byte, kind string) error {
 	var status metav1.Status
 	if decode(body, "Status", &status) == nil && status.Status != metav1.StatusSuccess {
 		status.Message = cmp.Or(status.Message, fmt.Sprintf("the API server answers %d %s without a word", answer.StatusCode, cmp.Or(string(status.Reason), http.StatusText(answer.StatusCode))))
@@ -165,7 +165,7 @@ func (c *Client) refusal(answer *http.Response, body []byte, kind string) error 
 }
 
 // do makes one request, and returns an answer that says success, and its body.
-func (c *Client) do(ctx context.Context, method, path string, patch []byte) (*http.Response, []byte, error) {
+func (c *client) do(ctx context.Context, method, path string, patch []byte) (*http.Response, []byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.server+"/api/v1/"+path, bytes.NewReader(patch))
 	if err != nil {
 		return nil, nil, err

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshcni/meshcni/internal/testing/apiservertest"
+	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/kubepod"
 )
 
@@ -37,7 +38,7 @@ func testPod() *corev1.Pod {
 	}
 }
 
-func open(t testing.TB, server *apiservertest.APIServer) *kubepod.Client {
+func open(t testing.TB, server *apiservertest.APIServer) plugin.Pods {
 	t.Helper()
 	path, err := server.WriteKubeconfig(t.TempDir())
 	require.NoError(t, err)

@@ -1,12 +1,12 @@
 // Package kubepod reads one pod from a Kubernetes API server, for a program that runs for a few milliseconds: a CNI plugin.
 //
-//	client, err := kubepod.Open("/var/run/meshcni/kubeconfig")
+//	pods, err := kubepod.Open("/var/run/meshcni/kubeconfig")
 //	if err != nil { … }
-//	defer client.Close()
-//	pod, err := client.Pod(ctx, "default", "web-0") // exactly one GET
+//	defer pods.Close()
+//	pod, err := pods.Pod(ctx, "default", "web-0") // exactly one GET
 //
-// A [Client] never retries, has no rate limiter, follows no redirect and starts no process: the caller owns the retry
-// policy and the deadline. [Transient] says which errors are worth another try.
+// It never retries, has no rate limiter, follows no redirect and starts no process: the caller owns the retry
+// policy and the deadline. Its Transient says which errors are worth another try.
 //
 // # Errors
 //
@@ -20,7 +20,7 @@
 //	errors.Is(err, kubepod.ErrResponse)                // something that is no API server has answered
 //	errors.Is(err, kubepod.ErrInvalidName)                    // a namespace or name that no object can have
 //	errors.Is(err, context.DeadlineExceeded)           // ctx ran out: in DNS, dial, TLS, or waiting
-//	kubepod.Transient(err)                             // worth another try
+//	pods.Transient(err)                                // worth another try
 //
 // # Environment
 //

@@ -53,10 +53,7 @@ func (e *responseError) Unwrap() []error {
 	return []error{ErrResponse, e.err, e.status}
 }
 
-// Transient implements plugin.Retrier; see the function [Transient].
-func (c *Client) Transient(err error) bool { return Transient(err) }
-
-// Transient reports whether the same request may succeed soon. It is true for
+// transient reports whether the same request may succeed soon. It is true for
 //
 //   - 404: the plugin may run before the pod has reached this API server's cache,
 //   - 401 and 403 of the API server: a token or a role binding may be on its way,
@@ -65,7 +62,7 @@ func (c *Client) Transient(err error) bool { return Transient(err) }
 //   - [ErrResponse].
 //
 // It is false for nil, a [ConfigError], [ErrInvalidName], context.Canceled and every other status (3xx, 400, 410, …).
-func Transient(err error) bool {
+func transient(err error) bool {
 	var config *ConfigError
 	switch {
 	case err == nil, errors.As(err, &config), errors.Is(err, ErrInvalidName), errors.Is(err, context.Canceled):

@@ -18,7 +18,7 @@ func ExampleOpen() {
 	defer pods.Close()
 	pod, err := pods.Pod(context.Background(), "shop", "cart")
 	if err != nil {
-		fmt.Println(kubepod.Transient(err), err)
+		fmt.Println(pods.Transient(err), err)
 		return
 	}
 	fmt.Println(pod.UID)

@@ -24,8 +24,8 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// Pods is a source of pods in memory, with the API machinery's errors for what is not there. Open returns it as a
-// plugin.Pods, plugin.Namespaces, plugin.Retrier and plugin.Readier. The zero value has no pod. Its methods are safe for concurrent use;
+// Pods is a source of pods in memory, with the API machinery's errors for what is not there. Open returns it as
+// plugin.Pods. The zero value has no pod. Its methods are safe for concurrent use;
 // set the fields before the first call.
 //
 // It has no credentials, speaks no protocol and is never slow by itself.
@@ -53,17 +53,19 @@ func NewPods(pods ...*corev1.Pod) *Pods {
 	return p
 }
 
-// openPods implements plugin.Pods.
-type openPods struct{ *Pods }
-
-// Transient implements plugin.Retrier.
-func (p openPods) Transient(error) bool { return !p.Permanent }
-
-// Ready implements plugin.Readier.
-func (p openPods) Ready(context.Context) error { return p.NotReady }
-
-// Open is for plugin.Plugin.OpenPods: it returns p for any kubeconfig.
-func (p *Pods) Open(string) (plugin.Pods, error) { return openPods{p}, nil }
+// Open is for plugin.Plugin.OpenPods: it returns p for any kubeconfig. What it returns cannot patch.
+func (p *Pods) Open(string) (plugin.Pods, error) {
+	return plugin.Pods{
+		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+			return get(ctx, p, p.pods, "pods", namespace+"/"+name)
+		},
+		Namespace: func(ctx context.Context, name string) (*corev1.Namespace, error) {
+			return get(ctx, p, p.namespaces, "namespaces", name)
+		},
+		Transient: func(error) bool { return !p.Permanent },
+		Ready:     func(context.Context) error { return p.NotReady },
+	}, nil
+}
 
 // Set stores a copy of the pod. p must be from [NewPods].
 func (p *Pods) Set(pod *corev1.Pod) {
@@ -84,16 +86,6 @@ func (p *Pods) Calls() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.calls
-}
-
-// Pod implements plugin.Pods.
-func (p openPods) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	return get(ctx, p.Pods, p.pods, "pods", namespace+"/"+name)
-}
-
-// Namespace implements plugin.Namespaces.
-func (p openPods) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
-	return get(ctx, p.Pods, p.namespaces, "namespaces", name)
 }
 
 func get[O interface{ DeepCopy() O }](ctx context.Context, p *Pods, objects map[string]O, resource, key string) (none O, err error) {

@@ -20,7 +20,7 @@ import (
 
 // statusAccount is an account with the rights that the chart gives the plugin with writeStatus, and what the plugin
 // reads and writes pods with.
-func statusAccount(t testing.TB, s *kubetest.Server, a *admin) (user string, client *kubepod.Client) {
+func statusAccount(t testing.TB, s *kubetest.Server, a *admin) (user string, client plugin.Pods) {
 	t.Helper()
 	user, token := account(t, a)
 	name := user[strings.LastIndex(user, ":")+1:]
@@ -55,9 +55,8 @@ func TestWhatPodsStatusAllows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	user, client := statusAccount(t, w.s, w.admin)
-	var patcher plugin.StatusPatcher = client
 	before := w.make(t, "crash-loop", "a")
-	patch := func(text string) error { return patcher.PatchPodStatus(t.Context(), w.ns, "a", []byte(text)) }
+	patch := func(text string) error { return client.PatchPodStatus(t.Context(), w.ns, "a", []byte(text)) }
 	pod := func() *corev1.Pod { return w.Pod(t, w.ns, "a") }
 
 	require.NoError(t, patch(`{"metadata":{"uid":"`+string(before.UID)+`","annotations":{"consul.hashicorp.com/transparent-proxy-status":"complete"}}}`))

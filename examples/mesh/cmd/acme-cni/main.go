@@ -8,6 +8,6 @@ import (
 )
 
 // A test has validated these two.
-var program = plugin.Plugin{Identity: acme.Identity(), Dialects: acme.Dialects(), OpenPods: plugin.PodsFrom(kubepod.Open)}
+var program = plugin.Plugin{Identity: acme.Identity(), Dialects: acme.Dialects(), OpenPods: kubepod.Open}
 
 func main() { program.Exec() }

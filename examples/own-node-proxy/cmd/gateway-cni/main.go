@@ -8,5 +8,5 @@ import (
 )
 
 func main() {
-	plugin.Plugin{Identity: gateway.Identity, Dialects: gateway.Dialects(), OpenPods: plugin.PodsFrom(kubepod.Open)}.Exec()
+	plugin.Plugin{Identity: gateway.Identity, Dialects: gateway.Dialects(), OpenPods: kubepod.Open}.Exec()
 }

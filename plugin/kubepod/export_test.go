@@ -1,0 +1,4 @@
+package kubepod
+
+// Transient is that of every source.
+var Transient = transient
