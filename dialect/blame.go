@@ -34,8 +34,11 @@ func (e *SettingsError) Unwrap() error { return e.Err }
 
 // Blame adds to an error of [redirect.Redirect.Validate] or [redirect.Redirect.Ruleset] the pod's settings that set the
 // fields it names, because its reader, the pod's author, knows annotations and not fields. An error about no setting is
-// returned as it is.
+// returned as it is, and no error is none.
 func (b Reading) Blame(err error) error {
+	if err == nil {
+		return nil
+	}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var parts []error
 		for _, part := range joined.Unwrap() {

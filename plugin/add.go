@@ -136,6 +136,16 @@ func (r *run) capture(ctx context.Context) (done captured, failure *types.Error)
 	done.result, err = seen.backend.Apply(ctx, plan.Ruleset)
 	ready()
 	if err != nil {
+		var limit error
+		if strings.HasPrefix(string(done.backend), string(ruleset.BackendIptables)) {
+			limit = dialect.Reading{Origins: plan.Origins}.Blame(plan.Redirect.Iptables())
+		}
+		switch {
+		case limit != nil && r.config.Backend == netconf.DefaultBackend: // and nftables has failed too
+			err = errors.Join(limit, err)
+		case limit != nil:
+			return done, r.inTime(ctx, t.refusal(r.config, plan, fmt.Errorf("pod %s: %w", t.name, limit)))
+		}
 		return done, r.inTime(ctx, codeOf(err, codeApply, "apply rules of pod "+t.name))
 	}
 	if done.result.Refused != nil {

@@ -32,6 +32,8 @@ type LimitError struct {
 	Elements int
 	// Products lists those that make the most of them, largest first.
 	Products []Product
+
+	iptables error // says so of iptables, which has no sets
 }
 
 // Product names fields of a [Redirect] whose lists multiply.
@@ -48,10 +50,31 @@ func (e *LimitError) Error() string {
 	for i, p := range e.Products {
 		blamed[i] = fmt.Sprintf("%s: %d", strings.Join(p.Fields, " × "), p.Rules)
 	}
+	if e.iptables != nil {
+		return fmt.Sprintf("%v (%s)", e.iptables, strings.Join(blamed, ", "))
+	}
 	if e.Elements > 0 {
 		return fmt.Sprintf("redirect: the rules would have %d prefixes and ports in sets, and %d are the most (%s)", e.Elements, chains.MaxElements, strings.Join(blamed, ", "))
 	}
 	return fmt.Sprintf("redirect: %d rules would be made, and %d are the most (%s)", e.Rules, MaxRules, strings.Join(blamed, ", "))
+}
+
+// Iptables returns a [*LimitError] if iptables, which knows no sets, would have more than [MaxRules] rules: it has one for each prefix. It
+// names the lists that make them. nftables takes each Redirect that validates. Without rules, the error is that of [Redirect.Validate].
+func (r Redirect) Iptables() error {
+	rs, err := r.Ruleset()
+	if err != nil {
+		return err
+	}
+	if _, err = rs.Iptables(); err == nil {
+		return nil
+	}
+	total, products, elements := r.count()
+	for _, p := range elements { // nearly all of them are rules then
+		total = plus(total, p.Rules)
+		add(&products, p.Fields, p.Rules)
+	}
+	return &LimitError{Rules: total, Products: blamed(products, MaxRules), iptables: err}
 }
 
 // limit reports more than MaxRules, or more in their sets than there may be.
