@@ -119,7 +119,8 @@ func (i Identity) Text(constant string) string {
 		return constant
 	}
 	return strings.NewReplacer(own.Kubectl, i.Kubectl, own.Agent, i.Agent, own.RunDir, i.RunDir, own.Program("redirect"), i.Program("redirect"),
-		own.Program("taint"), i.Program("taint"), " docs/", " "+i.Docs).Replace(constant)
+		own.Program("repair"), i.Program("repair"), own.Program("taint"), i.Program("taint"), own.LabelPrefix, i.LabelPrefix,
+		own.MetricPrefix, i.MetricPrefix, own.EnvPrefix, i.EnvPrefix, " docs/", " "+i.Docs).Replace(constant)
 }
 
 // Validate returns an error for every field that is wrong, joined.

@@ -45,6 +45,8 @@ func TestIdentityFollowsFromName(t *testing.T) {
 	assert.Equal(t, "kubectl-acme-mesh", i.KubectlProgram())
 	assert.Equal(t, "kubectl acme-mesh check, acme-mesh-node uninstall, /var/run/acme-mesh-cni/x, https://github.com/meshcni/meshcni/blob/main/docs/check.md",
 		i.Text("kubectl meshcni check, meshcni-node uninstall, /var/run/meshcni/x, docs/check.md"))
+	assert.Equal(t, "acme-mesh-repair, acme-mesh.io/agent-not-ready, acme_mesh_ready and ACME_MESH_RUN_DIR; https://github.com/meshcni/meshcni",
+		i.Text("meshcni-repair, meshcni.io/agent-not-ready, meshcni_ready and MESHCNI_RUN_DIR; https://github.com/meshcni/meshcni"))
 	assert.Equal(t, "https://acme.example/docs/check.md#x", meshcni.Identity{Name: "acme", Docs: "https://acme.example/docs/"}.Page("check.md#x"))
 }
 

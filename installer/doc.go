@@ -14,7 +14,7 @@
 //
 // # Files
 //
-// In the CNI configuration directory, "NAME.meshcni-saved" is a .conf that was replaced by a list; an uninstall gives it back.
+// In the CNI configuration directory, "FILE.NAME-saved", after the product, is a .conf that was replaced by a list; an uninstall gives it back.
 // With [Config.OwnFile], "00-TYPE.conflist" is our own list. In the run directory are the kubeconfig (0600), log.sock (0600),
 // "types" with the types under which the plugin was installed (0600), "agent" while an agent runs, and "uninstalled" while an
 // uninstall has told it to rest.

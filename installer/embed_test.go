@@ -6,16 +6,20 @@ import (
 	"bytes"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/fsnotify/fsnotify"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/meshcni/meshcni"
+	"github.com/meshcni/meshcni/internal/files/diskfile"
 	"github.com/meshcni/meshcni/plugin/netconf"
 )
 
@@ -117,6 +121,59 @@ func TestAgentOfOnesOwn(t *testing.T) {
 	stop()
 	assert.NotContains(t, n.read(n.conf("10-x.conflist")), `"acme-cni"`)
 	assert.True(t, ours.captured())
+}
+
+// TestNamesOfOnesOwn: no file that an agent of another product makes or keeps has a name of meshcni's, not even while it writes. What it, or
+// one that was killed, has left goes with an uninstall.
+func TestNamesOfOnesOwn(t *testing.T) {
+	for name, own := range map[string]Switch{"chained": SwitchOff, "own file": SwitchOn, "auto": SwitchAuto} {
+		t.Run(name, func(t *testing.T) {
+			n := acmeNode(t)
+			n.OwnFile = own
+			require.NoError(t, os.MkdirAll(n.RunDir, 0o755))
+			before := n.tree()
+			dirs := []string{n.CNIConfDir, n.CNIBinDirs[0], n.RunDir}
+			names, err := fsnotify.NewWatcher()
+			require.NoError(t, err)
+			for _, dir := range dirs {
+				require.NoError(t, names.Add(dir))
+			}
+			left := filepath.Join(n.CNIConfDir, ".10-x.conflist"+diskfile.TempMark+"1")
+			require.NoError(t, os.WriteFile(left, []byte("{"), 0o600))
+			a, stop := n.agent(onEvents)
+			within(t, patience, "ready", ready(a))
+			there := func(name string) func() bool {
+				return func() bool { _, err := os.Stat(n.conf(name)); return err == nil }
+			}
+			within(t, patience, "a reserve", there(".acme-reserve-3"))
+			assert.NoFileExists(t, left)
+			if own != SwitchOn {
+				assert.FileExists(t, n.conf("10-x.conf.acme-saved"))
+			}
+			stop()
+			if own == SwitchOff { // as an agent leaves a .conf whose owner's plugin was away
+				require.NoError(t, os.Rename(n.conf("10-x.conf.acme-saved"), n.conf("10-x.conf.acme-gone")))
+				require.NoError(t, os.Remove(n.conf("10-x.conflist")))
+			}
+			n.uninstall()
+			assert.Equal(t, before, n.tree())
+			require.NoError(t, os.WriteFile(n.conf("end"), nil, 0o600))
+			seen := map[string]bool{}
+			for !seen["end"] {
+				select {
+				case ev := <-names.Events:
+					seen[filepath.Base(ev.Name)] = true
+				case err := <-names.Errors:
+					require.NoError(t, err)
+				}
+			}
+			require.NoError(t, names.Close())
+			assert.True(t, slices.ContainsFunc(slices.Collect(maps.Keys(seen)), diskfile.IsTemp), "%v", seen)
+			for name := range seen {
+				assert.NotContains(t, name, pluginName)
+			}
+		})
+	}
 }
 
 func TestInvalidNames(t *testing.T) {

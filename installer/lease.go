@@ -40,7 +40,7 @@ func (l *lease) keep() (bool, error) {
 
 func (l *lease) claim() error {
 	l.drop()
-	f, err := os.CreateTemp(filepath.Dir(l.path), ".agent.meshcni-tmp-")
+	f, err := os.CreateTemp(filepath.Dir(l.path), ".agent"+diskfile.TempMark)
 	if err != nil {
 		return explain(fmt.Errorf("taking the lease: %w", diskfile.Cause(err)), l.path)
 	}

@@ -150,7 +150,7 @@ func (o *observer) lookForTakeBack(c Config) observed {
 	}
 	seen.whole = recall(c).Whole
 	seen.attachments, seen.naming, seen.attachmentsErr = readCache(os.DirFS(c.CNICacheDir), ours)
-	kept := diskfile.ReservePaths(c.CNIConfDir)
+	kept := diskfile.ReservePaths(c.CNIConfDir, c.Identity.WithDefaults().Name)
 	for _, dir := range append([]string{c.CNIConfDir}, c.CNIBinDirs...) { // agents of before kept copies
 		kept = append(kept, filepath.Join(dir, c.historyName()))
 	}

@@ -52,7 +52,7 @@ func TestPlanOrder(t *testing.T) {
 		return out
 	}
 	o := seen(map[string]string{"10-a.conf": conf})
-	o.stale = []string{"/host/etc/cni/net.d/.x.meshcni-tmp-1"}
+	o.stale = []string{"/host/etc/cni/net.d/.x.cni-tmp-1"}
 	assert.Equal(t, []op{
 		opRemoveTemp, opBinary, opKubeconfig, opCreate, opMoveAside,
 	}, ops(planInstall(wanted(), o)))

@@ -203,10 +203,10 @@ func (p *planner) convert(choice conflist.Loaded, list []byte) bool {
 			p.do(action{Op: opReplace, Path: p.path(p.Target), Old: there, New: clean, Cause: cause})
 			there = clean
 		}
-		p.do(action{Op: opMoveAside, From: p.path(p.Target), Path: p.path(p.Target + savedSuffix), Old: there, Cause: cause})
+		p.do(action{Op: opMoveAside, From: p.path(p.Target), Path: p.path(p.Target + p.savedSuffix()), Old: there, Cause: cause})
 		p.do(create)
 	}
-	p.do(action{Op: opMoveAside, From: p.path(choice.Name), Path: p.path(choice.Name + savedSuffix), Old: choice.File.Bytes(), Cause: cause})
+	p.do(action{Op: opMoveAside, From: p.path(choice.Name), Path: p.path(choice.Name + p.savedSuffix()), Old: choice.File.Bytes(), Cause: cause})
 	return true
 }
 
@@ -327,7 +327,7 @@ func (p *planner) stripExcept(target string, giveBack bool) {
 	}
 	done := append([]string{target}, p.left...)
 	for _, e := range entries {
-		conf, saved := strings.CutSuffix(e.Name(), savedSuffix)
+		conf, saved := strings.CutSuffix(e.Name(), p.savedSuffix())
 		if giveBack && saved && filepath.Ext(conf) != ".conflist" {
 			done = append(done, p.giveBack(conf))
 		}
@@ -361,7 +361,7 @@ func (p *planner) exists(name string) bool {
 // giveBack renames a single configuration to its old name and then removes the list that replaced it. It returns the list's
 // name, or "" if the list stays.
 func (p *planner) giveBack(conf string) string {
-	list, saved := conflist.ListName(conf), conf+savedSuffix
+	list, saved := conflist.ListName(conf), conf+p.savedSuffix()
 	data, err := fs.ReadFile(p.o.conf, list)
 	derived := err == nil && p.derived(data)
 	if _, abandoned := p.madeOf(list); abandoned && !p.exists(conf) {
@@ -391,7 +391,7 @@ func (p *planner) giveBack(conf string) string {
 
 // unhide gives a list that a .conf had hidden, and that was set aside for the one made of that, its name back.
 func (p *planner) unhide(list string) {
-	if p.exists(list + savedSuffix) {
-		p.do(action{Op: opMoveBack, From: p.path(list + savedSuffix), Path: p.path(list), Cause: causeGivenBack})
+	if p.exists(list + p.savedSuffix()) {
+		p.do(action{Op: opMoveBack, From: p.path(list + p.savedSuffix()), Path: p.path(list), Cause: causeGivenBack})
 	}
 }

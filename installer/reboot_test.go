@@ -132,7 +132,7 @@ func TestReboots(t *testing.T) {
 			}
 			n.OwnFile = SwitchAuto
 			n.uninstall()
-			for _, path := range append(diskfile.ReservePaths(n.CNIConfDir), n.historyPath()) {
+			for _, path := range append(diskfile.ReservePaths(n.CNIConfDir, "meshcni"), n.historyPath()) {
 				assert.NoFileExists(t, path)
 			}
 		})
@@ -226,7 +226,7 @@ func TestRewritesOnAFullDisk(t *testing.T) {
 	a, _ := n.agent(onEvents)
 	within(t, patience, "ready", ready(a))
 	within(t, patience, "reserved", func() bool {
-		info, err := os.Stat(diskfile.ReservePaths(n.CNIConfDir)[2])
+		info, err := os.Stat(diskfile.ReservePaths(n.CNIConfDir, "meshcni")[2])
 		return err == nil && info.Size() > 0
 	})
 	fill(t, n.CNIConfDir)

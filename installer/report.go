@@ -32,7 +32,7 @@ func (l *loop) report(c Config, seen observed, v verdict, doing performer) time.
 			l.failed("history", err)
 		}
 		l.m.ownFile.Set(map[bool]float64{true: 1}[c.OwnFile.Wanted() && v.Target == c.ownName()])
-		_ = diskfile.Reserve(c.CNIConfDir) // where there is no room for it, what is reserved so far has to do
+		_ = diskfile.Reserve(c.CNIConfDir, c.Identity.WithDefaults().Name) // where there is no room for it, what is reserved so far has to do
 	}
 	wait, why := l.memory.staying(seen, v.Plan)
 	if why != nil && len(blocked) == 0 {

@@ -14,13 +14,10 @@ import (
 	"github.com/meshcni/meshcni/internal/files/diskfile"
 )
 
-const (
-	savedSuffix  = ".meshcni-saved"
-	ciliumSuffix = ".cilium_bak" // Cilium with cni.exclusive=true renames every file but its own so
-)
+const ciliumSuffix = ".cilium_bak" // Cilium with cni.exclusive=true renames every file but its own so
 
 // ofInterest reports whether a plan depends on a file's content: a runtime loads it, or would under an earlier or later name
-// (10-x.conflist.bak, 10-x.conf.meshcni-saved).
+// (10-x.conflist.bak, 10-x.conf.NAME-saved).
 func ofInterest(name string) bool {
 	return (strings.Contains(name, ".conf") || strings.Contains(name, ".json")) && !diskfile.IsTemp(name)
 }

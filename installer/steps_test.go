@@ -155,7 +155,7 @@ func TestTemporaryFileThatStays(t *testing.T) {
 	mount(t, n.CNIBinDirs[0], "size=64k")
 	n.program("calico")
 	n.install()
-	n.write(filepath.Join(n.CNIBinDirs[0], ".meshcni.meshcni-tmp-1"), "x", 0o600)
+	n.write(filepath.Join(n.CNIBinDirs[0], ".meshcni.cni-tmp-1"), "x", 0o600)
 	readOnly(t, n.CNIBinDirs[0])
 	n.put(n.conf("10-calico.conflist"), calicoList)
 	n.install()

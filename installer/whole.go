@@ -203,8 +203,9 @@ func (w *walk) refers(typ, file string) {
 	}
 }
 
-// goneSuffix ends the name of a .conf whose list was abandoned.
-const goneSuffix = ".meshcni-gone"
+// savedSuffix ends the name of a .conf that a list replaced, and goneSuffix that of one whose list was abandoned.
+func (p *planner) savedSuffix() string { return "." + p.c.Identity.WithDefaults().Name + "-saved" }
+func (p *planner) goneSuffix() string  { return "." + p.c.Identity.WithDefaults().Name + "-gone" }
 
 // abandoned are the lists made of a .conf whose owner has removed its plugin since: the program was there with the list, and is in no
 // directory of plugins any more. Such an owner cannot have found the .conf, which was set aside.
@@ -229,7 +230,7 @@ func (p *planner) madeOf(list string) (conf string, ok bool) {
 	}
 	for _, ext := range []string{".conf", ".json"} {
 		conf = stem + ext
-		if p.exists(conf+goneSuffix) || p.o.whole == list && p.exists(conf+savedSuffix) {
+		if p.exists(conf+p.goneSuffix()) || p.o.whole == list && p.exists(conf+p.savedSuffix()) {
 			f := p.parse(list)
 			return conf, f != nil && p.derived(f.Bytes()) && errors.Is(p.cannotRun(f.Plugins()[0].Type), errAbsent)
 		}
@@ -240,8 +241,8 @@ func (p *planner) madeOf(list string) (conf string, ok bool) {
 // leave removes an abandoned list. The .conf stays under another name until an uninstall, because the program may only be replaced.
 func (p *planner) leave(list string) {
 	conf, _ := p.madeOf(list)
-	if saved, err := fs.ReadFile(p.o.conf, conf+savedSuffix); err == nil {
-		p.do(action{Op: opMoveAside, From: p.path(conf + savedSuffix), Path: p.path(conf + goneSuffix), Old: saved, Cause: causeOwnerGone})
+	if saved, err := fs.ReadFile(p.o.conf, conf+p.savedSuffix()); err == nil {
+		p.do(action{Op: opMoveAside, From: p.path(conf + p.savedSuffix()), Path: p.path(conf + p.goneSuffix()), Old: saved, Cause: causeOwnerGone})
 	}
 	p.do(action{Op: opRemoveConf, Path: p.path(list), Old: p.parse(list).Bytes(), Cause: causeOwnerGone})
 	p.unhide(list)
@@ -255,7 +256,7 @@ func (p *planner) returned() {
 		return
 	}
 	for _, e := range entries {
-		conf, is := strings.CutSuffix(e.Name(), goneSuffix)
+		conf, is := strings.CutSuffix(e.Name(), p.goneSuffix())
 		f := p.parse(e.Name())
 		if !is || f == nil || f.IsList() {
 			continue
@@ -275,7 +276,7 @@ func (p *planner) returned() {
 				}
 				p.do(action{Op: opCreate, From: p.path(e.Name()), Path: p.path(list), New: made, Cause: causeOwnerBack})
 			}
-			p.do(action{Op: opMoveAside, From: p.path(e.Name()), Path: p.path(conf + savedSuffix), Old: f.Bytes(), Cause: causeOwnerBack})
+			p.do(action{Op: opMoveAside, From: p.path(e.Name()), Path: p.path(conf + p.savedSuffix()), Old: f.Bytes(), Cause: causeOwnerBack})
 		}
 	}
 }

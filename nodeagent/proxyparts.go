@@ -182,7 +182,7 @@ func (s Config) probeSet(meshes []dialect.Dialect) (*probes.Set, *netnsexec.NetN
 	if err != nil {
 		return nil, nil, fmt.Errorf("exempt the host's probes: %w", err)
 	}
-	o.NetNS = host
+	o.NetNS, o.Table = host, s.Identity.Program("probes")
 	set, err := probes.New(o)
 	return set, host, err
 }

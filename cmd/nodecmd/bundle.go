@@ -92,7 +92,7 @@ type nodeBundle struct {
 }
 
 func (n *nodeBundle) write(ctx context.Context, w io.Writer) error {
-	n.Bundle = bundle.New(w, n.scrub)
+	n.Bundle = bundle.New(w, n.program.Identity.Program("support"), n.scrub)
 	s, err := n.program.resolve(n.flags)
 	if err != nil {
 		n.Fail("settings.txt", err)

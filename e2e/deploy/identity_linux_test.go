@@ -44,7 +44,13 @@ func TestIdentity(t *testing.T) {
 	rules, err := all.of("PrometheusRule")[0].MarshalJSON()
 	require.NoError(t, err)
 	assert.Contains(t, string(rules), "gw2_ready")
-	assert.NotContains(t, string(rules), "meshcni_")
+	for _, theirs := range []string{"meshcni_", "Meshcni", `"name":"meshcni-`} {
+		assert.NotContains(t, string(rules), theirs)
+	}
+	assert.Contains(t, string(rules), `alertname=\"GateWayAgentDown\"`)
+	pod, err := agentOf(t, all).Spec.Template.Spec.Containers[0].Marshal()
+	require.NoError(t, err)
+	assert.NotContains(t, string(pod), "/etc/meshcni")
 
 	_, _, err = parse(own, meshcni.Identity{Name: gateway.Name})
 	require.Error(t, err)

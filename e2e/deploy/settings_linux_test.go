@@ -52,10 +52,16 @@ func newMachine(t testing.TB, all objects) *machine {
 	}
 	m.write("/host"+m.conf+"/10-net.conflist", `{"cniVersion": "0.4.0", "name": "net", "plugins": [{"type": "bridge"}]}`)
 	m.write("/opt/meshcni/bin/meshcni", "the plugin")
+	at := ""
+	for _, v := range m.c.VolumeMounts {
+		if v.Name == "config" {
+			at = v.MountPath
+		}
+	}
 	m.write("/var/run/secrets/kubernetes.io/serviceaccount/token", "token")
 	m.write("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt", "ca")
 	for name, text := range settingsOf(t, all).Data {
-		m.write("/etc/meshcni/"+name, text)
+		m.write(at+"/"+name, text)
 	}
 	return m
 }

@@ -43,7 +43,7 @@ func (w *work) keepOpen() (done func()) {
 	table, err := conntrack.Open(ns)
 	if err == nil {
 		done = table.Close
-		err = table.Track()
+		err = table.Track(w.c.opts.Identity.Program("joining"))
 		if errors.Is(err, errors.ErrUnsupported) {
 			err = nil // what begins between now and the rules is cut
 		}

@@ -3,6 +3,7 @@
 package probes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,9 +21,6 @@ import (
 	"github.com/meshcni/meshcni/redirect/ruleset"
 )
 
-// tableName is our table's name.
-const tableName = "meshcni-probes"
-
 // Options are for [New].
 type Options struct {
 	// NetNS is the host's network namespace: netnsexec.Current for a process on the host's network, else
@@ -31,6 +29,8 @@ type Options struct {
 	// IPv4 and IPv6 are the source addresses that the host's connections get, such as those of a dialect's
 	// NodeProxy.ProbeSources. A zero one leaves out its family; one is needed. They must not be addresses of the host.
 	IPv4, IPv6 netip.Addr
+	// Table is the name of the table of nftables. Default: meshcni-probes.
+	Table string
 }
 
 // Entries maps addresses to their pods.
@@ -77,6 +77,7 @@ func New(o Options) (*Set, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("set up probe exemption: %w", err)
 	}
+	o.Table = cmp.Or(o.Table, "meshcni-probes")
 	return &Set{o: o}, nil
 }
 
@@ -262,7 +263,7 @@ func (s *Set) Remove(ctx context.Context) error {
 	defer s.mu.Unlock()
 	err := s.look()
 	if err == nil {
-		if err = s.dropTable(ctx, tableName); errors.Is(err, apply.ErrNoBackend) {
+		if err = s.dropTable(ctx, s.o.Table); errors.Is(err, apply.ErrNoBackend) {
 			err = nil // there cannot be one
 		}
 		err = errors.Join(err, s.unroute())

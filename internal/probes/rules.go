@@ -165,14 +165,14 @@ func covers(live, want []byte) bool {
 // rebuild writes the table with its entries. What was there goes in the same transaction.
 func (s *Set) rebuild(w *nfnetlink.Writer, there bool, want Entries) {
 	if there {
-		table(w, unix.NFT_MSG_DELTABLE, unix.NFPROTO_INET, tableName)
+		table(w, unix.NFT_MSG_DELTABLE, unix.NFPROTO_INET, s.o.Table)
 	}
 	w.Begin(nfnetlink.TypeOf(unix.NFT_MSG_NEWTABLE), unix.NLM_F_REQUEST|unix.NLM_F_CREATE, unix.NFPROTO_INET, 0)
-	w.Text(unix.NFTA_TABLE_NAME, tableName)
+	w.Text(unix.NFTA_TABLE_NAME, s.o.Table)
 	w.End()
 	for i, f := range s.families {
 		w.Begin(nfnetlink.TypeOf(unix.NFT_MSG_NEWSET), unix.NLM_F_REQUEST|unix.NLM_F_CREATE, unix.NFPROTO_INET, 0)
-		w.Text(unix.NFTA_SET_TABLE, tableName)
+		w.Text(unix.NFTA_SET_TABLE, s.o.Table)
 		w.Text(unix.NFTA_SET_NAME, setName(f))
 		w.U32(unix.NFTA_SET_FLAGS, 0)
 		w.U32(unix.NFTA_SET_KEY_TYPE, keyType[f])
@@ -184,7 +184,7 @@ func (s *Set) rebuild(w *nfnetlink.Writer, there bool, want Entries) {
 	s.elements(w, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, want)
 	for _, c := range s.chains() {
 		w.Begin(nfnetlink.TypeOf(unix.NFT_MSG_NEWCHAIN), unix.NLM_F_REQUEST|unix.NLM_F_CREATE, unix.NFPROTO_INET, 0)
-		w.Text(unix.NFTA_CHAIN_TABLE, tableName)
+		w.Text(unix.NFTA_CHAIN_TABLE, s.o.Table)
 		w.Text(unix.NFTA_CHAIN_NAME, c.name)
 		w.Nest(unix.NFTA_CHAIN_HOOK)
 		w.U32(unix.NFTA_HOOK_HOOKNUM, c.hook)
@@ -195,7 +195,7 @@ func (s *Set) rebuild(w *nfnetlink.Writer, there bool, want Entries) {
 		w.End()
 		for _, rule := range c.rules {
 			w.Begin(nfnetlink.TypeOf(unix.NFT_MSG_NEWRULE), unix.NLM_F_REQUEST|unix.NLM_F_CREATE|unix.NLM_F_APPEND, unix.NFPROTO_INET, 0)
-			w.Text(unix.NFTA_RULE_TABLE, tableName)
+			w.Text(unix.NFTA_RULE_TABLE, s.o.Table)
 			w.Text(unix.NFTA_RULE_CHAIN, c.name)
 			w.Attr(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, rule...)
 			w.End()
@@ -218,7 +218,7 @@ func (s *Set) elements(w *nfnetlink.Writer, msg, flags uint16, entries Entries) 
 		addrs := slices.DeleteFunc(slices.SortedFunc(maps.Keys(entries), netip.Addr.Compare), func(a netip.Addr) bool { return ruleset.FamilyOf(a) != f })
 		for chunk := range slices.Chunk(addrs, perMessage) {
 			w.Begin(nfnetlink.TypeOf(msg), unix.NLM_F_REQUEST|flags, unix.NFPROTO_INET, 0)
-			w.Text(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
+			w.Text(unix.NFTA_SET_ELEM_LIST_TABLE, s.o.Table)
 			w.Text(unix.NFTA_SET_ELEM_LIST_SET, setName(f))
 			w.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 			for _, a := range chunk {

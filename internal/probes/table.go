@@ -73,14 +73,14 @@ func (s *Set) state(c *nfnetlink.Conn) (st tableState, err error) {
 		return st, fmt.Errorf("ask for the generation of the rules: %w", err)
 	}
 	var flags uint32
-	if flags, st.there, err = findTable(c, tableName); err != nil || !st.there {
+	if flags, st.there, err = findTable(c, s.o.Table); err != nil || !st.there {
 		return st, err
 	}
 	st.intact = flags == 0 // a dormant table does nothing
 	for _, f := range s.families {
 		keyed := false
 		err := c.Request(unix.NFT_MSG_GETSET, 0, unix.NFPROTO_INET, func(w *nfnetlink.Writer) {
-			w.Text(unix.NFTA_SET_TABLE, tableName)
+			w.Text(unix.NFTA_SET_TABLE, s.o.Table)
 			w.Text(unix.NFTA_SET_NAME, setName(f))
 		}, func(m nfnetlink.Message) {
 			keyed = int(m.Attr(unix.NFTA_SET_KEY_LEN).U32()) == f.Bits()/8 && m.Attr(unix.NFTA_SET_FLAGS).U32() == 0
@@ -92,7 +92,7 @@ func (s *Set) state(c *nfnetlink.Conn) (st tableState, err error) {
 		if !keyed {
 			continue
 		}
-		if err := readElements(c, tableName, setName(f), st.entries); err != nil {
+		if err := readElements(c, s.o.Table, setName(f), st.entries); err != nil {
 			return st, err
 		}
 	}
@@ -127,7 +127,7 @@ func (s *Set) sameChains(c *nfnetlink.Conn) (bool, error) {
 	for _, want := range chains {
 		found := false
 		err := c.Request(unix.NFT_MSG_GETCHAIN, 0, unix.NFPROTO_INET, func(w *nfnetlink.Writer) {
-			w.Text(unix.NFTA_CHAIN_TABLE, tableName)
+			w.Text(unix.NFTA_CHAIN_TABLE, s.o.Table)
 			w.Text(unix.NFTA_CHAIN_NAME, want.name)
 		}, func(m nfnetlink.Message) {
 			hook := m.Attr(unix.NFTA_CHAIN_HOOK)
@@ -142,15 +142,15 @@ func (s *Set) sameChains(c *nfnetlink.Conn) (bool, error) {
 	}
 	live := map[string][][]byte{}
 	err := c.Request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, unix.NFPROTO_INET, func(w *nfnetlink.Writer) {
-		w.Text(unix.NFTA_RULE_TABLE, tableName)
+		w.Text(unix.NFTA_RULE_TABLE, s.o.Table)
 	}, func(m nfnetlink.Message) {
-		if m.Text(unix.NFTA_RULE_TABLE) == tableName { // old kernels list all
+		if m.Text(unix.NFTA_RULE_TABLE) == s.o.Table { // old kernels list all
 			chain := m.Text(unix.NFTA_RULE_CHAIN)
 			live[chain] = append(live[chain], bytes.Clone(m.Attr(unix.NFTA_RULE_EXPRESSIONS).Data))
 		}
 	})
 	if err != nil {
-		return false, fmt.Errorf("list rules of table inet %s: %w", tableName, err)
+		return false, fmt.Errorf("list rules of table inet %s: %w", s.o.Table, err)
 	}
 	for _, want := range chains {
 		rules := live[want.name]
@@ -206,7 +206,7 @@ func (s *Set) write(ctx context.Context, change func(Entries) Entries) (result R
 			return nfnetlink.ErrInterrupted // somebody changed our table meanwhile
 		}
 		if err != nil {
-			return fmt.Errorf("write table inet %s: %w", tableName, err)
+			return fmt.Errorf("write table inet %s: %w", s.o.Table, err)
 		}
 		return nil
 	})

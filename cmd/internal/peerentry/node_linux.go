@@ -163,7 +163,7 @@ func (n Node) look() (s State, list []byte, err error) {
 }
 
 // kept is the file that has what was taken out. Its extension is none of those at which a runtime looks.
-func (n Node) kept() string { return filepath.Join(n.Dir, ".meshcni-taken-"+n.Type+".kept") }
+func (n Node) kept() string { return filepath.Join(n.Dir, "."+n.Own+"-taken-"+n.Type+".kept") }
 
 func (n Node) keep(s State, list, rest []byte) error {
 	sum := sha256.Sum256(rest)

@@ -25,13 +25,11 @@ const (
 	maxTotal = 32 << 20
 )
 
-// dir is the directory in the archive.
-const dir = "meshcni-support"
-
 // Bundle is an archive that is being written.
 type Bundle struct {
 	gz       *gzip.Writer
 	tar      *tar.Writer
+	dir      string // in the archive
 	scrub    *Scrubber
 	time     time.Time
 	left     int
@@ -40,10 +38,10 @@ type Bundle struct {
 	err      error // of the writer
 }
 
-// New starts an archive. Whatever is added goes through the scrubber's Text, whoever adds it. It must not be nil.
-func New(w io.Writer, scrub *Scrubber) *Bundle {
+// New starts an archive of that directory. Whatever is added goes through the scrubber's Text, whoever adds it. It must not be nil.
+func New(w io.Writer, dir string, scrub *Scrubber) *Bundle {
 	gz := gzip.NewWriter(w)
-	return &Bundle{gz: gz, tar: tar.NewWriter(gz), scrub: scrub, time: time.Now(), left: maxTotal}
+	return &Bundle{gz: gz, tar: tar.NewWriter(gz), dir: dir, scrub: scrub, time: time.Now(), left: maxTotal}
 }
 
 // Fail notes what could not be collected, for errors.txt.
@@ -76,7 +74,7 @@ func (b *Bundle) write(name string, text []byte) {
 		return
 	}
 	b.err = b.tar.WriteHeader(&tar.Header{
-		Typeflag: tar.TypeReg, Name: path.Join(dir, name), Mode: 0o600, Size: int64(len(text)), ModTime: b.time,
+		Typeflag: tar.TypeReg, Name: path.Join(b.dir, name), Mode: 0o600, Size: int64(len(text)), ModTime: b.time,
 	})
 	if b.err == nil {
 		_, b.err = b.tar.Write(text)

@@ -74,7 +74,7 @@ func TestAdd(t *testing.T) {
 	s := &bundle.Scrubber{}
 	s.Know(`a "quoted" & <odd> one`)
 	var archive bytes.Buffer
-	b := bundle.New(&archive, s)
+	b := bundle.New(&archive, "support", s)
 	b.Add("a.json", []byte(`{"token":{"value":"plain words"},"x":"a \"quoted\" & <odd> one","y":"a \"quoted\" \u0026 \u003codd\u003e one"}`), nil)
 	require.NoError(t, b.Close())
 	gz, err := gzip.NewReader(&archive)

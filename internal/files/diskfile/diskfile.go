@@ -29,11 +29,12 @@ import (
 // ErrChanged is the error when somebody else has changed the file since the caller read it.
 var ErrChanged = errors.New("the file changed meanwhile")
 
-const tempMark = ".meshcni-tmp-"
+// TempMark is in the names of temporary files, of every product: any of them knows what another's killed process left.
+const TempMark = ".cni-tmp-"
 
 // IsTemp reports whether a file name is that of a temporary file of this package.
 func IsTemp(name string) bool {
-	return strings.HasPrefix(name, ".") && strings.Contains(name, tempMark)
+	return strings.HasPrefix(name, ".") && strings.Contains(name, TempMark)
 }
 
 // Write writes data to path, whatever is there, with exactly that mode.

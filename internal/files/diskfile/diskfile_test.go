@@ -246,7 +246,7 @@ func TestReserveOnAFullDisk(t *testing.T) {
 	dir := mount(t, "size=64k")
 	path, other := filepath.Join(dir, "f"), filepath.Join(dir, "g")
 	require.NoError(t, os.WriteFile(path, []byte("old"), 0o640))
-	require.NoError(t, Reserve(dir))
+	require.NoError(t, Reserve(dir, "acme"))
 	filler, err := os.Create(filepath.Join(dir, "filler"))
 	require.NoError(t, err)
 	for err == nil {
@@ -265,8 +265,8 @@ func TestReserveOnAFullDisk(t *testing.T) {
 	assert.Equal(t, "newer", read(t, path))
 	assert.Empty(t, Stale(dir))
 	require.NoError(t, os.Remove(filler.Name()))
-	require.NoError(t, Reserve(dir))
-	for _, p := range ReservePaths(dir) {
+	require.NoError(t, Reserve(dir, "acme"))
+	for _, p := range ReservePaths(dir, "acme") {
 		assert.FileExists(t, p)
 	}
 }

@@ -4,8 +4,10 @@ package diskfile
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -18,27 +20,30 @@ const (
 	reserveSize = 8 << 10
 )
 
-// ReservePaths returns the files that [Reserve] keeps in a directory.
-func ReservePaths(dir string) (paths []string) {
+// ReservePaths returns the files that [Reserve] keeps in a directory for a product of that name.
+func ReservePaths(dir, product string) (paths []string) {
 	for i := range reserves {
-		paths = append(paths, filepath.Join(dir, fmt.Sprintf(".meshcni-reserve-%d", i+1)))
+		paths = append(paths, filepath.Join(dir, fmt.Sprintf(".%s-reserve-%d", product, i+1)))
 	}
 	return paths
 }
 
-// Reserve keeps room for three files of 8 KiB in a directory. [Create] and [Replace] take it when the file system or a quota is full:
-// the temporary file is then one that has its blocks already. It leaves a whole reserve alone.
-func Reserve(dir string) error {
-	for _, path := range ReservePaths(dir) {
+// Reserve keeps room for three files of 8 KiB in a directory, with the name of the product. [Create] and [Replace] take it when the file system or a quota is full:
+// the temporary file is then one that has its blocks already, whichever product reserved it. It leaves a whole reserve alone.
+func Reserve(dir, product string) error {
+	for _, path := range ReservePaths(dir, product) {
 		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() >= reserveSize {
 			continue
 		}
-		if err := Write(path, bytes.Repeat([]byte{'\n'}, reserveSize), 0o600); err != nil {
+		if err := Write(path, reserved, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// reserved is the content of a reserve, by which it is known.
+var reserved = bytes.Repeat([]byte{'\n'}, reserveSize)
 
 func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
@@ -53,8 +58,12 @@ func withRoom(target, tag string, size int, fill func(*temp) error) (*temp, erro
 	if err == nil || !noRoom(err) || size > reserveSize {
 		return t, err
 	}
-	for _, path := range ReservePaths(filepath.Dir(target)) {
-		t, errReserve := reserved(path, target, tag)
+	entries, _ := os.ReadDir(filepath.Dir(target))
+	for _, e := range entries {
+		if is, _ := filepath.Match(".*-reserve-[1-9]", e.Name()); !is || !e.Type().IsRegular() {
+			continue
+		}
+		t, errReserve := takeReserve(filepath.Join(filepath.Dir(target), e.Name()), target, tag)
 		if errReserve != nil {
 			continue
 		}
@@ -72,8 +81,8 @@ func withRoom(target, tag string, size int, fill func(*temp) error) (*temp, erro
 	return nil, err
 }
 
-// reserved turns a file of the reserve into the temporary file of a target.
-func reserved(path, target, tag string) (*temp, error) {
+// takeReserve turns a file of the reserve into the temporary file of a target.
+func takeReserve(path, target, tag string) (*temp, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
@@ -82,8 +91,14 @@ func reserved(path, target, tag string) (*temp, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil && !errors.Is(err, unix.ENOTSUP) {
 		return nil, err
 	}
+	if there, err := io.ReadAll(io.LimitReader(f, reserveSize+1)); err != nil || !bytes.Equal(there, reserved) {
+		return nil, fmt.Errorf("%s is no reserve: %w", path, cmp.Or(err, os.ErrInvalid))
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
 	dir, base := filepath.Split(target)
-	name := filepath.Join(dir, fmt.Sprintf(".%s%s%s%d%s", base, tempMark, tag, os.Getpid(), path[len(path)-1:]))
+	name := filepath.Join(dir, fmt.Sprintf(".%s%s%s%d%s", base, TempMark, tag, os.Getpid(), path[len(path)-1:]))
 	if err := os.Rename(path, name); err != nil {
 		return nil, err
 	}

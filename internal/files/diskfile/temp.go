@@ -28,7 +28,7 @@ type temp struct {
 // newTemp makes the temporary file of a target. The tag, from [tag] or empty, is for [RemoveTemp].
 func newTemp(target, tag string) (*temp, error) {
 	dir, base := filepath.Split(target)
-	f, err := os.CreateTemp(dir, "."+base+tempMark+tag+"*")
+	f, err := os.CreateTemp(dir, "."+base+TempMark+tag+"*")
 	if err != nil {
 		return nil, fmt.Errorf("writing %s: %w", target, Cause(err))
 	}
@@ -138,7 +138,7 @@ func sum(data []byte) string {
 // the process wrote is still in its place.
 func RemoveTemp(path string) error {
 	dir, name := filepath.Split(path)
-	base, tagged, _ := strings.Cut(strings.TrimPrefix(name, "."), tempMark)
+	base, tagged, _ := strings.Cut(strings.TrimPrefix(name, "."), TempMark)
 	target := filepath.Join(dir, base)
 	if parts := strings.Split(tagged, "-"); len(parts) == 3 {
 		taken, err := os.ReadFile(path)

@@ -35,8 +35,8 @@ const (
 type Table struct {
 	conn nfnetlink.Conn
 	ns   *netnsexec.NetNS
-	// tracks: this table makes the namespace track connections.
-	tracks bool
+	// tracks names the table of nftables that makes the namespace track connections; empty: none does.
+	tracks string
 }
 
 // Open opens the namespace's connection tracking. Close it.
@@ -56,13 +56,10 @@ const answers = 1 << 20
 // tableOwner is NFT_TABLE_F_OWNER of linux/netfilter/nf_tables.h.
 const tableOwner = 2
 
-// tableName is that of the nftables table of [Table.Track].
-const tableName = "meshcni-joining"
-
-// Track has the namespace track connections from now until Close. A rule that asks for a connection's state is enough, in a chain
+// Track has the namespace, by a table of nftables of that name, track connections from now until Close. A rule that asks for a connection's state is enough, in a chain
 // that no packet passes. Its table belongs to the socket, so that the kernel removes it if this process dies. Without Linux 5.12
 // or without nftables that cannot be, and the error is errors.ErrUnsupported.
-func (t *Table) Track() error {
+func (t *Table) Track(table string) error {
 	t.conn.Seq++
 	w := nfnetlink.Writer{Seq: t.conn.Seq}
 	add := func(msg uint16, attrs func()) {
@@ -72,16 +69,16 @@ func (t *Table) Track() error {
 	}
 	w.BeginBatch(0)
 	add(unix.NFT_MSG_NEWTABLE, func() {
-		w.Text(unix.NFTA_TABLE_NAME, tableName)
+		w.Text(unix.NFTA_TABLE_NAME, table)
 		w.U32(unix.NFTA_TABLE_FLAGS, tableOwner)
 	})
 	add(unix.NFT_MSG_NEWCHAIN, func() {
-		w.Text(unix.NFTA_CHAIN_TABLE, tableName)
+		w.Text(unix.NFTA_CHAIN_TABLE, table)
 		w.Text(unix.NFTA_CHAIN_NAME, "tracks")
 	})
 	add(unix.NFT_MSG_NEWRULE, func() {
 		w.Flag(unix.NLM_F_APPEND)
-		w.Text(unix.NFTA_RULE_TABLE, tableName)
+		w.Text(unix.NFTA_RULE_TABLE, table)
 		w.Text(unix.NFTA_RULE_CHAIN, "tracks")
 		w.Nest(unix.NFTA_RULE_EXPRESSIONS)
 		w.Expr("ct", func() {
@@ -95,18 +92,18 @@ func (t *Table) Track() error {
 	if err != nil {
 		return fmt.Errorf("track the connections of network namespace %s: %w: %w", t.ns.ID(), errors.ErrUnsupported, err)
 	}
-	t.tracks = true
+	t.tracks = table
 	return nil
 }
 
 // Close ends what Track began. Until the kernel has let go of its table takes some 10 ms, for which nobody waits.
 func (t *Table) Close() {
-	if t.tracks {
+	if t.tracks != "" {
 		t.conn.Seq++
 		w := nfnetlink.Writer{Seq: t.conn.Seq}
 		w.BeginBatch(0)
 		w.Begin(nfnetlink.TypeOf(unix.NFT_MSG_DELTABLE), unix.NLM_F_REQUEST, unix.NFPROTO_INET, 0)
-		w.Text(unix.NFTA_TABLE_NAME, tableName)
+		w.Text(unix.NFTA_TABLE_NAME, t.tracks)
 		w.End()
 		t.conn.Begin(answers)
 		_ = t.conn.Commit(w.B, w.EndBatch()) // closing the socket removes it too

@@ -38,7 +38,7 @@ func (h *Hook) add(ctx context.Context, p nri.Pod) (selected bool, err error) {
 		return false, fmt.Errorf("the container runtime's names of the pod, %q, %q and UID %q, are no names of objects", p.Namespace, p.Name, p.UID)
 	}
 	c := h.o.Config()
-	c.CNIVersion, c.Name, c.AddDeadline = "1.0.0", network, netconf.Duration(h.attempt)
+	c.CNIVersion, c.Name, c.AddDeadline = "1.0.0", h.network(), netconf.Duration(h.attempt)
 	if c.Agent == netconf.AgentOff { // that is about other processes
 		c.Agent = netconf.AgentPrefer
 	}

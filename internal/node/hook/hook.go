@@ -96,9 +96,6 @@ const (
 	workers = 4
 	// sweepEvery is the interval at which it is looked for pods that have gone.
 	sweepEvery = 10 * time.Second
-	// network stands for that of CNI in the records of pods that the hook has dealt with.
-	network = "meshcni.nri"
-
 	// ifName is a pod's first interface, as the kubelet's runtimes call it.
 	ifName = "eth0"
 )
@@ -161,6 +158,9 @@ func New(o Options) *Hook {
 	})
 	return h
 }
+
+// network stands for that of CNI in the records of pods that the hook has dealt with.
+func (h *Hook) network() string { return h.o.Plugin.Identity.WithDefaults().Name + ".nri" }
 
 // Run is the hook, until the context ends, or Conn does.
 func (h *Hook) Run(ctx context.Context) error {
@@ -231,7 +231,7 @@ func (h *Hook) Synchronize(ctx context.Context, pods []nri.Pod) {
 	for i, p := range pods {
 		p = placed(p)
 		pods[i], here[p.ID] = p, true
-		ids = append(ids, recordID(p))
+		ids = append(ids, h.recordID(p))
 		if s := h.sandboxes[p.ID]; s != nil {
 			s.pod = p
 		} else {
@@ -244,7 +244,7 @@ func (h *Hook) Synchronize(ctx context.Context, pods []nri.Pod) {
 		}
 	}
 	h.mu.Unlock()
-	if err := h.o.Inventory.Retain(network, ids); err != nil {
+	if err := h.o.Inventory.Retain(h.network(), ids); err != nil {
 		h.o.Log.Warn("records of pods that have gone stay", "error", err.Error())
 	}
 	slots := make(chan struct{}, workers)
@@ -302,8 +302,8 @@ func (h *Hook) RemovePodSandbox(p nri.Pod) {
 	h.working.Go(func() {
 		ctx, cancel := context.WithTimeout(h.ctx, forgetTime)
 		defer cancel()
-		err := h.o.Inventory.Remove(recordID(p))
-		if gone := h.detach(ctx, recordID(p)); !errors.Is(gone, agentsock.ErrUnsupported) {
+		err := h.o.Inventory.Remove(h.recordID(p))
+		if gone := h.detach(ctx, h.recordID(p)); !errors.Is(gone, agentsock.ErrUnsupported) {
 			err = errors.Join(err, gone)
 		}
 		if err != nil {
@@ -343,8 +343,8 @@ func (h *Hook) detach(ctx context.Context, id attachment.ID) error {
 
 func id(p nri.Pod) status.ID { return status.ID{Namespace: p.Namespace, Name: p.Name, UID: p.UID} }
 
-func recordID(p nri.Pod) attachment.ID {
-	return attachment.ID{Network: network, ContainerID: p.ID, IfName: ifName}
+func (h *Hook) recordID(p nri.Pod) attachment.ID {
+	return attachment.ID{Network: h.network(), ContainerID: p.ID, IfName: ifName}
 }
 
 // errUndecided: an attempt goes on, and the runtime is not kept waiting for it.

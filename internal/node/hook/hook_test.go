@@ -216,7 +216,7 @@ func TestSynchronize(t *testing.T) {
 	pod := meshed("a")
 	w := newWorld(t, Gate, pod)
 	store := attachment.Open(w.dir)
-	gone := attachment.Record{ID: attachment.ID{Network: network, ContainerID: "gone", IfName: ifName}, Reason: "x"}
+	gone := attachment.Record{ID: attachment.ID{Network: "meshcni.nri", ContainerID: "gone", IfName: ifName}, Reason: "x"}
 	require.NoError(t, store.Write(gone))
 	p, ran := said(t, pod), said(t, pod)
 	ran.ID, ran.Ran = "decaf", true

@@ -86,8 +86,8 @@
 
 {{/* What is fixed for the life of a pod: its arguments, a YAML list. Host directories are mounted below /host. */}}
 {{- define "meshcni.args" -}}
-{{- $args := list "--config=/etc/meshcni/config.yaml" (printf "--identity=%s" (include "meshcni.identity" .)) -}}
-{{- if $.Values.pluginConfig }}{{- $args = append $args "--plugin-config=/etc/meshcni/plugin.json" }}{{- end -}}
+{{- $args := list (printf "--config=/etc/%s/config.yaml" $.Values.product) (printf "--identity=%s" (include "meshcni.identity" .)) -}}
+{{- if $.Values.pluginConfig }}{{- $args = append $args (printf "--plugin-config=/etc/%s/plugin.json" $.Values.product) }}{{- end -}}
 {{- $args = concat $args (include "meshcni.placeArgs" . | fromYamlArray) (include "meshcni.apiServerArgs" . | fromYamlArray) -}}
 {{- $args = append $args (printf "--plugin-service-account=%s" (include "meshcni.pluginAccountName" $)) -}}
 {{- $args = append $args (printf "--token-lifetime=%s" $.Values.tokenLifetime) -}}

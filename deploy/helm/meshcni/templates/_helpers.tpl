@@ -53,7 +53,8 @@ Name={{ .Values.product }},Plugin={{ include "meshcni.type" . }},Agent={{ includ
 {{/* A file of the directory files, with the product's metrics and programs. Use: (list . NAME) */}}
 {{- define "meshcni.monitoring" -}}
 {{- with first . -}}
-{{- $text := .Files.Get (printf "files/%s" (last $)) | replace "meshcni_" (include "meshcni.metricPrefix" .) | replace "meshcni-node" (include "meshcni.agent" .) -}}
+{{- $text := .Files.Get (printf "files/%s" (last $)) | replace "- name: meshcni-" (printf "- name: %s-" .Values.product) | replace "meshcni_" (include "meshcni.metricPrefix" .) | replace "meshcni-node" (include "meshcni.agent" .) | replace "Meshcni" (.Values.product | replace "-" "_" | camelcase) -}}
+{{- $text = $text | replace "\"meshcni\"" (quote .Values.product) | replace " of meshcni," (printf " of %s," .Values.product) -}}
 {{- regexReplaceAll "meshcni(-repair|-taint)" $text (printf "%s${1}" .Values.product) -}}
 {{- end -}}
 {{- end -}}
