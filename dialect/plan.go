@@ -226,13 +226,6 @@ func (p Plan) BypassCodes() []BypassCode {
 	return codes
 }
 
-// DefaultCodes returns those of Codes that are open only by what container runtimes grant to each container; see [Bypass.ByDefault].
-func (p Plan) DefaultCodes() []BypassCode {
-	return slices.DeleteFunc(p.BypassCodes(), func(code BypassCode) bool {
-		return slices.ContainsFunc(p.Bypasses, func(b Bypass) bool { return b.Code == code && !b.ByDefault() })
-	})
-}
-
 // refusal joins an error for each bypass that the options refuse.
 func (o Options) refusal(bypasses []Bypass, proxyOnNode bool) error {
 	var errs []error

@@ -83,7 +83,7 @@ type Event struct {
 	Warnings warning.List
 	// Bypasses are the ways past the mesh that the pod leaves open.
 	Bypasses []dialect.BypassCode
-	// DefaultBypasses are those of them that nobody asked for; see [dialect.Plan.DefaultCodes].
+	// DefaultBypasses are those of them that nobody asked for: what container runtimes grant to each container; see [dialect.Bypass.ByDefault].
 	DefaultBypasses []dialect.BypassCode
 	// APICalls counts the requests to the source of pods.
 	APICalls int
@@ -113,7 +113,7 @@ func (e Event) FailReason() status.Code {
 func (c captured) event() Event {
 	e := Event{
 		Decision: c.decision, Outcome: c.outcome, Dialect: c.plan.Dialect, Answers: c.plan.Answers, Backend: c.backend, Addressed: c.plan.Addressed, Bypasses: c.plan.BypassCodes(),
-		DefaultBypasses: c.plan.DefaultCodes(),
+		DefaultBypasses: defaultCodes(c.plan),
 		APICalls:        c.answer.calls + c.patched, PodSource: c.answer.source,
 		Warnings: slices.Concat(c.decision.Warnings, c.plan.Warnings),
 	}
@@ -209,4 +209,11 @@ func texts[T any](list []T) []string {
 		out = append(out, fmt.Sprint(s))
 	}
 	return out
+}
+
+// defaultCodes returns the codes of bypasses that are open only by what container runtimes grant to each container.
+func defaultCodes(p dialect.Plan) []dialect.BypassCode {
+	return slices.DeleteFunc(p.BypassCodes(), func(code dialect.BypassCode) bool {
+		return slices.ContainsFunc(p.Bypasses, func(b dialect.Bypass) bool { return b.Code == code && !b.ByDefault() })
+	})
 }

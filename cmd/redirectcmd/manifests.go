@@ -3,7 +3,6 @@ package redirectcmd
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -125,22 +124,45 @@ func (c *common) manifests(paths []string) (map[string][]byte, error) {
 	return files, errors.Join(errs...)
 }
 
-// manifestsIn lists the files of YAML and JSON in a folder and those below, but for what is hidden.
+// manifestsIn lists the files of YAML and JSON in a folder and those below, but for what is hidden. Links to folders are followed, each
+// folder once.
 func manifestsIn(folder string) (names []string, err error) {
-	err = filepath.WalkDir(folder, func(name string, e fs.DirEntry, err error) error {
-		hidden := name != folder && strings.HasPrefix(e.Name(), ".")
-		switch {
-		case err != nil:
+	seen := map[string]bool{}
+	var walk func(folder string) error
+	walk = func(folder string) error {
+		real, err := filepath.EvalSymlinks(folder)
+		if err != nil || seen[real] {
 			return err
-		case hidden && e.IsDir():
-			return fs.SkipDir
-		case hidden, e.IsDir(), !slices.Contains([]string{".yaml", ".yml", ".json"}, strings.ToLower(filepath.Ext(name))):
-		default:
-			names = append(names, name)
+		}
+		seen[real] = true
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			name := filepath.Join(folder, e.Name())
+			manifest := slices.Contains([]string{".yaml", ".yml", ".json"}, strings.ToLower(filepath.Ext(name)))
+			if strings.HasPrefix(e.Name(), ".") {
+				continue
+			}
+			info, err := os.Stat(name)
+			switch {
+			case err != nil && (manifest || e.IsDir()):
+				return err
+			case err != nil: // a link to nothing, which nobody takes for a manifest
+			case info.IsDir():
+				if err := walk(name); err != nil {
+					return err
+				}
+			case manifest && !info.Mode().IsRegular():
+				return fmt.Errorf("%s: it is no file", name)
+			case manifest:
+				names = append(names, name)
+			}
 		}
 		return nil
-	})
-	if err == nil && len(names) == 0 {
+	}
+	if err = walk(folder); err == nil && len(names) == 0 {
 		err = fmt.Errorf("%s: no .yaml, .yml or .json is in the folder", folder)
 	}
 	return names, err

@@ -42,6 +42,10 @@ func TestCheckManifests(t *testing.T) {
 		"good/web.yaml": manifestOfWeb, "good/below/service.yml": manifestOfService, "good/README.md": "[", "good/.hidden/x.yaml": "[",
 		"bad/web.yaml": refused, "empty/README.md": "", "list.json": `{"apiVersion": "v1", "kind": "List", "items": []}`,
 	})
+	for link, to := range map[string]string{"link": "good", "links/to-good": "../good", "links/to-itself": ".", "links/again.yaml": "../good", "broken/x.yaml": "nothing"} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, link)), 0o755))
+		require.NoError(t, os.Symlink(to, filepath.Join(dir, link)))
+	}
 	for name, tt := range map[string]struct {
 		args        []string
 		stdin       string
@@ -49,6 +53,9 @@ func TestCheckManifests(t *testing.T) {
 		out, errOut string
 	}{
 		"a folder":                   {[]string{"--as-injected", dir + "/good"}, "", 0, "1 pods and workloads: 1 captured; passed over: 1 Service", ""},
+		"a link to a folder":         {[]string{"--as-injected", dir + "/link"}, "", 0, "1 pods and workloads: 1 captured; passed over: 1 Service", ""},
+		"links in a folder":          {[]string{"--as-injected", dir + "/links"}, "", 0, "1 pods and workloads: 1 captured; passed over: 1 Service", ""},
+		"a link to nothing":          {[]string{dir + "/broken"}, "", 1, "", "x.yaml: no such file"},
 		"standard input":             {[]string{"--as-injected", "-"}, refused, 1, `error: standard input:6: Deployment shop/web: refused: annotation traffic.sidecar.istio.io/excludeOutboundPorts="x"`, ""},
 		"the flag too":               {[]string{"--as-injected", "-f", dir + "/bad", "-f", dir + "/good/web.yaml"}, "", 1, "2 pods and workloads: 1 captured, 1 refused", ""},
 		"outside does not fail":      {[]string{"-"}, manifestOfWeb, 0, "1 pods and workloads: 1 outside", ""},
