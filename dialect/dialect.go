@@ -56,9 +56,9 @@ type Dialect struct {
 	// NodeProxy hands pods to the node's proxy; nil: the proxy is in the pod.
 	NodeProxy *NodeProxy
 	// Domains are those of the annotations that Build and Policy.Decline read besides the keys that the Policy names:
-	// "istio.io" stands for istio.io/… and for traffic.sidecar.istio.io/…. They make an agent able to keep large pods: see
-	// [Keep]. Of containers, Build then reads only the names, security contexts, restart policies and [Input.ProbePorts], but for the
-	// proxy's.
+	// "istio.io" stands for istio.io/… and for traffic.sidecar.istio.io/…. They make an agent able to keep pods
+	// larger than 64 KiB: of their containers, Build then reads only the names, security contexts, restart policies and
+	// [Input.ProbePorts], but for the proxy's.
 	// Empty: nothing is known of what it reads.
 	Domains []string
 }
@@ -88,7 +88,10 @@ type Check struct {
 
 // Input is the source of a Redirect.
 type Input struct {
-	// Pod has at least what [Keep] leaves. A dialect must not read more: a node's agent keeps no more of its pods.
+	// Pod has at least what a node's agent keeps of its pods, and a dialect must not read more: the names, UID, labels, annotations, times
+	// and owner; of the spec what decides about users, namespaces, DNS, scheduling and restarts; of each container and init container
+	// its name, image, command, arguments, ports, environment, restart policy and security context, and [Input.ProbePorts]; of the status
+	// the phase, the addresses, and how the init containers are and were. See [Dialect.Domains].
 	Pod *corev1.Pod
 	// Namespace is the pod's, with at least its labels and annotations; nil unless NeedsNamespace is set or a schema of Build
 	// reads it.

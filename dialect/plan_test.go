@@ -42,9 +42,6 @@ func TestNoPod(t *testing.T) {
 	}
 	_, err := mesh.Redirect(nil, nil, nil)
 	require.ErrorIs(t, err, selection.ErrNoPod)
-	require.ErrorIs(t, dialect.Whole(nil), selection.ErrNoPod)
-	assert.Nil(t, dialect.Trim(nil))
-	assert.Nil(t, dialect.Keep(nil, nil))
 }
 
 // TestUncapturedFamily: what the rules are does not depend on what the kernel has now; what is said does.

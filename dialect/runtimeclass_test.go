@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
 	"github.com/meshcni/meshcni/warning"
@@ -55,7 +56,7 @@ func TestSandboxedRuntimes(t *testing.T) {
 	_, err := mesh.Plan(dialect.Subject{Pod: pod}, dialect.Options{SandboxedClasses: []string{"secure"}})
 	require.ErrorAs(t, err, &refused)
 	assert.Equal(t, own, refused.RuntimeClass)
-	_, err = mesh.Plan(dialect.Subject{Pod: dialect.Trim(pod)}, dialect.Options{SandboxedClasses: []string{"secure"}})
+	_, err = mesh.Plan(dialect.Subject{Pod: podkeep.Trim(pod)}, dialect.Options{SandboxedClasses: []string{"secure"}})
 	require.ErrorAs(t, err, &refused, "an agent keeps the class")
 	kata := "kata"
 	pod.Spec.RuntimeClassName = &kata

@@ -118,7 +118,6 @@ func (d Dialect) validateDecline() []error {
 
 // validateKeys finds settings of a schema that no pod can have, and those that an agent would not keep of a large pod.
 func (d Dialect) validateKeys(s redirect.Schema) (errs []error) {
-	kept := readsOf([]Dialect{d}) // nil: nothing is said, so all is kept
 	for _, setting := range s.Settings {
 		for _, key := range setting.Keys {
 			switch {
@@ -128,7 +127,7 @@ func (d Dialect) validateKeys(s redirect.Schema) (errs []error) {
 				}
 			case key != "" && !validKey(key):
 				errs = append(errs, fmt.Errorf("setting %s: no annotation can have this key", truncate.Quote(key)))
-			case key != "" && kept != nil && !kept.key(key):
+			case key != "" && !d.Reads(key):
 				errs = append(errs, fmt.Errorf("its Domains have none of setting %s, so an agent would not keep it of a large pod", truncate.Quote(key)))
 			}
 		}

@@ -16,10 +16,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/files/sockfile"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/judge"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/nodeagent/agentapi"
 	"github.com/meshcni/meshcni/redirect"
@@ -147,7 +147,7 @@ func stateOf(pod *corev1.Pod, j *judge.Judgement, found inventory.Reading) (p st
 	switch {
 	case errors.Is(j.Err, redirect.ErrNamespaceUnknown):
 		p.State, p.Reason, p.Detail = status.StateUnknown, statuscode.Namespace, j.Err.Error()
-	case errors.Is(j.Err, dialect.ErrTooLarge):
+	case errors.Is(j.Err, podkeep.ErrTooLarge):
 		p.State, p.Reason, p.Detail = status.StateUnknown, statuscode.TooLarge, j.Err.Error()
 	case j.Undecided():
 		p.State, p.Reason, p.Detail = status.StateUnknown, statuscode.Dialect, j.Err.Error()

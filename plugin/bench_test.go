@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/internal/testing/binarytest"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/netnsexec/netnstest"
@@ -106,7 +106,7 @@ func (n *node) answers(tb testing.TB, pod *corev1.Pod) {
 	dir := n.runDir
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	answer := agentsock.Pod{Pod: dialect.Trim(pod)}
+	answer := agentsock.Pod{Pod: podkeep.Trim(pod)}
 	s := &agentsock.Server{Handler: podOnly{answer: answer}}
 	go func() { served <- s.Serve(ctx, filepath.Join(dir, agentsock.Name)) }()
 	tb.Cleanup(func() {

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/inventory"
 	"github.com/meshcni/meshcni/internal/node/judge"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/internal/node/podrules"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/internal/text/truncate"
@@ -186,7 +187,7 @@ func (c *Controller) look(pod *corev1.Pod, found inventory.Reading) (sight, *dia
 	if err != nil {
 		seen.unsure = status.Pod{Reason: statuscode.Namespace, Detail: err.Error()}
 		switch {
-		case errors.Is(err, dialect.ErrTooLarge):
+		case errors.Is(err, podkeep.ErrTooLarge):
 			seen.unsure.Reason = statuscode.TooLarge
 		case errors.As(err, new(*dialect.InvalidError)):
 			seen.unsure.Reason = statuscode.Dialect

@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/meshcni/meshcni"
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/consul"
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/kuma"
 	"github.com/meshcni/meshcni/dialect/linkerd"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/repair"
 	"github.com/meshcni/meshcni/status"
@@ -105,7 +105,7 @@ func TestDiagnose(t *testing.T) {
 			assert.NotEmpty(t, f.Detail)
 			assert.Equal(t, before, pod, "the pod is only read")
 			// What the informer keeps of a pod tells the same.
-			assert.Equal(t, f, repair.Diagnose(dialect.Trim(pod), c.criteria), "after Trim")
+			assert.Equal(t, f, repair.Diagnose(podkeep.Trim(pod), c.criteria), "after Trim")
 		})
 		seen[c.want] = true
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/node/netnsstore"
 	"github.com/meshcni/meshcni/internal/node/podid"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/internal/node/podrules"
 	"github.com/meshcni/meshcni/netnsexec"
 	"github.com/meshcni/meshcni/redirect"
@@ -251,7 +252,7 @@ func (m *InPlace) wanted(ctx context.Context, pod *corev1.Pod) (w wanted, err er
 		return w, selection.ErrNoPod
 	}
 	j := m.judgement(ctx, pod)
-	if errors.Is(j.Err, redirect.ErrNamespaceUnknown) || errors.Is(j.Err, dialect.ErrTooLarge) {
+	if errors.Is(j.Err, redirect.ErrNamespaceUnknown) || errors.Is(j.Err, podkeep.ErrTooLarge) {
 		return w, j.Err
 	}
 	addrs, errAddrs := podAddrs(pod)

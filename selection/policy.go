@@ -70,7 +70,7 @@ type Policy struct {
 	// Decline is the dialect's last word on a pod that nothing above rules out: with a reason other than "" the pod is
 	// left alone. Detail is a sentence that names what was found. The reason is [status.CodeDryRun], [status.CodeInterceptionNone], or a code
 	// of the dialect's own, in lower case with hyphens; logs, explain, events and metrics report it. Decline must be
-	// pure, and read nothing that dialect.Keep leaves out. If it panics, it cannot be told whether the pod is in the mesh: see
+	// pure, and read nothing that dialect.Input says a pod may lack. If it panics, it cannot be told whether the pod is in the mesh: see
 	// [Decision].Err.
 	//
 	// It is also asked where only the pod's annotations are known. Proxy is then

@@ -16,6 +16,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/ambient"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
 	"github.com/meshcni/meshcni/internal/diagnosis/compare"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 	"github.com/meshcni/meshcni/status"
@@ -81,7 +82,7 @@ func TestProbePorts(t *testing.T) {
 	large.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "LONG", Value: strings.Repeat("x", 100<<10)}}
 	d := ambient.New(ambient.Options{})
 	for name, p := range map[string]*corev1.Pod{
-		"whole": pod, "trimmed": dialect.Trim(pod), "twice": dialect.Trim(dialect.Trim(pod)), "large": dialect.Keep([]dialect.Dialect{d}, large),
+		"whole": pod, "trimmed": podkeep.Trim(pod), "twice": podkeep.Trim(podkeep.Trim(pod)), "large": podkeep.Keep([]dialect.Dialect{d}, large),
 	} {
 		plan, err := d.Plan(dialect.Subject{Pod: p, Addrs: dialecttest.Addrs()}, dialect.Options{})
 		require.NoError(t, err, name)
@@ -134,7 +135,7 @@ func TestTheProxyItself(t *testing.T) {
 		pod := labelled("ambient", nil)
 		pod.Namespace = c.namespace
 		c.change(pod)
-		for _, p := range []*corev1.Pod{pod, dialect.Trim(pod)} {
+		for _, p := range []*corev1.Pod{pod, podkeep.Trim(pod)} {
 			assert.Equal(t, c.want, ambient.New(c.options).Policy.Decide(p, namespace("ambient")).Reason, name)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/node/podid"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/internal/nodecontrol/machine"
 	"github.com/meshcni/meshcni/internal/program/statuscode"
 	"github.com/meshcni/meshcni/nodeproxy"
@@ -79,7 +80,7 @@ func (c *Controller) decide(ctx context.Context, w *want) {
 	p, err := j.Plan(w.addrs, redirect.Kernel{})
 	w.plan, w.namespace, w.Why, w.detail = p, j.Namespace, p.Decision.Reason, p.Decision.Detail
 	switch {
-	case errors.Is(err, dialect.ErrTooLarge):
+	case errors.Is(err, podkeep.ErrTooLarge):
 		w.Choice, w.Why, w.detail = machine.Unsure, statuscode.TooLarge, err.Error()
 	case errors.Is(err, redirect.ErrNamespaceUnknown):
 		w.Choice, w.Why, w.detail = machine.Unsure, status.CodeNamespaceUnknown, err.Error()

@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/attachment"
 	"github.com/meshcni/meshcni/internal/node/podid"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
@@ -59,7 +60,7 @@ func (a *Agent) Set(pod *corev1.Pod, namespace *corev1.Namespace) {
 	if namespace == nil {
 		namespace = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace}}
 	}
-	a.pods[status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: uid}] = agentsock.Pod{Pod: dialect.Trim(pod.DeepCopy()), Namespace: namespace.DeepCopy()}
+	a.pods[status.ID{Namespace: pod.Namespace, Name: pod.Name, UID: uid}] = agentsock.Pod{Pod: podkeep.Trim(pod.DeepCopy()), Namespace: namespace.DeepCopy()}
 }
 
 func (a *Agent) called(ctx context.Context, call string) error {

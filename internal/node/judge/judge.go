@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshcni/meshcni/dialect"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -35,7 +36,7 @@ func (j *Judge) NeedsNamespace(pod *corev1.Pod) bool { return j.meshes.ReadsName
 func (j *Judge) Pod(pod *corev1.Pod, namespace *corev1.Namespace, unknown error) *Judgement {
 	is := &Judgement{Pod: pod, Namespace: namespace, judge: j, unknown: unknown}
 	is.others = sync.OnceValues(is.asked)
-	if err := dialect.Whole(pod); err != nil && (pod == nil || !pod.Spec.HostNetwork) {
+	if err := podkeep.Whole(pod); err != nil && (pod == nil || !pod.Spec.HostNetwork) {
 		is.Err, is.answers = err, make([]selection.Decision, j.meshes.Len())
 		for i := range is.answers {
 			is.answers[i].Undecided = true
@@ -61,7 +62,7 @@ type Judgement struct {
 	Mesh *dialect.Dialect
 	// Decision is that mesh's; without a mesh, it has the reason of the first and the details of all.
 	Decision selection.Decision
-	// Err is why it cannot be told whether a mesh has the pod, or which: errors.Is(err, redirect.ErrNamespaceUnknown), dialect.ErrTooLarge, or
+	// Err is why it cannot be told whether a mesh has the pod, or which: errors.Is(err, redirect.ErrNamespaceUnknown), podkeep.ErrTooLarge, or
 	// a *dialect.InvalidError. nil: it can. That the pod's settings are refused is no such reason; see [Judgement.Plan].
 	Err error
 
@@ -87,7 +88,7 @@ func (j *Judgement) Of(pod *corev1.Pod, namespace *corev1.Namespace) bool {
 // Same reports whether a pod that was judged with one namespace need not be judged again with another: what the meshes read of both is the same.
 func Same(judged, pod *corev1.Pod, before, namespace *corev1.Namespace) bool {
 	if pod == nil || pod != judged && (pod.ResourceVersion == "" || pod.UID != judged.UID || pod.ResourceVersion != judged.ResourceVersion ||
-		dialect.Whole(pod) != nil || dialect.Whole(judged) != nil) {
+		podkeep.Whole(pod) != nil || podkeep.Whole(judged) != nil) {
 		return false
 	}
 	a, b := before, namespace
@@ -118,7 +119,7 @@ func (j *Judgement) May(some func(dialect.Dialect) bool) *dialect.Dialect {
 // Plan is the plan of the pod with these addresses, its primary one first, and this kernel, as [dialect.Set.Plan] has it. An error refuses the
 // pod, or is Err.
 func (j *Judgement) Plan(addrs []netip.Addr, kernel redirect.Kernel) (dialect.Plan, error) {
-	if errors.Is(j.Err, dialect.ErrTooLarge) {
+	if errors.Is(j.Err, podkeep.ErrTooLarge) {
 		return dialect.Plan{}, j.Err
 	}
 	p, err := j.choice.Plan(dialect.Subject{Pod: j.Pod, Namespace: j.Namespace, Addrs: addrs, Kernel: kernel})

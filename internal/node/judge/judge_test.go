@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/dialect/istio"
 	"github.com/meshcni/meshcni/dialect/linkerd"
 	"github.com/meshcni/meshcni/internal/node/judge"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/status"
@@ -52,7 +53,7 @@ func large(p *corev1.Pod) {
 	p.Spec.Containers = make([]corev1.Container, 1000)
 }
 
-func kept(p *corev1.Pod) *corev1.Pod { return dialect.Keep([]dialect.Dialect{istio.New()}, p) }
+func kept(p *corev1.Pod) *corev1.Pod { return podkeep.Keep([]dialect.Dialect{istio.New()}, p) }
 
 func names(labels map[string]string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: labels}}

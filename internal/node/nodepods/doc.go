@@ -3,7 +3,7 @@
 // that an agent that does all of this has one watch.
 //
 // It needs the rights to list and watch pods, and to list and watch namespaces where these are wanted. It asks for the pods
-// of its node only, in protobuf, and keeps of each what dialect.Trim leaves. Of namespaces it asks for the metadata, with one
+// of its node only, in protobuf, and keeps of each what podkeep.Trim leaves. Of namespaces it asks for the metadata, with one
 // watch for each namespace that has a pod here, and forgets those that have none left: neither the number of namespaces in
 // the cluster nor what happens in others costs the node anything.
 package nodepods

@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/nodepods"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -55,7 +55,7 @@ func TestLargePods(t *testing.T) {
 		assert.Empty(t, p.Pod.Annotations)
 		_, err = w.Pod(t.Context(), status.ID{Namespace: "shop", Name: "loud" + suffix, UID: "u2" + suffix})
 		require.ErrorIs(t, err, agentsock.ErrUnknown)
-		require.ErrorIs(t, dialect.Whole(w.Known(status.ID{Namespace: "shop", Name: "loud" + suffix, UID: "u2" + suffix})), dialect.ErrTooLarge)
+		require.ErrorIs(t, podkeep.Whole(w.Known(status.ID{Namespace: "shop", Name: "loud" + suffix, UID: "u2" + suffix})), podkeep.ErrTooLarge)
 		ended := w.Known(status.ID{Namespace: "shop", Name: "ended" + suffix, UID: "u3" + suffix})
 		assert.Empty(t, ended.Annotations)
 		assert.Equal(t, []corev1.PodIP{{IP: "10.0.0.1"}}, ended.Status.PodIPs)
@@ -115,7 +115,7 @@ func TestLargeNamespace(t *testing.T) {
 	a.put("ADDED", pod("shop", "cart", "u1"))
 	a.put("ADDED", pod("quiet", "cart", "u2"))
 	w := start(t, a, nodepods.Options{Dialects: builtin.All(), Namespaces: true, Patience: time.Hour})
-	eventually(t, "told", func() bool { _, err := w.Namespace("shop"); return errors.Is(err, dialect.ErrTooLarge) })
+	eventually(t, "told", func() bool { _, err := w.Namespace("shop"); return errors.Is(err, podkeep.ErrTooLarge) })
 	_, err := w.Namespace("shop")
 	require.ErrorIs(t, err, nodepods.ErrUnknown)
 	_, err = w.Pod(t.Context(), status.ID{Namespace: "shop", Name: "cart", UID: "u1"})

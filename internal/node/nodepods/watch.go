@@ -21,6 +21,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/agentsock"
 	"github.com/meshcni/meshcni/internal/node/judge"
 	"github.com/meshcni/meshcni/internal/node/podid"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/status"
 )
 
@@ -32,10 +33,10 @@ type Options struct {
 	Namespaces bool
 	// Meshes are the node's, as the plugin is configured, by which pods are judged; see [Watch.SetMeshes].
 	Meshes dialect.Set
-	// Dialects are the meshes whose keys are kept of large pods; see dialect.Keep. Without any, nothing is kept of these but
+	// Dialects are the meshes whose keys are kept of large pods; see podkeep.Keep. Without any, nothing is kept of these but
 	// that they are there.
 	Dialects []dialect.Dialect
-	// MaxBytes bounds what is kept of all pods together, in the units of dialect.Weight; those that come beyond it are kept as
+	// MaxBytes bounds what is kept of all pods together, in the units of podkeep.Weight; those that come beyond it are kept as
 	// those that are too large. Zero means [DefaultMaxBytes].
 	MaxBytes int
 	// Attached reports whether the node's runtime has attached a network to a pod of that namespace, name and UID: what a runtime
@@ -107,7 +108,7 @@ func New(o Options) (*Watch, error) {
 	if o.Attached == nil {
 		o.Attached = func(status.ID) bool { return false }
 	}
-	s := &server{o.API, func(pod *corev1.Pod) *corev1.Pod { return dialect.Keep(o.Dialects, pod) }}
+	s := &server{o.API, func(pod *corev1.Pod) *corev1.Pod { return podkeep.Keep(o.Dialects, pod) }}
 	return &Watch{
 		opts: o, server: s, judge: judge.New(o.Meshes), pods: map[types.UID]*corev1.Pod{}, judged: map[types.UID]judged{}, mirrored: map[types.UID]types.UID{}, namespaces: map[string]*namespace{},
 		subs: map[int]func(types.UID){}, fails: map[int]func(error){}, news: make(chan struct{}),
@@ -128,7 +129,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
-// Pods returns all pods of the node in the order of their names, as dialect.Keep leaves them: of those whose containers have
+// Pods returns all pods of the node in the order of their names, as podkeep.Keep leaves them: of those whose containers have
 // ended there is little. The caller must change neither the pods nor the list.
 func (w *Watch) Pods() []*corev1.Pod {
 	w.mu.Lock()
@@ -299,7 +300,7 @@ func (w *Watch) find(id status.ID, namespace bool) (found agentsock.Pod, hopeles
 		return found, id.UID == "" || w.failing != nil, w.news
 	case !namespace:
 		return agentsock.Pod{Pod: p}, false, w.news
-	case dialect.Whole(p) != nil || podid.Ended(p): // what is kept of either does not say what a mesh means for it
+	case podkeep.Whole(p) != nil || podid.Ended(p): // what is kept of either does not say what a mesh means for it
 		return found, true, w.news
 	}
 	if w.opts.Namespaces {
@@ -385,7 +386,7 @@ func (w *Watch) confirmed(pod *corev1.Pod) types.UID {
 	return static
 }
 
-// put stores a pod, which is kept as [dialect.Keep] left it, and has its namespace watched. static is what it is known to mirror.
+// put stores a pod, which is kept as [podkeep.Keep] left it, and has its namespace watched. static is what it is known to mirror.
 func (w *Watch) put(pod *corev1.Pod, static types.UID) (changed []types.UID) {
 	old := w.pods[pod.UID]
 	if static != "" && w.mirrored[static] != pod.UID {
@@ -402,7 +403,7 @@ func (w *Watch) put(pod *corev1.Pod, static types.UID) (changed []types.UID) {
 		most /= 2 // so that there is always room for those that run
 	}
 	if w.bytes+weight(pod) > most {
-		pod = dialect.TooLarge(w.opts.Dialects, pod, fmt.Sprintf("the node's pods take more than %d bytes together", most))
+		pod = podkeep.TooLarge(w.opts.Dialects, pod, fmt.Sprintf("the node's pods take more than %d bytes together", most))
 	}
 	w.bytes += weight(pod)
 	w.pods[pod.UID], w.sorted = pod, nil
@@ -418,7 +419,7 @@ func weight(pod *corev1.Pod) int {
 	if podid.Ended(pod) && len(pod.Spec.Containers) == 0 {
 		return 0
 	}
-	return dialect.Weight(pod)
+	return podkeep.Weight(pod)
 }
 
 // drop forgets a pod.
@@ -478,7 +479,7 @@ func (w *Watch) leave(name string) {
 func (w *Watch) learn(n *namespace, name string, is *metav1.PartialObjectMetadata) (changed []types.UID) {
 	n.known, n.is, n.large = true, nil, nil
 	if is != nil {
-		n.is, n.large = dialect.KeepNamespace(w.opts.Dialects, &corev1.Namespace{ObjectMeta: is.ObjectMeta})
+		n.is, n.large = podkeep.KeepNamespace(w.opts.Dialects, &corev1.Namespace{ObjectMeta: is.ObjectMeta})
 		n.known = n.large == nil
 	}
 	for _, p := range w.pods {

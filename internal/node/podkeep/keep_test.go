@@ -1,4 +1,4 @@
-package dialect_test
+package podkeep_test
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 	"github.com/meshcni/meshcni/selection"
 )
 
@@ -37,15 +38,15 @@ func TestKeepOfEnded(t *testing.T) {
 		assert.Equal(t, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "u", ResourceVersion: "7"},
 			Status:     corev1.PodStatus{Phase: phase, PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}},
-		}, dialect.Keep(all, largest(phase)))
+		}, podkeep.Keep(all, largest(phase)))
 	}
 	// What an agent wrote itself has to be taken back; what somebody else wrote there is cut.
 	p := largest(corev1.PodFailed)
 	p.Annotations["ambient.istio.io/redirection"], p.Annotations[corev1.MirrorPodAnnotationKey] = "enabled", strings.Repeat("a", 32)
-	kept := dialect.Keep(all, p)
+	kept := podkeep.Keep(all, p)
 	assert.Equal(t, map[string]string{"ambient.istio.io/redirection": "enabled", corev1.MirrorPodAnnotationKey: strings.Repeat("a", 32)}, kept.Annotations)
 	p.Annotations["ambient.istio.io/redirection"], p.Annotations[corev1.MirrorPodAnnotationKey] = strings.Repeat("e", 200<<10), strings.Repeat("a", 200<<10)
-	assert.Equal(t, map[string]string{"ambient.istio.io/redirection": "?"}, dialect.Keep(all, p).Annotations)
+	assert.Equal(t, map[string]string{"ambient.istio.io/redirection": "?"}, podkeep.Keep(all, p).Annotations)
 }
 
 // TestKeepOfFailedCheck: a pod that failed in an init container may be repair's to report, as long as it is small.
@@ -54,14 +55,14 @@ func TestKeepOfFailedCheck(t *testing.T) {
 	all := builtin.All()
 	p := largest(corev1.PodFailed)
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "istio-validation", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 126}}}}
-	kept := dialect.Keep(all, p)
+	kept := podkeep.Keep(all, p)
 	assert.Equal(t, "{}", kept.Annotations["sidecar.istio.io/status"])
 	assert.Len(t, kept.Status.InitContainerStatuses, 1)
-	assert.LessOrEqual(t, dialect.Weight(kept), 4096)
+	assert.LessOrEqual(t, podkeep.Weight(kept), 4096)
 
 	p.Annotations["traffic.sidecar.istio.io/excludeInboundPorts"] = strings.Repeat("1,", 100<<10)
-	assert.Empty(t, dialect.Keep(all, p).Annotations)
-	require.NoError(t, dialect.Whole(dialect.Keep(all, p)))
+	assert.Empty(t, podkeep.Keep(all, p).Annotations)
+	require.NoError(t, podkeep.Whole(podkeep.Keep(all, p)))
 }
 
 // TestKeepOfLarge: of a large pod what a mesh reads remains; if that is large too, it is said that the rest is missing, and
@@ -69,8 +70,8 @@ func TestKeepOfFailedCheck(t *testing.T) {
 func TestKeepOfLarge(t *testing.T) {
 	t.Parallel()
 	all := builtin.All()
-	kept := dialect.Keep(all, largest(corev1.PodRunning))
-	require.NoError(t, dialect.Whole(kept))
+	kept := podkeep.Keep(all, largest(corev1.PodRunning))
+	require.NoError(t, podkeep.Whole(kept))
 	assert.Equal(t, map[string]string{"sidecar.istio.io/status": "{}"}, kept.Annotations)
 	assert.Equal(t, map[string]string{"app": "cart"}, kept.Labels)
 	assert.Equal(t, []string{"proxy", "sidecar"}, kept.Spec.Containers[0].Args)
@@ -90,18 +91,18 @@ func TestKeepOfLarge(t *testing.T) {
 	} {
 		p := largest(corev1.PodPending)
 		enlarge(p)
-		kept := dialect.Keep(all, p)
-		require.ErrorIs(t, dialect.Whole(kept), dialect.ErrTooLarge, what)
-		assert.Less(t, dialect.Weight(kept), 1<<10, what)
+		kept := podkeep.Keep(all, p)
+		require.ErrorIs(t, podkeep.Whole(kept), podkeep.ErrTooLarge, what)
+		assert.Less(t, podkeep.Weight(kept), 1<<10, what)
 		assert.Equal(t, "cart", kept.Name)
-		assert.Equal(t, kept, dialect.Keep(all, kept), "to keep it again makes no difference")
+		assert.Equal(t, kept, podkeep.Keep(all, kept), "to keep it again makes no difference")
 	}
 
 	quiet := []dialect.Dialect{{Name: "own"}} // it does not say what it reads
-	require.ErrorIs(t, dialect.Whole(dialect.Keep(quiet, largest(corev1.PodRunning))), dialect.ErrTooLarge)
+	require.ErrorIs(t, podkeep.Whole(podkeep.Keep(quiet, largest(corev1.PodRunning))), podkeep.ErrTooLarge)
 	forged := largest(corev1.PodRunning)
 	forged.Status.Reason = "TooLarge"
-	require.NoError(t, dialect.Whole(dialect.Keep(all, forged)))
+	require.NoError(t, podkeep.Whole(podkeep.Keep(all, forged)))
 }
 
 func many(p *corev1.Pod, format string) {
@@ -134,8 +135,8 @@ func TestKeepKnowsPolicies(t *testing.T) {
 	for _, name := range containers {
 		p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: name, Image: "i"})
 	}
-	kept := dialect.Keep([]dialect.Dialect{d}, p)
-	require.NoError(t, dialect.Whole(kept))
+	kept := podkeep.Keep([]dialect.Dialect{d}, p)
+	require.NoError(t, podkeep.Whole(kept))
 	for _, key := range keys {
 		assert.Equal(t, "v", kept.Annotations[key], key)
 	}
@@ -150,6 +151,14 @@ func TestKeepKnowsPolicies(t *testing.T) {
 	assert.ElementsMatch(t, []string{
 		"Name", "Policy", "Build", "Names", "NeedsNamespace", "Applied", "Configure", "Sandboxes", "Check", "NodeProxy", "Domains", "Retired", "Injected",
 	}, fields(reflect.TypeFor[dialect.Dialect]()))
+}
+
+// TestNoPod: of none, nothing is kept, and there is nothing whole.
+func TestNoPod(t *testing.T) {
+	t.Parallel()
+	require.ErrorIs(t, podkeep.Whole(nil), selection.ErrNoPod)
+	assert.Nil(t, podkeep.Trim(nil))
+	assert.Nil(t, podkeep.Keep(nil, nil))
 }
 
 func fields(typ reflect.Type) (names []string) {

@@ -1,16 +1,14 @@
-package dialect
+package podkeep
 
 import (
 	"maps"
-	"math"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/meshcni/meshcni/redirect"
+	"github.com/meshcni/meshcni/internal/node/probeports"
 )
 
 // Trim returns a pod with only what a dialect may read, and what an agent reads of running pods besides: a node keeps all of
@@ -76,7 +74,7 @@ func trimProbes(out, c *corev1.Container) {
 		return &corev1.TCPSocketAction{Port: intstr.FromInt32(int32(port))}
 	}
 	probe := func(p *corev1.Probe) *corev1.Probe {
-		if port := probed(c, p); port != 0 {
+		if port := probeports.Of(c, p); port != 0 {
 			return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: ask(port)}}
 		}
 		return nil
@@ -84,74 +82,14 @@ func trimProbes(out, c *corev1.Container) {
 	out.LivenessProbe, out.ReadinessProbe, out.StartupProbe = probe(c.LivenessProbe), probe(c.ReadinessProbe), probe(c.StartupProbe)
 	if l := c.Lifecycle; l != nil {
 		var kept corev1.Lifecycle
-		if port := hooked(c, l.PostStart); port != 0 {
+		if port := probeports.OfHook(c, l.PostStart); port != 0 {
 			kept.PostStart = &corev1.LifecycleHandler{TCPSocket: ask(port)}
 		}
-		if port := hooked(c, l.PreStop); port != 0 {
+		if port := probeports.OfHook(c, l.PreStop); port != 0 {
 			kept.PreStop = &corev1.LifecycleHandler{TCPSocket: ask(port)}
 		}
 		if kept != (corev1.Lifecycle{}) {
 			out.Lifecycle = &kept
 		}
 	}
-}
-
-// ProbePorts returns the ports on which the pod's own probes and hooks ask it, those of init containers and sidecars too.
-func (in Input) ProbePorts() redirect.PortSet {
-	var ports []uint16
-	for _, list := range [][]corev1.Container{in.Pod.Spec.InitContainers, in.Pod.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			ports = append(ports, probed(c, c.LivenessProbe), probed(c, c.ReadinessProbe), probed(c, c.StartupProbe))
-			if l := c.Lifecycle; l != nil {
-				ports = append(ports, hooked(c, l.PostStart), hooked(c, l.PreStop))
-			}
-		}
-	}
-	return redirect.Ports(slices.DeleteFunc(ports, func(p uint16) bool { return p == 0 })...)
-}
-
-// probed returns the port of the pod that a probe of a container asks; 0: none.
-func probed(c *corev1.Container, p *corev1.Probe) uint16 {
-	switch {
-	case p == nil:
-		return 0
-	case p.GRPC != nil:
-		return portOf(c, intstr.FromInt32(p.GRPC.Port), "")
-	}
-	return hooked(c, &corev1.LifecycleHandler{HTTPGet: p.HTTPGet, TCPSocket: p.TCPSocket})
-}
-
-// hooked is that of a hook.
-func hooked(c *corev1.Container, h *corev1.LifecycleHandler) uint16 {
-	switch {
-	case h == nil:
-		return 0
-	case h.HTTPGet != nil:
-		return portOf(c, h.HTTPGet.Port, h.HTTPGet.Host)
-	case h.TCPSocket != nil:
-		return portOf(c, h.TCPSocket.Port, h.TCPSocket.Host)
-	}
-	return 0
-}
-
-// portOf returns the number of a port of the pod's. With a host, another is asked, which the pod's author chooses. A name is that of a port
-// of the container's, or else a number in quotes, as to the kubelet.
-func portOf(c *corev1.Container, port intstr.IntOrString, host string) uint16 {
-	if host != "" {
-		return 0
-	}
-	n := port.IntVal
-	if port.Type == intstr.String {
-		i := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == port.StrVal })
-		if i >= 0 {
-			n = c.Ports[i].ContainerPort
-		} else if parsed, err := strconv.ParseUint(port.StrVal, 10, 16); err == nil {
-			n = int32(parsed)
-		}
-	}
-	if n < 0 || n > math.MaxUint16 {
-		return 0
-	}
-	return uint16(n)
 }

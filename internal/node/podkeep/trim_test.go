@@ -1,4 +1,4 @@
-package dialect_test
+package podkeep_test
 
 import (
 	"encoding/json"
@@ -17,6 +17,7 @@ import (
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/dialect/dialecttest"
+	"github.com/meshcni/meshcni/internal/node/podkeep"
 )
 
 // recordedPods are those of all meshes, with their namespaces.
@@ -24,11 +25,11 @@ func recordedPods(t *testing.T) map[string]dialecttest.Case {
 	t.Helper()
 	all := map[string]dialecttest.Case{}
 	for _, dir := range []string{"fates", "fates/linkerd", "fates/consul"} {
-		for name, c := range dialecttest.Recorded(t, filepath.Join("../testdata", dir)) {
+		for name, c := range dialecttest.Recorded(t, filepath.Join("../../../testdata", dir)) {
 			all[dir+"/"+name] = c
 		}
 	}
-	kumas, err := filepath.Glob("../testdata/kuma/*.json")
+	kumas, err := filepath.Glob("../../../testdata/kuma/*.json")
 	require.NoError(t, err)
 	for _, file := range kumas {
 		b, err := os.ReadFile(file)
@@ -76,10 +77,10 @@ func TestTrim(t *testing.T) {
 				pod.Annotations = map[string]string{}
 			}
 			vary(pod)
-			trimmed := dialect.Trim(burdened(pod))
-			kept := dialect.Keep(builtin.All(), overloaded(pod))
-			require.NoError(t, dialect.Whole(kept), "%s, %s", name, what)
-			require.LessOrEqual(t, dialect.Weight(kept), 65536)
+			trimmed := podkeep.Trim(burdened(pod))
+			kept := podkeep.Keep(builtin.All(), overloaded(pod))
+			require.NoError(t, podkeep.Whole(kept), "%s, %s", name, what)
+			require.LessOrEqual(t, podkeep.Weight(kept), 65536)
 			kept.Spec.Containers = kept.Spec.Containers[:len(pod.Spec.Containers)] // without the author's, which may bypass the mesh
 			for _, d := range builtin.All() {
 				subject := dialect.Subject{Pod: pod, Namespace: c.Namespace, Addrs: dialecttest.Addrs()}
@@ -142,7 +143,7 @@ func TestTrimLeavesOut(t *testing.T) {
 	want := pod.DeepCopy()
 	want.OwnerReferences = nil
 	whole := burdened(pod)
-	assert.Equal(t, want, dialect.Trim(whole))
+	assert.Equal(t, want, podkeep.Trim(whole))
 	assert.Contains(t, whole.Annotations, corev1.LastAppliedConfigAnnotation)
 	assert.NotEmpty(t, whole.Spec.Containers[0].VolumeMounts)
 }

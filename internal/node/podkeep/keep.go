@@ -1,15 +1,15 @@
-package dialect
+// Package podkeep bounds what a node's agent keeps of the pods of its node in memory, and hands to the plugin.
+package podkeep
 
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/internal/node/podid"
 	"github.com/meshcni/meshcni/selection"
 )
@@ -22,7 +22,7 @@ const (
 )
 
 // ErrTooLarge: an agent keeps a pod without its labels, annotations and containers, since they are larger than maxPodBytes, so
-// it cannot tell what a mesh means for the pod. The API server can. Check with errors.Is(err, dialect.ErrTooLarge).
+// it cannot tell what a mesh means for the pod. The API server can. Check with errors.Is(err, podkeep.ErrTooLarge).
 var ErrTooLarge = errors.New("larger than the agent keeps")
 
 // tooLarge marks a pod, in a field that [Trim] drops, so that no author of a pod can.
@@ -50,7 +50,7 @@ func Whole(pod *corev1.Pod) error {
 //
 // A pod that has failed in an init container, by which a mesh's check may say that rules are missing, counts as one that
 // runs, with maxFailedBytes, and as one that has ended if it is larger.
-func Keep(known []Dialect, pod *corev1.Pod) *corev1.Pod {
+func Keep(known []dialect.Dialect, pod *corev1.Pod) *corev1.Pod {
 	if Whole(pod) != nil {
 		return pod // it was kept already
 	}
@@ -79,7 +79,7 @@ func Keep(known []Dialect, pod *corev1.Pod) *corev1.Pod {
 }
 
 // TooLarge returns what [Keep] does of a pod that is too large, for a reason of the caller's own.
-func TooLarge(known []Dialect, pod *corev1.Pod, why string) *corev1.Pod {
+func TooLarge(known []dialect.Dialect, pod *corev1.Pod, why string) *corev1.Pod {
 	kept := bare(known, pod)
 	if pod.Status.Phase != corev1.PodFailed {
 		kept.Spec.HostNetwork, kept.DeletionTimestamp = pod.Spec.HostNetwork, pod.DeletionTimestamp
@@ -94,7 +94,7 @@ func failed(s corev1.ContainerStatus) bool {
 }
 
 // bare is a pod without all that only matters while it runs.
-func bare(known []Dialect, pod *corev1.Pod) *corev1.Pod {
+func bare(known []dialect.Dialect, pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs},
@@ -136,7 +136,7 @@ func Weight(pod *corev1.Pod) int {
 
 // KeepNamespace returns what a node's agent keeps of a namespace that has pods there: its name, UID, labels and annotations; of one
 // larger than maxPodBytes those annotations that the known meshes read. The error is [ErrTooLarge].
-func KeepNamespace(known []Dialect, namespace *corev1.Namespace) (*corev1.Namespace, error) {
+func KeepNamespace(known []dialect.Dialect, namespace *corev1.Namespace) (*corev1.Namespace, error) {
 	weight := func(n *corev1.Namespace) int { return n.Size() + 64*(len(n.Labels)+len(n.Annotations)) }
 	kept := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: namespace.Name, UID: namespace.UID, Labels: namespace.Labels, Annotations: namespace.Annotations, DeletionTimestamp: namespace.DeletionTimestamp,
@@ -153,50 +153,32 @@ func KeepNamespace(known []Dialect, namespace *corev1.Namespace) (*corev1.Namesp
 	return kept, nil
 }
 
-// reads lists the annotations and containers that meshes read.
+// reads is what meshes read of a pod: its annotations, and the containers by these names.
 type reads struct {
-	keys, containers map[string]bool
-	domains          []string
+	meshes     []dialect.Dialect
+	containers map[string]bool
 }
 
 // readsOf returns what the meshes read; nil if one of them does not say.
-func readsOf(known []Dialect) *reads {
-	r := &reads{keys: map[string]bool{corev1.MirrorPodAnnotationKey: true}, containers: map[string]bool{}}
+func readsOf(known []dialect.Dialect) *reads {
+	if len(known) == 0 || slices.ContainsFunc(known, func(d dialect.Dialect) bool { return len(d.Domains) == 0 }) {
+		return nil
+	}
+	r := &reads{meshes: known, containers: map[string]bool{}}
 	for _, d := range known {
-		if len(d.Domains) == 0 {
-			return nil
-		}
-		r.domains = append(r.domains, d.Domains...)
 		p := d.Policy
-		keys := append([]string{p.InjectKey, p.ForeignAnnotation, p.StatusAnnotation}, p.Traces...)
-		for _, q := range p.Required {
-			keys = append(keys, q.Keys...)
-		}
-		for _, q := range d.Retired {
-			keys = append(keys, q.Key)
-		}
-		keys = append(slices.AppendSeq(keys, maps.Keys(d.Applied)), d.StatusAnnotation())
-		for _, key := range keys {
-			r.keys[key] = true
-		}
 		for _, names := range [][]string{p.ProxyContainers, p.InitContainers, p.PrivilegedInitContainers, {d.Check.Container}} {
 			for _, name := range names {
 				r.containers[name] = true
 			}
 		}
 	}
-	if len(known) == 0 {
-		return nil
-	}
 	return r
 }
 
-// key reports whether a mesh reads an annotation.
+// key reports whether a mesh, or the agent itself, reads an annotation.
 func (r *reads) key(key string) bool {
-	domain, _, prefixed := strings.Cut(key, "/")
-	return r.keys[key] || prefixed && slices.ContainsFunc(r.domains, func(suffix string) bool {
-		return domain == suffix || strings.HasSuffix(domain, "."+suffix)
-	})
+	return key == corev1.MirrorPodAnnotationKey || slices.ContainsFunc(r.meshes, func(d dialect.Dialect) bool { return d.Reads(key) })
 }
 
 // some returns the annotations that a mesh reads.
