@@ -6,8 +6,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/meshcni/meshcni/internal/node/protofields"
 )
 
@@ -88,7 +86,7 @@ const (
 // marshal encodes a request. The error is errTooLong, or says what the request lacks.
 func (r Request) marshal() ([]byte, error) {
 	var body []byte
-	uid := protowire.Number(requestUID)
+	uid := protofields.Number(requestUID)
 	switch r.Kind {
 	case Add, Keep:
 	case Del:
@@ -114,7 +112,7 @@ func (r Request) marshal() ([]byte, error) {
 		info = protofields.AppendString(info, infoServiceAccount, r.Info.ServiceAccount)
 		body = protofields.AppendMessage(body, requestInfo, info)
 	}
-	packet := protofields.AppendMessage(nil, protowire.Number(r.Kind), body)
+	packet := protofields.AppendMessage(nil, protofields.Number(r.Kind), body)
 	if len(packet) > maxMessage {
 		return nil, fmt.Errorf("%s: %w: %d", r.Kind, errTooLong, len(packet))
 	}
@@ -135,10 +133,10 @@ func (r Request) valid() bool {
 // parseRequest decodes a packet from the agent. An error is errMalformed.
 func parseRequest(packet []byte) (Request, error) {
 	var r Request
-	err := protofields.Each(packet, func(number protowire.Number, f protofields.Field) error {
+	err := protofields.Each(packet, func(number protofields.Number, f protofields.Field) error {
 		kind := Kind(number) //nolint:gosec // compared below
 		switch number {
-		case protowire.Number(Add), protowire.Number(Del), protowire.Number(SnapshotSent), protowire.Number(Keep):
+		case protofields.Number(Add), protofields.Number(Del), protofields.Number(SnapshotSent), protofields.Number(Keep):
 		default:
 			return nil
 		}
@@ -162,11 +160,11 @@ func parseRequest(packet []byte) (Request, error) {
 }
 
 func (r *Request) merge(body []byte) error {
-	uid := protowire.Number(requestUID)
+	uid := protofields.Number(requestUID)
 	if r.Kind == Del {
 		uid = delUID
 	}
-	return protofields.Each(body, func(number protowire.Number, f protofields.Field) error {
+	return protofields.Each(body, func(number protofields.Number, f protofields.Field) error {
 		switch {
 		case r.Kind == SnapshotSent:
 			return nil
@@ -187,7 +185,7 @@ func (r *Request) merge(body []byte) error {
 }
 
 func (i *Info) merge(body []byte) error {
-	return protofields.Each(body, func(number protowire.Number, f protofields.Field) error {
+	return protofields.Each(body, func(number protofields.Number, f protofields.Field) error {
 		switch number {
 		case infoName:
 			return f.String(&i.Name)
@@ -202,13 +200,13 @@ func (i *Info) merge(body []byte) error {
 
 // marshalHello returns the proxy's hello.
 func marshalHello() []byte {
-	return protowire.AppendVarint(protowire.AppendTag(nil, helloVersion, protowire.VarintType), version1)
+	return protofields.AppendVarint(nil, helloVersion, version1)
 }
 
 // parseHello decodes the proxy's hello, and refuses versions other than [version1].
 func parseHello(packet []byte) error {
 	var version uint64
-	err := protofields.Each(packet, func(number protowire.Number, f protofields.Field) (err error) {
+	err := protofields.Each(packet, func(number protofields.Number, f protofields.Field) (err error) {
 		if number == helloVersion {
 			version, err = f.Varint()
 		}
@@ -238,7 +236,7 @@ func marshalResponse(reason string) []byte {
 // errMalformed.
 func parseResponse(packet []byte) (reason string, err error) {
 	acked := false
-	err = protofields.Each(packet, func(number protowire.Number, f protofields.Field) error {
+	err = protofields.Each(packet, func(number protofields.Number, f protofields.Field) error {
 		if number != responseAck {
 			return nil
 		}
@@ -247,7 +245,7 @@ func parseResponse(packet []byte) (reason string, err error) {
 			return err
 		}
 		acked = true
-		return protofields.Each(ack, func(number protowire.Number, f protofields.Field) error {
+		return protofields.Each(ack, func(number protofields.Number, f protofields.Field) error {
 			if number == ackError {
 				return f.String(&reason)
 			}

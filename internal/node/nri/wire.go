@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/meshcni/meshcni/internal/node/protofields"
 )
 
@@ -125,7 +123,7 @@ func (q request) encode() []byte {
 }
 
 func decodeRequest(b []byte) (q request, err error) {
-	err = protofields.Each(b, func(number protowire.Number, f protofields.Field) (err error) {
+	err = protofields.Each(b, func(number protofields.Number, f protofields.Field) (err error) {
 		switch number {
 		case 1:
 			err = f.String(&q.service)
@@ -157,7 +155,7 @@ func refusal(code uint64, text string) []byte {
 
 // decodeResponse returns an answer's error.
 func decodeResponse(b []byte) (refused string, err error) {
-	err = protofields.Each(b, func(number protowire.Number, f protofields.Field) error {
+	err = protofields.Each(b, func(number protofields.Number, f protofields.Field) error {
 		if number != 1 {
 			return nil
 		}
@@ -167,7 +165,7 @@ func decodeResponse(b []byte) (refused string, err error) {
 		}
 		var code uint64
 		var text string
-		err = protofields.Each(body, func(number protowire.Number, f protofields.Field) (err error) {
+		err = protofields.Each(body, func(number protofields.Number, f protofields.Field) (err error) {
 			switch number {
 			case 1:
 				code, err = f.Varint()
@@ -191,7 +189,7 @@ type configuration struct {
 }
 
 func decodeConfigure(b []byte) (c configuration, err error) {
-	err = protofields.Each(b, func(number protowire.Number, f protofields.Field) (err error) {
+	err = protofields.Each(b, func(number protofields.Number, f protofields.Field) (err error) {
 		switch number {
 		case 2:
 			err = f.String(&c.name)
@@ -233,10 +231,10 @@ type body struct {
 }
 
 // numbers are those of a message's fields.
-type numbers struct{ event, pod, container, more protowire.Number }
+type numbers struct{ event, pod, container, more protofields.Number }
 
 func (n numbers) decode(b []byte) (all body, err error) {
-	err = protofields.Each(b, func(number protowire.Number, f protofields.Field) (err error) {
+	err = protofields.Each(b, func(number protofields.Number, f protofields.Field) (err error) {
 		var raw []byte
 		switch number {
 		case n.event:
@@ -264,7 +262,7 @@ func (n numbers) decode(b []byte) (all body, err error) {
 }
 
 func decodePod(b []byte) (p Pod, err error) {
-	err = protofields.Each(b, func(number protowire.Number, f protofields.Field) (err error) {
+	err = protofields.Each(b, func(number protofields.Number, f protofields.Field) (err error) {
 		var text string
 		switch number {
 		case 1:
@@ -300,7 +298,7 @@ func decodePod(b []byte) (p Pod, err error) {
 
 func (p *Pod) annotate(b []byte) error {
 	var key, value string
-	err := protofields.Each(b, func(number protowire.Number, f protofields.Field) error {
+	err := protofields.Each(b, func(number protofields.Number, f protofields.Field) error {
 		switch number {
 		case 1:
 			return f.String(&key)
@@ -318,7 +316,7 @@ func (p *Pod) annotate(b []byte) error {
 
 // linux reads which namespaces the pod has of its own. A list without one of type "network" means the host's; none at all, that it is not known.
 func (p *Pod) linux(b []byte) error {
-	return protofields.Each(b, func(number protowire.Number, f protofields.Field) error {
+	return protofields.Each(b, func(number protofields.Number, f protofields.Field) error {
 		if number != 5 {
 			return nil
 		}
@@ -327,7 +325,7 @@ func (p *Pod) linux(b []byte) error {
 			return err
 		}
 		var kind, path string
-		err = protofields.Each(raw, func(number protowire.Number, f protofields.Field) error {
+		err = protofields.Each(raw, func(number protofields.Number, f protofields.Field) error {
 			switch number {
 			case 1:
 				return f.String(&kind)
@@ -346,7 +344,7 @@ func (p *Pod) linux(b []byte) error {
 }
 
 func decodeContainer(b []byte) (c container, err error) {
-	err = protofields.Each(b, func(number protowire.Number, f protofields.Field) (err error) {
+	err = protofields.Each(b, func(number protofields.Number, f protofields.Field) (err error) {
 		switch number {
 		case 2:
 			err = f.String(&c.pod)
