@@ -137,7 +137,7 @@ func (s *settings) config() netconf.Config {
 
 // watch ends the process's work once the file has gone, and gives back memory once it is done with pods.
 func (s *settings) watch(ctx context.Context, end func()) {
-	for worked := false; ; {
+	for worked := true; ; { // to start was work
 		select {
 		case <-ctx.Done():
 			return
@@ -153,6 +153,7 @@ func (s *settings) watch(ctx context.Context, end func()) {
 		case worked:
 			worked = false
 			debug.FreeOSMemory()
+			_ = shed() // else it stays mapped
 		}
 	}
 }
