@@ -101,7 +101,7 @@ func (r *run) forgetOthers() {
 		}
 		valid = append(valid, attachment.ID{ContainerID: a.ContainerID, IfName: a.IfName})
 	}
-	if err := r.Attachments(r.config).Retain(r.config.Name, valid); err != nil {
+	if err := r.Attachments(r.config).Retain(r.config.Name, valid, time.Time{}); err != nil {
 		r.logger().Warn("records of attachments stay", "verb", r.command, "error", err.Error())
 	}
 }

@@ -20,7 +20,6 @@ import (
 var impatient = map[string]string{
 	"nodeagent/nodeproxy_test.go TestOneAgentHasThePods":                        "the end of the wait is what is tested",
 	"e2e/runtime/agent_test.go ask":                                             "asks again",
-	"e2e/nri/agent_test.go TestAgentTells":                                      "the deadline is what is tested",
 	"e2e/runtime/sandbox_test.go runSandbox":                                    "a kubelet's",
 	"netnsexec/exec_linux_test.go TestContextEndsTheChild":                      "the deadline is what is tested",
 	"internal/nodecontrol/attach_linux_test.go TestAttachBeforeTheCache":        "the end of the wait is what is tested",

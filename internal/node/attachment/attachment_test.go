@@ -41,7 +41,7 @@ func TestFiles(t *testing.T) {
 	_, err := store.Read(eth0)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.NoError(t, store.Remove(eth0), "nothing there")
-	require.NoError(t, store.Retain("k8s", nil), "nothing there")
+	require.NoError(t, store.Retain("k8s", nil, time.Time{}), "nothing there")
 	require.NoError(t, store.Write(record(t, redirect.Default())))
 
 	st, err := os.Stat(filepath.Join(run, "attachments"))
@@ -111,7 +111,7 @@ func TestNamesStayInTheDirectory(t *testing.T) {
 		require.NoError(t, err)
 		assert.EqualValues(t, id.String(), r.Reason)
 	}
-	require.NoError(t, store.Retain(long, []attachment.ID{{"of another network", long, "c"}}), "the network is the one asked for")
+	require.NoError(t, store.Retain(long, []attachment.ID{{"of another network", long, "c"}}, time.Time{}), "the network is the one asked for")
 	assert.Len(t, ls(t, store), len(all)-2)
 	for _, id := range all {
 		require.NoError(t, store.Remove(id))
@@ -182,7 +182,7 @@ func TestNoRecordIsBetterThanAnOldOne(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(run, "attachments"), nil, 0o600))
 	blocked := attachment.Open(run)
 	assert.Error(t, blocked.Write(record(t, redirect.Default())))
-	assert.Error(t, blocked.Retain("k8s", nil))
+	assert.Error(t, blocked.Retain("k8s", nil, time.Time{}))
 	_, err = blocked.Read(eth0)
 	assert.Error(t, err)
 	assert.False(t, errors.Is(err, fs.ErrNotExist), "not to be read is not to be absent")
@@ -215,8 +215,12 @@ func TestRetain(t *testing.T) {
 	}
 	past := time.Now().Add(-time.Hour)
 	require.NoError(t, os.Chtimes(old, past, past))
-	require.NoError(t, store.Retain("k8s", []attachment.ID{{"", "a", "eth0"}, {"", "never/seen", "eth0"}}))
+	require.NoError(t, store.Retain("k8s", []attachment.ID{{"", "a", "eth0"}, {"", "never/seen", "eth0"}}, time.Time{}))
 	assert.Equal(t, []string{".1", "k8@b@eth0.json", "k8s-2@b@eth0.json", "k8s@a@eth0.json"}, ls(t, store))
+	require.NoError(t, store.Retain("k8s", nil, past))
+	assert.Contains(t, ls(t, store), "k8s@a@eth0.json", "it was written since")
+	require.NoError(t, store.Retain("k8s", nil, time.Now().Add(time.Hour)))
+	assert.NotContains(t, ls(t, store), "k8s@a@eth0.json")
 }
 
 func TestIs(t *testing.T) {

@@ -303,8 +303,9 @@ func (s Store) remove(name string) error {
 	return nil
 }
 
-// Retain removes the network's records except those of the given attachments, and the files of writers that were killed.
-func (s Store) Retain(network string, attachments []ID) error {
+// Retain removes the network's records except those of the given attachments, and the files of writers that were killed. Records that were written at
+// that time or later stay too; the zero time stands for now.
+func (s Store) Retain(network string, attachments []ID, since time.Time) error {
 	keep := map[string]bool{}
 	for _, id := range attachments {
 		id.Network = network
@@ -313,7 +314,7 @@ func (s Store) Retain(network string, attachments []ID) error {
 		}
 	}
 	return s.removeIf(0, func(name string) bool {
-		return strings.HasPrefix(name, short(network)+"@") && strings.HasSuffix(name, suffix) && !keep[name]
+		return strings.HasPrefix(name, short(network)+"@") && strings.HasSuffix(name, suffix) && !keep[name] && (since.IsZero() || s.isOlder(name, since))
 	})
 }
 
@@ -355,11 +356,12 @@ func (s Store) removeIf(atLeast int, over func(name string) bool) error {
 
 // abandoned reports whether a file was left by a writer that was killed: a minute is far longer than writing takes.
 func (s Store) abandoned(name string) bool {
-	if !strings.HasPrefix(name, temporary) {
-		return false
-	}
+	return strings.HasPrefix(name, temporary) && s.isOlder(name, time.Now().Add(-time.Minute))
+}
+
+func (s Store) isOlder(name string, than time.Time) bool {
 	st, err := os.Lstat(filepath.Join(s.Dir, name))
-	return err == nil && time.Since(st.ModTime()) > time.Minute
+	return err == nil && st.ModTime().Before(than)
 }
 
 // isOver reports whether the record's namespace is known to be gone.

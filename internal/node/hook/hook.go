@@ -115,7 +115,7 @@ type Options struct {
 	Pod    func(context.Context, status.ID) (agentsock.Pod, error)
 	Attach func(context.Context, agentsock.Attachment, *os.File) (agentsock.Attached, error)
 	Detach func(context.Context, attachment.ID) error
-	// Held is told of a pod whose containers are refused, once for each reason.
+	// Held is told of a pod whose containers are refused, once for each reason. It may be called concurrently.
 	Held func(pod status.ID, why string)
 	Log  *slog.Logger
 	// OnRequest is told of each request that has been answered; see [nri.Options]. Nil: nobody is told.
@@ -144,6 +144,7 @@ type Hook struct {
 // sandbox is what is known of a pod's. The hook's mu guards it.
 type sandbox struct {
 	pod     nri.Pod
+	at      time.Time     // when it was heard of first
 	settled bool          // nothing is left to do: it is captured, or not to be
 	trying  chan struct{} // closed at the end of the attempt that runs; nil: none does
 	err     error         // why the last attempt failed
@@ -223,8 +224,9 @@ func (h *Hook) Rows() (rows []inventory.Row) {
 	return rows
 }
 
-// Synchronize implements [nri.Handler]. Pods that run already are for repair to find: here nothing can be done before their first packet.
-func (h *Hook) Synchronize(ctx context.Context, pods []nri.Pod) {
+// Synchronize implements [nri.Handler]. Pods that run already are for repair to find: here nothing can be done before their first packet. What has
+// come since stays: the runtime goes on meanwhile, and may have told another process of ours of a pod before it told this one.
+func (h *Hook) Synchronize(ctx context.Context, pods []nri.Pod, since time.Time) {
 	here := map[string]bool{}
 	var ids []attachment.ID
 	h.mu.Lock()
@@ -235,16 +237,16 @@ func (h *Hook) Synchronize(ctx context.Context, pods []nri.Pod) {
 		if s := h.sandboxes[p.ID]; s != nil {
 			s.pod = p
 		} else {
-			h.sandboxes[p.ID] = &sandbox{pod: p, settled: p.Ran}
+			h.sandboxes[p.ID] = &sandbox{pod: p, settled: p.Ran, at: since}
 		}
 	}
 	for id, s := range h.sandboxes {
-		if !here[id] && s.trying == nil {
+		if !here[id] && s.trying == nil && s.at.Before(since) {
 			delete(h.sandboxes, id)
 		}
 	}
 	h.mu.Unlock()
-	if err := h.o.Inventory.Retain(h.network(), ids); err != nil {
+	if err := h.o.Inventory.Retain(h.network(), ids, since); err != nil {
 		h.o.Log.Warn("records of pods that have gone stay", "error", err.Error())
 	}
 	slots := make(chan struct{}, workers)
@@ -285,7 +287,7 @@ func (h *Hook) CreateContainer(ctx context.Context, p nri.Pod) error {
 	}
 	h.mu.Unlock()
 	if news {
-		h.o.Held(id(p), err.Error())
+		h.working.Go(func() { h.o.Held(id(p), err.Error()) }) // the runtime does not wait for it
 	}
 	return err
 }
@@ -378,7 +380,7 @@ func (h *Hook) settle(ctx context.Context, p nri.Pod, patience time.Duration) er
 	h.mu.Lock()
 	s := h.sandboxes[p.ID]
 	if s == nil {
-		s = &sandbox{}
+		s = &sandbox{at: time.Now()}
 		h.sandboxes[p.ID] = s
 	}
 	s.pod = p
@@ -416,7 +418,7 @@ func (h *Hook) try(s *sandbox, p nri.Pod) {
 	if !known {
 		selected, err = h.capture(ctx, p)
 	}
-	if c := h.o.Config(); err == nil && selected && !c.AllowSandboxed && sandboxed(p, c.SandboxedClasses) {
+	if err == nil && selected && h.sandboxed(p) {
 		err = fmt.Errorf("the container runtime runs it by its handler %q, which gives it a kernel or a network stack of its own, whose packets no rule sees: "+
 			"give it a runtime class of another handler, or take it out of the mesh; allowSandboxed lets it start", p.Handler)
 	}
@@ -427,12 +429,17 @@ func (h *Hook) try(s *sandbox, p nri.Pod) {
 	s.trying = nil
 }
 
-// sandboxed reports whether the pod's handler is by its name one of the classes; none: the default ones.
-func sandboxed(p nri.Pod, classes []string) bool {
+// sandboxed reports whether the pod's handler is by its name one of the classes that are not let go; none: the default ones.
+func (h *Hook) sandboxed(p nri.Pod) bool {
+	if p.Handler == "" { // as nearly always: the settings are not read for it
+		return false
+	}
+	c := h.o.Config()
+	classes := c.SandboxedClasses
 	if len(classes) == 0 {
 		classes = dialect.SandboxedClasses
 	}
-	return runtimeclass.Is(p.Handler, classes)
+	return !c.AllowSandboxed && runtimeclass.Is(p.Handler, classes)
 }
 
 // capture is add, in its turn if the pod is large.

@@ -194,12 +194,12 @@ func TestHeldPodGoesOn(t *testing.T) {
 	}
 	waittest.Eventually(t, "the pod is told of", func() error {
 		err := w.CreateContainer(t.Context(), p)
+		w.working.Wait()
 		if len(w.held) == 0 || err == nil {
 			return errors.New("not yet")
 		}
 		return nil
 	})
-	w.working.Wait() // no attempt is under way
 	ns, _, err := netnsOf(p.NetNS)
 	require.NoError(t, err)
 	require.NoError(t, attachment.Open(w.dir).Write(attachment.Record{
@@ -220,9 +220,21 @@ func TestSynchronize(t *testing.T) {
 	require.NoError(t, store.Write(gone))
 	p, ran := said(t, pod), said(t, pod)
 	ran.ID, ran.Ran = "decaf", true
-	w.Synchronize(t.Context(), []nri.Pod{p, ran})
+	later, record := said(t, pod), gone // the runtime has told of it since it listed its pods, here or to the other process of ours
+	later.ID, record.ContainerID = "later", "later"
+	since := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(filepath.Join(store.Dir, w.network()+"@gone@"+ifName+".json"), since, since.Add(-time.Second)))
+	require.NoError(t, store.Write(record))
+	w.sandboxes[later.ID] = &sandbox{pod: later, at: since.Add(time.Second), settled: true}
+	w.sandboxes["gone"] = &sandbox{pod: nri.Pod{ID: "gone"}, at: since.Add(-time.Second)}
+	w.Synchronize(t.Context(), []nri.Pod{p, ran}, since)
 	w.working.Wait()
-	_, err := store.Read(gone.ID)
+	_, err := store.Read(record.ID)
+	require.NoError(t, err)
+	assert.Len(t, w.Pods(), 3)
+	w.RemovePodSandbox(later)
+	w.working.Wait()
+	_, err = store.Read(gone.ID)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NoError(t, w.settle(t.Context(), ran, time.Minute), "its containers may be made again")
 	assert.Len(t, w.Pods(), 2)
@@ -235,7 +247,7 @@ func TestSynchronize(t *testing.T) {
 	}))
 	assert.Equal(t, 1, w.api.Calls())
 	w.RemovePodSandbox(p)
-	w.Synchronize(t.Context(), nil)
+	w.Synchronize(t.Context(), nil, time.Now())
 	assert.Empty(t, w.Pods())
 }
 

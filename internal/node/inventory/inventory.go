@@ -275,7 +275,7 @@ func (i *Inventory) Recorded(containerID string, wanted func(attachment.Record) 
 // Remove removes an attachment's record, if there is one.
 func (i *Inventory) Remove(id attachment.ID) error { return i.o.Records.Remove(id) }
 
-// Retain removes the records of a network's attachments but these.
-func (i *Inventory) Retain(network string, attachments []attachment.ID) error {
-	return i.o.Records.Retain(network, attachments)
+// Retain removes the records of a network's attachments but these, and those that were written since.
+func (i *Inventory) Retain(network string, attachments []attachment.ID, since time.Time) error {
+	return i.o.Records.Retain(network, attachments, since)
 }

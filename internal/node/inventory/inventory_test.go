@@ -193,9 +193,9 @@ func TestRecorded(t *testing.T) {
 	require.NoError(t, i.As("nri").Write(is))
 	assert.True(t, i.Recorded("c1", by("nri")))
 	assert.False(t, i.Recorded("c1", by("ADD")))
-	require.NoError(t, i.Retain("other", nil))
+	require.NoError(t, i.Retain("other", nil, time.Time{}))
 	assert.True(t, i.Has(func(r Row) bool { return r.ContainerID == "c1" }))
-	require.NoError(t, i.Retain("k8s", nil))
+	require.NoError(t, i.Retain("k8s", nil, time.Time{}))
 	assert.Empty(t, i.Look().Rows)
 	require.NoError(t, i.Remove(at))
 }

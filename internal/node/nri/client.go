@@ -43,10 +43,11 @@ type Pod struct {
 	Ran                  bool         // a container of it may have run already; only what Synchronize gets has it
 }
 
-// Handler is told what happens. Its methods are called concurrently, and their contexts end when the runtime's patience does.
+// Handler is told what happens. Its methods are called concurrently. The contexts of what the runtime waits for end before its patience does, and with
+// them what is heard of an answer: a container is refused then.
 type Handler interface {
-	// Synchronize has all pods that the runtime has, after a connection. The runtime does not wait for it.
-	Synchronize(ctx context.Context, pods []Pod)
+	// Synchronize has all pods that the runtime had at a time since then, after a connection. The runtime does not wait for it.
+	Synchronize(ctx context.Context, pods []Pod, since time.Time)
 	// RunPodSandbox is called for a pod that has its network, and no container. It cannot refuse: some runtimes do not come up again then.
 	RunPodSandbox(ctx context.Context, p Pod)
 	// CreateContainer is called before a container is made, if the client's Gate is true. An error keeps it from being made, and its text is told
@@ -61,13 +62,16 @@ const (
 	maxReason = 1 << 10
 	// defaultTimeout is the runtime's patience where it does not say.
 	defaultTimeout = 2 * time.Second
+	// reserve is what an answer has of the runtime's patience for its way, at least: one that is late ends the connection, and its reason is heard by nobody.
+	reserve = 100 * time.Millisecond
 	// registerTimeout bounds the time from a connection to its first Synchronize, and frameTimeout that to the rest of a message.
 	registerTimeout = 10 * time.Second
 	frameTimeout    = 5 * time.Second
 	// The pause before another connection doubles.
 	minPause = 100 * time.Millisecond
 	maxPause = time.Second
-	// maxRequests bounds the requests that are answered at a time. The runtimes that are known ask one at a time.
+	// maxRequests bounds the requests that are dealt with at a time, those too that were answered without their handler. The runtimes that are known ask one
+	// at a time.
 	maxRequests = 64
 	// maxPods and maxContainers bound what one Synchronize may name.
 	maxPods, maxContainers = 10_000, 100_000
@@ -241,11 +245,7 @@ func (s *session) on(ctx context.Context, conn net.Conn) error {
 					}
 					continue
 				}
-				slots <- struct{}{}
-				s.working.Go(func() {
-					defer func() { <-slots }()
-					s.serve(ctx, m.id, q)
-				})
+				s.working.Go(func() { s.serve(ctx, m.id, q, slots) })
 			}
 		}
 	}
@@ -356,7 +356,7 @@ func (s *session) opening(id uint32, q request) (after func(context.Context), ok
 		s.answer(id, nil, nil)
 		s.change(func(now *State) { now.Connected, now.Err, now.Refused = true, nil, false })
 		s.o.Log.Info("connected to the container runtime's hook", "runtime", s.runtime.name, "version", s.runtime.version, "pods", len(pods))
-		return func(ctx context.Context) { s.o.Handler.Synchronize(ctx, pods) }, true, nil
+		return func(ctx context.Context) { s.o.Handler.Synchronize(ctx, pods, s.begun) }, true, nil
 	}
 	return nil, false, nil
 }
@@ -378,27 +378,72 @@ func atLeast(version string, major, minor int) bool {
 	return err == nil && wrong == nil && (a > major || a == major && b >= minor)
 }
 
-// serve answers what the runtime asks about one pod.
-func (s *session) serve(ctx context.Context, id uint32, q request) {
+// bound is the part of the runtime's patience that a handler has: nine tenths, and less if the rest would be less than [reserve].
+func bound(patience time.Duration) time.Duration {
+	return max(patience/2, min(patience*9/10, patience-reserve))
+}
+
+// errOverdue is the answer about a container whose handler has none.
+var errOverdue = errors.New("the plugin was not done with the pod within the container runtime's patience; the container is made once it is")
+
+// serve answers what the runtime asks about one pod. A handler that does not end has a slot until it does, and is not waited for.
+func (s *session) serve(ctx context.Context, id uint32, q request, slots chan struct{}) {
 	began, timeout := time.Now(), s.State().Timeout
 	if q.timeout > 0 {
 		timeout = min(timeout, q.timeout)
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	payload, refused := s.handle(ctx, q)
+	type answer struct{ payload, refused []byte }
+	answers := make(chan answer, 1)
+	ctx, cancel := context.WithTimeout(ctx, bound(timeout))
+	select {
+	case slots <- struct{}{}:
+		s.working.Go(func() {
+			defer func() { cancel(); <-slots }()
+			payload, refused := s.handle(ctx, q)
+			answers <- answer{payload, refused}
+		})
+	default:
+		cancel()
+	}
+	var a answer
+	select {
+	case a = <-answers:
+	case <-ctx.Done():
+		select {
+		case a = <-answers: // it ends with its context
+		case <-time.After((timeout - bound(timeout)) / 2):
+			if s.gates(q.method) {
+				a.payload, a.refused = refuse(q.method, errOverdue)
+			}
+			s.o.Log.Warn("a request of the container runtime is answered before it is done", "method", truncate.Text(q.method, 100))
+		}
+	}
 	outcome := "ok"
 	switch {
 	case time.Since(began) > timeout:
 		outcome = "late"
 		s.change(func(now *State) { now.Late, now.LastLate = now.Late+1, time.Now() })
-	case refused != nil || q.method == validation && payload != nil:
+	case a.refused != nil || q.method == validation && a.payload != nil:
 		outcome = "refused"
 	}
-	s.answer(id, payload, refused)
+	s.answer(id, a.payload, a.refused)
 	if slices.Contains(methods, q.method) { // another name would be the runtime's choice
 		s.o.OnRequest(q.method, outcome)
 	}
+}
+
+// gates reports whether a request is about a container that may be refused.
+func (s *session) gates(method string) bool {
+	return s.o.Gate && (method == validation || method == creation)
+}
+
+// refuse is the answer to such a request that keeps the container from being made.
+func refuse(method string, err error) (payload, refused []byte) {
+	reason := truncate.Text(strings.ToValidUTF8(err.Error(), "?"), maxReason)
+	if method == validation {
+		return protofields.AppendString(protofields.AppendVarint(nil, 1, 1), 2, cmp.Or(reason, "refused")), nil
+	}
+	return nil, refusal(codeUnknown, reason)
 }
 
 // methods are those that are answered.
@@ -410,7 +455,7 @@ func (s *session) handle(ctx context.Context, q request) (payload, refused []byt
 	if q.method == "StateChange" {
 		n = numbers{event: 1, pod: 2, container: 3, more: -1}
 	}
-	gates := s.o.Gate && (q.method == validation || q.method == creation)
+	gates := s.gates(q.method)
 	in, err := n.decode(q.payload)
 	if err == nil && gates && len(in.pods) != 1 {
 		err = errors.New("it names no pod")
@@ -433,11 +478,7 @@ func (s *session) handle(ctx context.Context, q request) (payload, refused []byt
 		if err == nil {
 			return nil, nil
 		}
-		reason := truncate.Text(strings.ToValidUTF8(err.Error(), "?"), maxReason)
-		if q.method == validation {
-			return protofields.AppendString(protofields.AppendVarint(nil, 1, 1), 2, cmp.Or(reason, "refused")), nil
-		}
-		return nil, refusal(codeUnknown, reason)
+		return refuse(q.method, err)
 	case err != nil && event != eventRunPodSandbox:
 		return nil, refusal(codeInvalid, "the request cannot be read")
 	case err != nil || len(in.pods) != 1: // never refused; its containers are, where that is asked for

@@ -20,9 +20,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // counter refuses each container, and counts what it is told.
 type counter struct{ run, gated atomic.Int64 }
 
-func (*counter) Synchronize(context.Context, []Pod)   {}
-func (c *counter) RunPodSandbox(context.Context, Pod) { c.run.Add(1) }
-func (*counter) RemovePodSandbox(Pod)                 {}
+func (*counter) Synchronize(context.Context, []Pod, time.Time) {}
+func (c *counter) RunPodSandbox(context.Context, Pod)          { c.run.Add(1) }
+func (*counter) RemovePodSandbox(Pod)                          {}
 func (c *counter) CreateContainer(context.Context, Pod) error {
 	c.gated.Add(1)
 	return assert.AnError
@@ -120,6 +120,14 @@ func TestValidates(t *testing.T) {
 		{}:                                                      false,
 	} {
 		assert.Equal(t, want, c.validates(), "%+v", c)
+	}
+}
+
+func TestBound(t *testing.T) {
+	for patience, want := range map[time.Duration]time.Duration{
+		2 * time.Second: 1800 * time.Millisecond, 500 * time.Millisecond: 400 * time.Millisecond, 100 * time.Millisecond: 50 * time.Millisecond,
+	} {
+		assert.Equal(t, want, bound(patience), "of %s", patience)
 	}
 }
 
