@@ -35,10 +35,14 @@ func TestStarted(t *testing.T) {
 		o.Config.StartSocket = filepath.Join(sockets, pod)
 		return start(t, o), func(patience time.Duration) error { return AwaitStarted(t.Context(), o.Config.StartSocket, patience) }
 	}
+	readyAgain := func(why string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return statusCode(ready) == http.StatusOK }, netnstest.Patience, 10*time.Millisecond, why)
+	}
 
 	old, oldStarted := begin(o, "a")
-	require.NoError(t, oldStarted(StartPatience))
-	assert.Equal(t, http.StatusOK, statusCode(ready))
+	hasStarted(t, oldStarted)
+	readyAgain("the first agent")
 
 	wrong := o
 	wrong.Config.CNIConfDir = t.TempDir()
@@ -53,16 +57,22 @@ func TestStarted(t *testing.T) {
 	assert.NoFileExists(t, sockets+"/b")
 
 	next, started := begin(o, "c")
-	require.NoError(t, started(StartPatience))
+	hasStarted(t, started)
 	assert.Contains(t, next.log.String(), `"msg":"serving"`, "it has the address now")
-	assert.Equal(t, http.StatusOK, statusCode(ready))
-	require.NoError(t, oldStarted(StartPatience))
+	readyAgain("the next one")
+	hasStarted(t, oldStarted)
 	require.NoError(t, old.Ready(), "it is about to be stopped")
 	require.NoError(t, next.end())
-	require.Eventually(t, func() bool { return statusCode(ready) == http.StatusOK }, netnstest.Patience, 10*time.Millisecond, "the old one acts again, and serves")
+	readyAgain("the old one acts again, and serves")
 	require.NoError(t, old.end())
 	_, err = os.Stat(filepath.Join(dir, "run/agent"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// hasStarted waits until an agent has. On a busy machine that is longer than a probe waits.
+func hasStarted(t *testing.T, started func(time.Duration) error) {
+	t.Helper()
+	require.Eventually(t, func() bool { return started(StartPatience) == nil }, netnstest.Patience, 10*time.Millisecond, "it has started")
 }
 
 // TestStartedAndNotReady: an agent that acts and cannot do its work has started, but says once why not, for its pod's events.
@@ -133,7 +143,7 @@ func TestAnotherProgramHasTheAddress(t *testing.T) {
 			assert.Contains(t, a.log.String(), `"code":"address-taken"`)
 
 			require.NoError(t, stranger.Close())
-			require.NoError(t, AwaitStarted(t.Context(), o.Config.StartSocket, StartPatience))
+			hasStarted(t, func(patience time.Duration) error { return AwaitStarted(t.Context(), o.Config.StartSocket, patience) })
 			assert.NotContains(t, strings.Join(news.Warnings(a.Status().News), "\n"), "address-taken")
 			require.NoError(t, a.end())
 			require.ErrorContains(t, Ask(t.Context(), o.Config.StartSocket, "/readyz"), "ask the agent at its socket: ")
