@@ -44,6 +44,13 @@ var goldens = []struct {
 	{"own", func(r *redirect.Redirect) {
 		r.Own = []ruleset.Chain{ownChain(ruleset.Mangle, "MESH_OUTPUT_FIRST", quic), ownChain(ruleset.NAT, "MESH_OUTPUT_LAST", syslog, special)}
 	}},
+	{"own-hooks", func(r *redirect.Redirect) {
+		pass := ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionReturn}}
+		r.Own = []ruleset.Chain{
+			ownChain(ruleset.Mangle, "MESH_INPUT_FIRST", quic), ownChain(ruleset.Mangle, "MESH_FORWARD", quic), ownChain(ruleset.Mangle, "MESH_POSTROUTING_LAST", quic),
+			ownChain(ruleset.NAT, "MESH_INPUT", pass), ownChain(ruleset.NAT, "MESH_POSTROUTING_FIRST", pass), ownChain(ruleset.Raw, "MESH_PREROUTING_FIRST", quic),
+		}
+	}},
 	{"exclude-interfaces", func(r *redirect.Redirect) { r.ExcludeInterfaces = []string{"net1", "net2"} }},
 	{"virtual-interfaces", func(r *redirect.Redirect) {
 		r.VirtualInterfaces, r.Outbound.CIDRs = []string{"virt0"}, prefixSet("10.0.0.0/8", "fd00::/8")

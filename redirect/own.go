@@ -24,12 +24,15 @@ const (
 	last  = "_LAST"
 )
 
-// ownHooks are those at which chains of the mesh's own may stand. The tracer walks no others whole.
-var ownHooks = []string{ruleset.Prerouting, ruleset.Output}
+// ownHooks are those at which chains of the mesh's own may stand, with the tables that have them.
+var ownHooks = map[string][]ruleset.Table{
+	ruleset.Prerouting: {ruleset.Raw, ruleset.Mangle, ruleset.NAT}, ruleset.Input: {ruleset.Mangle, ruleset.NAT}, ruleset.Forward: {ruleset.Mangle},
+	ruleset.Output: {ruleset.Raw, ruleset.Mangle, ruleset.NAT}, ruleset.Postrouting: {ruleset.Mangle, ruleset.NAT},
+}
 
 // ownHook returns the hook that a chain of the mesh's own stands at, by its name without the prefix. Empty: it stands at none.
 func ownHook(suffix string) string {
-	for _, hook := range ownHooks {
+	for _, hook := range chains.Builtins {
 		if rest, ok := strings.CutPrefix(suffix, hook); ok && (rest == "" || rest == first || rest == last) {
 			return hook
 		}
@@ -191,6 +194,8 @@ func (v *validator) own(r Redirect) {
 		v.check(prefixed && suffix != "" && chains.Safe(c.Name), at, "chain %q is not %s and at most %d more of letters, digits, '_', '.' and '-'", c.Name, r.Names.ChainPrefix, 28-len(r.Names.ChainPrefix))
 		v.check(c.Table == ruleset.Raw || c.Table == ruleset.Mangle || c.Table == ruleset.NAT, at, "table %s is not raw, mangle or nat", c.Table)
 		v.check(!seen[key{c.Table, c.Name}], at, "chain %s is there twice in table %s", c.Name, c.Table)
+		hook := ownHook(suffix)
+		v.check(hook == "" || slices.Contains(ownHooks[hook], c.Table), at, "chain %s: table %s has no %s", c.Name, c.Table, hook)
 		v.check(!slices.Contains([]string{chainInbound, chainRedirect, chainInRedirect, chainDNS, chainDivert, chainTProxy}, suffix), at, "chain %s is one of the Redirect's", c.Name)
 		v.check(len(c.Rules) > 0, at, "chain %s has no rule", c.Name)
 		seen[key{c.Table, c.Name}] = true
@@ -201,12 +206,12 @@ func (v *validator) own(r Redirect) {
 	for _, f := range ruleset.Families {
 		v.ownProgram(r, f)
 	}
-	for _, hook := range ownHooks {
+	for _, hook := range chains.Builtins {
 		v.ownAt(r, hook)
 	}
 	for i, c := range r.Own {
 		at := fmt.Sprintf("%s[%d]", field, i)
-		v.check(slices.ContainsFunc(ownHooks, func(hook string) bool { return r.ownReach(c.Table, hook)[c.Name] }), at,
+		v.check(slices.ContainsFunc(chains.Builtins, func(hook string) bool { return r.ownReach(c.Table, hook)[c.Name] }), at,
 			"nothing leads to chain %s: it stands at no hook (%sOUTPUT_FIRST, say), and no such chain jumps to it", c.Name, r.Names.ChainPrefix)
 		for n := range c.Rules {
 			rule := &c.Rules[n]
@@ -277,15 +282,21 @@ func (v *validator) ownAt(r Redirect, hook string) {
 		}
 		for n := range c.Rules {
 			rule, wrong := &c.Rules[n], ""
+			sent, came := hook == ruleset.Output || hook == ruleset.Postrouting, hook == ruleset.Prerouting || hook == ruleset.Input
+			to := rule.Target
+			redirects := to.Action == ruleset.ActionRedirect || to.Action == ruleset.ActionDNAT ||
+				to.Action == ruleset.ActionJump && (to.Chain == r.Names.ChainPrefix+chainRedirect || to.Chain == r.Names.ChainPrefix+chainInRedirect)
 			switch {
-			case hook == ruleset.Prerouting && len(rule.Owner) > 0:
+			case !sent && len(rule.Owner) > 0:
 				wrong = "an owner, whom nothing that arrives has"
-			case hook == ruleset.Prerouting && !rule.Out.IsZero():
+			case came && !rule.Out.IsZero():
 				wrong = "the interface that a packet leaves by, which is not known yet"
-			case hook == ruleset.Output && !rule.In.IsZero():
+			case sent && !rule.In.IsZero():
 				wrong = "the interface that a packet came in by, and it came in by none"
-			case hook == ruleset.Output && rule.Target.Action == ruleset.ActionTProxy:
+			case hook != ruleset.Prerouting && to.Action == ruleset.ActionTProxy:
 				wrong = "its target tproxy, which is for PREROUTING"
+			case hook != ruleset.Prerouting && hook != ruleset.Output && redirects:
+				wrong = "a target that changes the destination, which is for PREROUTING and OUTPUT"
 			}
 			v.check(wrong == "", fmt.Sprintf("own[%d]", i), "rule %d: at %s it has %s", n+1, hook, wrong)
 		}

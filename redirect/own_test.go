@@ -13,6 +13,7 @@ import (
 	"github.com/meshcni/meshcni/redirect"
 	"github.com/meshcni/meshcni/redirect/ruleset"
 	"github.com/meshcni/meshcni/redirect/rulesettest"
+	"github.com/meshcni/meshcni/redirect/trace"
 )
 
 func ownChain(t ruleset.Table, name string, rules ...ruleset.Rule) ruleset.Chain {
@@ -82,13 +83,59 @@ func TestOwnRules(t *testing.T) {
 	assert.Equal(t, uint16(7514), r.Own[2].Rules[0].Target.Port)
 }
 
+// TestOwnAtOtherHooks: rules of the mesh's own stand at each hook that the table has, and the tracer meets them there, with what is live as with
+// what is wanted.
+func TestOwnAtOtherHooks(t *testing.T) {
+	drop := func(port uint16) ruleset.Rule {
+		return ruleset.Rule{Proto: ruleset.TCP, DstPorts: ruleset.MatchPorts(ruleset.Port(port)), Target: ruleset.Target{Action: ruleset.ActionDrop}}
+	}
+	r := redirect.Default()
+	r.Outbound.ExcludePorts = redirect.Ports(3306, 3307)
+	r.Own = []ruleset.Chain{
+		ownChain(ruleset.Mangle, "MESH_INPUT_FIRST", drop(15006)), ownChain(ruleset.Mangle, "MESH_FORWARD", drop(9999)),
+		ownChain(ruleset.Mangle, "MESH_POSTROUTING_LAST", drop(3307)),
+		ownChain(ruleset.NAT, "MESH_POSTROUTING_FIRST", ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionReturn}}),
+		ownChain(ruleset.NAT, "MESH_INPUT", ruleset.Rule{Proto: ruleset.UDP, Target: ruleset.Target{Action: ruleset.ActionReturn}}),
+	}
+	rs := r.MustRuleset()
+	require.NoError(t, rs.Validate())
+	rulesettest.New(t, rs, "10.244.1.5", "fd00::5").Table(`
+		out tcp uid 1000 -> 10.0.0.1:3306 => pass
+		out tcp uid 1000 -> 10.0.0.1:3307 => drop
+		out tcp uid 1000 -> [2001:db8::1]:3307 => drop
+		out tcp uid 1000 -> 10.0.0.1:9999 => redirect 15001
+		in  tcp -> 10.244.1.5:8080        => drop
+		in  tcp -> 10.244.1.77:9999       => drop
+	`)
+	assert.Contains(t, rs.IPv6.String(), "-A POSTROUTING -j MESH_POSTROUTING_LAST\n")
+	for _, f := range ruleset.Families {
+		live, err := ruleset.Parse(f, rs.Family(f).String())
+		require.NoError(t, err)
+		assert.Empty(t, rs.Family(f).Diff(live))
+		assert.Empty(t, rs.Family(f).Transition(live))
+		gone, err := ruleset.Parse(f, strings.Replace(rs.Family(f).String(), "-A INPUT -j MESH_INPUT_FIRST\n", "", 1))
+		require.NoError(t, err)
+		assert.NotEmpty(t, rs.Family(f).Diff(gone))
+	}
+	var hooks trace.Hooks
+	hooks.AddRules(rs)
+	for packet, want := range map[string]string{"out tcp uid 1000 -> 10.0.0.1:3307": "drop", "out tcp uid 1000 -> 10.0.0.1:3306": "pass", "in tcp -> 10.244.1.5:8080": "drop"} {
+		p, err := trace.ParsePacket(packet)
+		require.NoError(t, err)
+		got, err := hooks.Trace(p)
+		require.NoError(t, err)
+		assert.Contains(t, got.String(), want, packet)
+	}
+}
+
 // TestOwnOfAny: whatever the Redirect, its rules with the mesh's own are valid, read back as they are, and nothing of them differs.
 func TestOwnOfAny(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := redirects().Draw(t, "redirect")
 		r.Names.ChainPrefix = "X_"
 		point := rapid.SampledFrom([]string{"X_OUTPUT", "X_OUTPUT_FIRST", "X_OUTPUT_LAST", "X_PREROUTING", "X_PREROUTING_LAST"}).Draw(t, "point")
-		r.Own = []ruleset.Chain{ownChain(ruleset.Mangle, "X_OUTPUT_FIRST", quic), ownChain(ruleset.NAT, point, syslog, special)}
+		other := rapid.SampledFrom([]string{"X_INPUT", "X_FORWARD_FIRST", "X_POSTROUTING", "X_POSTROUTING_LAST", "X_OUTPUT_FIRST"}).Draw(t, "other")
+		r.Own = []ruleset.Chain{ownChain(ruleset.Mangle, other, quic), ownChain(ruleset.NAT, point, syslog, special)}
 		if r.Validate() != nil {
 			return // a drawn list does not go with the rest
 		}
@@ -147,6 +194,10 @@ func TestOwnIsChecked(t *testing.T) {
 		"which is no chain of the program's in that table":    at(ruleset.NAT, "MESH_OUTPUT_FIRST", jump("MESH_ELSEWHERE")),
 		"chains jump in a circle":                             at(ruleset.NAT, "MESH_OUTPUT_FIRST", jump("MESH_OUTPUT_FIRST")),
 		"an owner, whom nothing that arrives has":             at(ruleset.NAT, "MESH_PREROUTING_FIRST", ruleset.Rule{Owner: []ruleset.OwnerMatch{ruleset.OwnerIs(ruleset.OwnerUID, 1)}, Target: syslog.Target, Proto: ruleset.UDP}),
+		"table nat has no FORWARD":                            at(ruleset.NAT, "MESH_FORWARD", quic),
+		"table raw has no INPUT":                              at(ruleset.Raw, "MESH_INPUT_FIRST", quic),
+		"at INPUT it has the interface that a packet leaves":  at(ruleset.Mangle, "MESH_INPUT", ruleset.Rule{Out: ruleset.InterfaceMatch{Name: "eth0"}}),
+		"at POSTROUTING it has a target that changes":         at(ruleset.NAT, "MESH_POSTROUTING", ruleset.Rule{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "MESH_REDIRECT"}}),
 		"the interface that a packet came in by":              at(ruleset.NAT, "MESH_OUTPUT_LAST", ruleset.Rule{In: ruleset.InterfaceMatch{Name: "eth0"}}),
 		"its ports take more than the 15 slots":               at(ruleset.Mangle, "MESH_OUTPUT_FIRST", ruleset.Rule{Proto: ruleset.UDP, DstPorts: ruleset.MatchPorts(ports...)}),
 		"is there twice in table nat":                         append(at(ruleset.NAT, "MESH_OUTPUT_FIRST", syslog), at(ruleset.NAT, "MESH_OUTPUT_FIRST", syslog)...),

@@ -79,7 +79,8 @@ type Redirect struct {
 
 	// Own are chains of the mesh's own, for what no field says. Each has the ChainPrefix, and after it the point that it stands at: a hook and
 	// "_FIRST" before the Redirect's rules there, a hook and "_LAST" after them for what they leave alone, or the hook alone instead of them; in
-	// table nat, "MESH_OUTPUT_FIRST". The hooks are PREROUTING and OUTPUT, the tables raw, mangle and nat. Other chains are those that such
+	// table nat, "MESH_OUTPUT_FIRST". The hooks are those that the table has: raw PREROUTING and OUTPUT, nat these with INPUT and
+	// POSTROUTING, mangle all five. FORWARD is what the pod passes on for others. Other chains are those that such
 	// chains jump to; in table nat also the Redirect's, "MESH_REDIRECT" and "MESH_IN_REDIRECT", which redirect to the proxy's ports.
 	//
 	// A rule with an address is for its family, any other for both; they hold in families that are captured. At most 64 chains and 1,000 rules

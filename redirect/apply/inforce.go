@@ -138,7 +138,8 @@ const mostAddrs = 64
 func (s *session) crowded(owner ruleset.Ownership, changes []*change) bool {
 	for _, c := range changes {
 		for _, l := range owned(c.live, owner) {
-			atHook := l.Name == ruleset.Output || l.Name == ruleset.Prerouting
+			atHook := l.Name == ruleset.Output || l.Name == ruleset.Prerouting ||
+				chains.IsBuiltin(l.Name) && slices.ContainsFunc(l.Rules, func(r ruleset.LiveRule) bool { return r.Ours })
 			if atHook && (l.Policy == ruleset.ActionDrop.String() || slices.ContainsFunc(l.Rules, func(r ruleset.LiveRule) bool { return !r.Ours })) {
 				return true
 			}

@@ -41,7 +41,10 @@ func TestOwnRulesInTheKernel(t *testing.T) {
 		}
 	}
 	r := redirect.Default()
-	r.Outbound.ExcludePorts = redirect.Ports(3306)
+	r.Outbound.ExcludePorts = redirect.Ports(3306, 3307)
+	drop := func(port uint16) []ruleset.Rule {
+		return []ruleset.Rule{{Proto: ruleset.TCP, DstPorts: ruleset.MatchPorts(ruleset.Port(port)), Target: ruleset.Target{Action: ruleset.ActionDrop}}}
+	}
 	r.Own = []ruleset.Chain{
 		{Table: ruleset.NAT, Name: "MESH_OUTPUT_FIRST", Rules: []ruleset.Rule{
 			udp(8125, 15053), {Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "MESH_SPECIAL"}},
@@ -55,6 +58,11 @@ func TestOwnRulesInTheKernel(t *testing.T) {
 		{Table: ruleset.Mangle, Name: "MESH_OUTPUT_FIRST", Rules: []ruleset.Rule{{
 			Proto: ruleset.UDP, DstPorts: ruleset.MatchPorts(ruleset.Port(5353)), Target: ruleset.Target{Action: ruleset.ActionDrop},
 		}}},
+		{Table: ruleset.Mangle, Name: "MESH_INPUT_FIRST", Rules: drop(9443)},
+		{Table: ruleset.Mangle, Name: "MESH_FORWARD", Rules: drop(9999)},
+		{Table: ruleset.Mangle, Name: "MESH_POSTROUTING_LAST", Rules: drop(3307)},
+		{Table: ruleset.NAT, Name: "MESH_INPUT", Rules: []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionReturn}}}},
+		{Table: ruleset.NAT, Name: "MESH_POSTROUTING_FIRST", Rules: []ruleset.Rule{{Proto: ruleset.TCP, Target: ruleset.Target{Action: ruleset.ActionReturn}}}},
 		{Table: ruleset.NAT, Name: "MESH_PREROUTING", Rules: []ruleset.Rule{{
 			Proto: ruleset.TCP, DstPorts: ruleset.MatchPorts(ruleset.Port(8080)), Target: ruleset.Target{Action: ruleset.ActionJump, Chain: "MESH_IN_REDIRECT"},
 		}}},
@@ -77,6 +85,8 @@ func TestOwnRulesInTheKernel(t *testing.T) {
 				"pod udp 1000/1000 -> [2001:db8::10]:8125": "proxy:15053/udp",
 				"out tcp 0/0 -> 10.244.1.5:8080":           "proxy:15006 orig=10.244.1.5:8080",
 				"out tcp 0/0 -> 10.244.1.5:22":             "app:22 orig=10.244.1.5:22",
+				"out tcp 0/0 -> 10.244.1.5:9443":           "timeout",
+				"pod tcp 1000/1000 -> 198.51.100.10:3307":  "timeout",
 			}
 			fatesOf(t, w, inForce)
 			same := func() {
@@ -94,13 +104,14 @@ func TestOwnRulesInTheKernel(t *testing.T) {
 			}
 			same()
 
-			for _, damage := range []string{"lost", "added"} {
+			for _, damage := range []string{"lost", "added", "not entered"} {
 				command := map[string]string{
-					"lost":  string(name) + " -t nat -D MESH_OUTPUT_FIRST -p udp --dport 8125 -j REDIRECT --to-ports 15053",
-					"added": string(name) + " -t nat -I MESH_SPECIAL 1 -p tcp -j ACCEPT",
+					"lost":        string(name) + " -t nat -D MESH_OUTPUT_FIRST -p udp --dport 8125 -j REDIRECT --to-ports 15053",
+					"added":       string(name) + " -t nat -I MESH_SPECIAL 1 -p tcp -j ACCEPT",
+					"not entered": string(name) + " -t mangle -D INPUT -j MESH_INPUT_FIRST",
 				}[damage]
 				if name == ruleset.BackendNftables {
-					command = map[string]string{"lost": "nft flush chain inet mesh nat/MESH_OUTPUT_FIRST", "added": "nft insert rule inet mesh nat/MESH_SPECIAL accept"}[damage]
+					command = map[string]string{"lost": "nft flush chain inet mesh nat/MESH_OUTPUT_FIRST", "added": "nft insert rule inet mesh nat/MESH_SPECIAL accept", "not entered": "nft flush chain inet mesh mangle/INPUT"}[damage]
 				}
 				require.NoError(t, w.Pod.Run(exec.Command("sh", "-c", command)))
 				diffs, err := b.Check(t.Context(), rs)
@@ -121,6 +132,7 @@ func TestOwnRulesInTheKernel(t *testing.T) {
 			fatesOf(t, w, map[string]string{
 				"pod tcp 1000/1000 -> 172.16.3.3:443": "proxy:15001 orig=172.16.3.3:443",
 				"out tcp 0/0 -> 10.244.1.5:22":        "proxy:15006 orig=10.244.1.5:22",
+				"out tcp 0/0 -> 10.244.1.5:9443":      "proxy:15006 orig=10.244.1.5:9443",
 			})
 			_, err = b.Apply(t.Context(), rs)
 			require.NoError(t, err)

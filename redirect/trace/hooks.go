@@ -45,8 +45,8 @@ func (r *liveRule) unmodelled(t ruleset.Table, reason string) error {
 // priorities of iptables' tables at OUTPUT and PREROUTING (enum nf_ip_hook_priorities in linux/netfilter_ipv4.h).
 var priorities = map[ruleset.Table]int32{ruleset.Raw: -300, ruleset.Mangle: -150, ruleset.NAT: -100, ruleset.Filter: 0}
 
-// Add adds all chains of one program's: those that iptables-save prints of a family, or those of nftables. Chains at other hooks than the
-// program's own, in the Ruleset that is beside, change nothing that is traced and are left out; so are those of other families than IPv4 and IPv6.
+// Add adds all chains of one program's: those that iptables-save prints of a family, or those of nftables. Chains at other hooks than
+// PREROUTING and OUTPUT count where rules of ours are in them, and else are left out; so are those of other families than IPv4 and IPv6.
 func (h *Hooks) Add(chains ruleset.LiveChains) {
 	type as struct {
 		in, f ruleset.Family
@@ -80,7 +80,7 @@ func (h *Hooks) AddRules(rs ruleset.Ruleset) {
 			continue
 		}
 		for _, c := range rs.Family(f).Chains {
-			if c.Name == ruleset.Output || c.Name == ruleset.Prerouting {
+			if tablesOf[c.Name] != nil {
 				where := "chain " + c.Name + " of table " + c.Table.String() + " of the mesh"
 				h.bases = append(h.bases, &base{program: rs.Family(f), name: c.Name, table: c.Table, hook: c.Name, priority: priorities[c.Table], where: where})
 			}
@@ -161,7 +161,7 @@ func place(c *ruleset.LiveChain, f ruleset.Family) *base {
 		}
 		b.where = "chain " + c.Name + " of table " + c.Table
 	}
-	if b.hook != ruleset.Output && b.hook != ruleset.Prerouting {
+	if b.hook != ruleset.Output && b.hook != ruleset.Prerouting && !slices.ContainsFunc(c.Rules, func(r ruleset.LiveRule) bool { return r.Ours }) {
 		return nil
 	}
 	return b
