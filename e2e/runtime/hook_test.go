@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -278,8 +279,23 @@ func testAlone(t *testing.T, k kind) {
 	assert.NoFileExists(t, plugin)
 	assert.NoFileExists(t, filepath.Join(runDir, "kubeconfig"))
 
-	// And back: the plugin is put into the network again.
+	// Uninstalled, it leaves nothing behind, and the pods that it has captured go on.
+	s := n.run(t, meshed(ns, "goes-on"))
+	began := time.Now()
 	a.stop(t)
+	a.uninstall(t.Context(), t, a.Pod)
+	t.Logf("uninstalled %s after the agent was told to end", time.Since(began).Round(time.Millisecond))
+	requireNoPreinstalled(t)
+	after, err = os.ReadFile(networkFile)
+	require.NoError(t, err)
+	assert.JSONEq(t, string(before), string(after))
+	assert.NoFileExists(t, plugin)
+	left, _ := filepath.Glob(filepath.Join(runDir, "*"))
+	assert.Empty(t, left)
+	requireCaptured(t, s)
+	requireFree(t, n.run(t, meshed(ns, "after")))
+
+	// And back: the plugin is put into the network again.
 	c.Args = usual
 	a.start(t)
 	a.ready(t)
