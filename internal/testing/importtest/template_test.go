@@ -146,7 +146,7 @@ func (c copied) install(t *testing.T, all map[string]object) {
 	require.Equal(t, "run", agent.Args[0])
 	var args []string
 	for _, arg := range agent.Args[1:] {
-		args = append(args, strings.NewReplacer("=/host/", "="+c.dir+"/host/", "/etc/meshcni/", c.dir+"/", "/var/run/", c.dir+"/run/").Replace(arg))
+		args = append(args, strings.NewReplacer("=/host/", "="+c.dir+"/host/", "/etc/zebra/", c.dir+"/", "/var/run/", c.dir+"/run/").Replace(arg))
 	}
 	args = append(args, "--service-account-dir="+c.dir+"/account", "--plugin-service-account=", "--kubernetes-service-host=10.96.0.1")
 	env := []string{"ZEBRA_BIN_SOURCE_DIR=" + c.dir + "/bin", "POD_NAMESPACE=zebra-system", "NODE_NAME=a"}
