@@ -279,6 +279,29 @@ func TestBlockedCostsNoBudget(t *testing.T) {
 	})
 }
 
+// TestVerifyingHastensNothing: a round of verification does not try again what has failed before its wait is over.
+func TestVerifyingHastensNothing(t *testing.T) {
+	tries := func(interval time.Duration) (n int) {
+		synctest.Test(t, func(t *testing.T) {
+			b := start(t, func(b *bench, c *repair.Options) {
+				c.Action, c.VerifyInterval = repair.ActionDelete, interval
+				b.cluster.Block("default", true)
+			}, with(named(t, "crash-loop", "a"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }), named(t, "passed", "b"))
+			time.Sleep(30 * time.Minute)
+			assert.Equal(t, interval > 0, len(b.counter("meshcni_verifications_total")) > 0)
+			for _, r := range b.requests() {
+				if r == "evict default/a" {
+					n++
+				}
+			}
+		})
+		return n
+	}
+	without := tries(0)
+	assert.Greater(t, without, 10)
+	assert.LessOrEqual(t, tries(time.Second), without+5, "but for when all pods are looked at, which is not on the second")
+}
+
 // TestAdmissionRefuses: Forbidden for another cause than a missing permission is
 // the pod's affair, and suspends nothing.
 func TestAdmissionRefuses(t *testing.T) {

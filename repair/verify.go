@@ -18,9 +18,9 @@ import (
 	"github.com/meshcni/meshcni/status"
 )
 
-// due has a pod's rules verified with the next look at it, which is now.
+// due has a pod's rules verified with the next look at it, which is now. One that is broken waits for what is done to it, as long as its failures say.
 func (c *Controller) due(uid types.UID) {
-	if c.pod(uid) != nil {
+	if pod := c.pod(uid); pod != nil && c.shouldHaveRules(pod) {
 		c.tracks.Change(uid, func(t *track) { t.due = true })
 		c.queue.Add(uid)
 	}
