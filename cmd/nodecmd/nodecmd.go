@@ -23,11 +23,11 @@ import (
 
 	"github.com/meshcni/meshcni"
 	"github.com/meshcni/meshcni/cmd/internal/cli"
-	"github.com/meshcni/meshcni/cmd/internal/memory"
 	"github.com/meshcni/meshcni/dialect"
 	"github.com/meshcni/meshcni/dialect/builtin"
 	"github.com/meshcni/meshcni/installer"
 	"github.com/meshcni/meshcni/internal/facts"
+	"github.com/meshcni/meshcni/internal/program/memory"
 	"github.com/meshcni/meshcni/internal/program/version"
 	"github.com/meshcni/meshcni/mesh"
 	"github.com/meshcni/meshcni/nodeagent"

@@ -18,7 +18,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 	"github.com/meshcni/meshcni/internal/node/hook"
 	"github.com/meshcni/meshcni/internal/node/hookfile"
 	"github.com/meshcni/meshcni/internal/node/inventory"
+	"github.com/meshcni/meshcni/internal/program/memory"
 	"github.com/meshcni/meshcni/plugin"
 	"github.com/meshcni/meshcni/plugin/netconf"
 	"github.com/meshcni/meshcni/status"
@@ -36,8 +36,8 @@ const (
 	socketVariable = "NRI_PLUGIN_SOCKET"
 	// lookEvery is the interval at which it is looked whether the settings have gone: then an uninstall has run.
 	lookEvery = 200 * time.Millisecond
-	// memory is the soft limit of the process's heap, in bytes.
-	memory = 8 << 20
+	// heap is the soft limit of the process's heap, in bytes.
+	heap = 8 << 20
 )
 
 // Exec does nothing in a process that no container runtime has started by itself. In one that has been, it is the plugin until the runtime ends, or
@@ -49,7 +49,7 @@ func Exec(p plugin.Plugin) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	debug.SetGCPercent(20)
-	debug.SetMemoryLimit(memory)
+	debug.SetMemoryLimit(heap)
 	err := run(ctx, p, socket, filepath.Dir(os.Args[0]))
 	stop()
 	if err != nil {
@@ -79,14 +79,14 @@ func run(ctx context.Context, p plugin.Plugin, socket, dir string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go now.watch(ctx, cancel)
+	go memory.Regularly(ctx)
 	log := slog.New(lateLog{open: func() (*slog.Logger, io.Closer) { return plugin.OpenLog(now.config(), io.Discard) }})
 	mode := hook.Capture
 	if now.gate {
 		mode = hook.Gate
 	}
 	return hook.New(hook.Options{
-		OnRequest: func(string, string) { now.busy.Store(true) },
-		Conn:      conn, Mode: mode, Plugin: p, Config: now.config, Log: log,
+		Conn: conn, Mode: mode, Plugin: p, Config: now.config, Log: log,
 		Inventory: inventory.New(inventory.Options{Records: attachment.Open(now.config().RunDir)}),
 		Held: func(id status.ID, why string) {
 			log.Error("the containers of a pod are refused at the container runtime's hook", "namespace", id.Namespace, "pod", id.Name, "error", why)
@@ -99,8 +99,6 @@ type settings struct {
 	path   string
 	plugin plugin.Plugin
 	gate   bool // counts at the start only: the runtime does not start the process anew
-
-	busy atomic.Bool // something has been done since it was last looked
 
 	mu      sync.Mutex
 	present netconf.Config
@@ -135,9 +133,9 @@ func (s *settings) config() netconf.Config {
 	return s.present
 }
 
-// watch ends the process's work once the file has gone, and gives back memory once it is done with pods.
+// watch ends the process's work once the file has gone.
 func (s *settings) watch(ctx context.Context, end func()) {
-	for worked := true; ; { // to start was work
+	for {
 		select {
 		case <-ctx.Done():
 			return
@@ -146,14 +144,6 @@ func (s *settings) watch(ctx context.Context, end func()) {
 		if _, err := os.Lstat(s.path); errors.Is(err, fs.ErrNotExist) {
 			end()
 			return
-		}
-		switch busy := s.busy.Swap(false); {
-		case busy:
-			worked = true
-		case worked:
-			worked = false
-			debug.FreeOSMemory()
-			_ = shed() // else it stays mapped
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package memory keeps the resident memory of an agent, which mostly waits, near what it needs while it waits.
+// Package memory keeps the resident memory of a process that mostly waits near what it needs while it waits.
 package memory
 
 import (
@@ -35,16 +35,19 @@ func Keep(ctx context.Context, env func(string) (string, bool)) {
 			debug.SetMemoryLimit(limit / 4 * 3) // the rest is for the pages of programs, ours and those that write rules
 		}
 	}
-	go func() {
-		for wait := first; ; wait = again {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(wait):
-				_ = GiveBack() // it is only more than it needs
-			}
+	go Regularly(ctx)
+}
+
+// Regularly gives back what this process does not need until the context ends: soon after the start, then each half minute.
+func Regularly(ctx context.Context) {
+	for wait := first; ; wait = again {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+			_ = GiveBack() // it is only more than it needs
 		}
-	}()
+	}
 }
 
 // GiveBack gives back the free part of the heap, and the pages of the program that nobody uses now: most of them were only
