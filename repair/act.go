@@ -83,6 +83,7 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod, f Finding) resu
 func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) result {
 	applied, left, err := c.write(ctx, pod)
 	if errors.Is(err, errSlow) {
+		c.note(pod, func(t *track) { t.wrote = t.wrote || applied.Changed })
 		return result{} // there is another attempt, of which the outcome is reported
 	}
 	if err != nil {
@@ -93,6 +94,8 @@ func (c *Controller) redirect(ctx context.Context, pod *corev1.Pod, f Finding) r
 	}
 	again := false
 	c.note(pod, func(t *track) {
+		applied.Changed = applied.Changed || t.wrote
+		t.wrote = false
 		t.repaired, t.verified = time.Now(), statuscode.Restored
 		t.times++
 		again = t.times > 1

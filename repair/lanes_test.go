@@ -124,3 +124,29 @@ func TestSlowPodsDelayNoMending(t *testing.T) {
 		assert.Positive(t, b.outcomes()["failed timeout"])
 	})
 }
+
+// slowCheck is a [repair.Redirector] whose first comparison takes until its time is over.
+type slowCheck struct {
+	repair.Redirector
+	once sync.Once
+}
+
+func (s *slowCheck) Check(ctx context.Context, pod *corev1.Pod) ([]ruleset.Difference, error) {
+	s.once.Do(func() { <-ctx.Done() })
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return s.Redirector.Check(ctx, pod)
+}
+
+// TestWrittenBeforeItsTimeWasOver: rules that an attempt wrote which then took too long are told of as written, by the next one.
+func TestWrittenBeforeItsTimeWasOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, func(b *bench, o *repair.Options) {
+			o.SetRedirector(&slowCheck{Redirector: b.rules})
+			o.Action = repair.ActionRepair
+		}, podsIn(t, "shop", "crash-loop", 1)...)
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, map[string]int{"repaired check-failed": 1}, b.outcomes())
+	})
+}

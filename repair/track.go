@@ -22,6 +22,7 @@ type track struct {
 	verified   status.Code
 	drifted    bool
 	due        bool                 // its rules are to be verified
+	wrote      bool                 // its rules were written by an attempt that took too long, of which nothing was reported
 	seenIn     sight                // what detection last saw of it
 	capture    status.Pod           // what was last said of that
 	extent     status.Pod           // what its rules leave out of it, if it is captured; zero: no direction

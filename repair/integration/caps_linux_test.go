@@ -173,14 +173,17 @@ func TestRepairCapabilities(t *testing.T) {
 			c.caps = caps
 			return c.start(t), func() map[string]string { return pod.fates(t) }
 		}
-		outcome := func(t *testing.T, p *process, outcome, reason string) {
-			sample := fmt.Sprintf(`meshcni_repair_outcomes_total{action="repair",outcome=%q,reason=%q}`, outcome, reason)
-			eventually(t, sample, func() bool { return p.metric(t, sample) > 0 })
+		count := func(t *testing.T, p *process, outcome, reason string) float64 {
+			return p.metric(t, fmt.Sprintf(`meshcni_repair_outcomes_total{action="repair",outcome=%q,reason=%q}`, outcome, reason))
+		}
+		repaired := func(t *testing.T, p *process) {
+			// On a busy machine an attempt may be ended after a second, with the rules in the kernel and nobody told: the next one finds them.
+			eventually(t, "it is repaired", func() bool { return count(t, p, "repaired", "check-failed")+count(t, p, "intact", "check-failed") > 0 })
 		}
 		t.Run(variant, func(t *testing.T) {
 			t.Parallel()
 			p, fates := repair(t, needed)
-			outcome(t, p, "repaired", "check-failed")
+			repaired(t, p)
 			assert.Equal(t, captured, fates())
 		})
 		for _, lost := range missed(variant) {
@@ -188,11 +191,11 @@ func TestRepairCapabilities(t *testing.T) {
 				t.Parallel()
 				p, fates := repair(t, without(needed, lost))
 				if lost == "NET_RAW" { // what iptables-legacy is refused, nftables is not
-					outcome(t, p, "repaired", "check-failed")
+					repaired(t, p)
 					assert.Equal(t, captured, fates())
 					return
 				}
-				outcome(t, p, "failed", "error")
+				eventually(t, "it fails", func() bool { return count(t, p, "failed", "error") > 0 })
 				assert.Equal(t, bypassing, fates())
 			})
 		}
