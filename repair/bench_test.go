@@ -107,7 +107,6 @@ func (b *bench) pod(name string) *corev1.Pod {
 	return pod
 }
 
-// outcomes are the counts by outcome and reason.
 // in returns a pod of a namespace.
 func (b *bench) in(namespace, name string) *corev1.Pod {
 	p, err := b.cluster.Pod(b.t.Context(), namespace, name)
@@ -115,6 +114,7 @@ func (b *bench) in(namespace, name string) *corev1.Pod {
 	return p
 }
 
+// outcomes are the counts by outcome and reason.
 func (b *bench) outcomes() map[string]int { return b.counter("meshcni_repair_outcomes_total") }
 
 func (b *bench) counter(name string) map[string]int {

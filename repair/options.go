@@ -60,7 +60,8 @@ type Options struct {
 	Detect *Detection
 
 	// NodeBudget limits all actions on this node, for the pods of each namespace by itself, so that one tenant's broken pods keep no
-	// other's waiting. An agent's limits what is done to pods of the node's proxy too. Zero means 120 a minute and 110 at once, as many as a node has pods by default: after a boot all of them may be broken.
+	// other's waiting. In an agent the same budget limits how often pods of the node's proxy are mended. Zero means 120 a minute and 110 at
+	// once, as many as a node has pods by default: after a boot all of them may be broken.
 	NodeBudget Budget
 
 	// Installed reports why new pods on this node would not get their rules, or nil if they would. While it returns an

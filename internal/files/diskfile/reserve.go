@@ -28,8 +28,9 @@ func ReservePaths(dir, product string) (paths []string) {
 	return paths
 }
 
-// Reserve keeps room for three files of 8 KiB in a directory, with the name of the product. [Create] and [Replace] take it when the file system or a quota is full:
-// the temporary file is then one that has its blocks already, whichever product reserved it. It leaves a whole reserve alone.
+// Reserve keeps room for three files of 8 KiB in a directory, with the name of the product. [Create] and [Replace] take it when the file
+// system or a quota is full: the temporary file is then one that has its blocks already, whichever product reserved it. It leaves a whole
+// reserve alone.
 func Reserve(dir, product string) error {
 	for _, path := range ReservePaths(dir, product) {
 		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() >= reserveSize {
